@@ -1,5 +1,5 @@
-//! A wire between two devices with loss and delay, for kernels without netem: the simulator's link between
-//! real ports, on the machine's clock.
+//! A wire with loss and delay between two devices, for kernels without netem. This module runs the
+//! simulator's link between real ports, by the machine's clock.
 
 use std::thread;
 use std::time::Duration;
@@ -25,11 +25,11 @@ pub struct Passed {
     pub taken: [u64; 2],
     /// Sent to the right and to the left.
     pub given: [u64; 2],
-    /// Lost according to the plan, or because its queue was full.
+    /// Lost according to the plan, or because the queue of the link was full.
     pub lost: [u64; 2],
     /// Lost because the other device's ring was full, which is not part of the plan.
     pub stuck: [u64; 2],
-    /// Delayed, so that other frames overtake them.
+    /// Delayed, so that later frames arrive first.
     pub reordered: [u64; 2],
     /// Split into several frames.
     pub cut: [u64; 2],
@@ -88,7 +88,7 @@ impl Bridge {
         self.passed
     }
 
-    /// Receives frames from the port at `side`. Returns whether there were any.
+    /// Receives frames from the port at `side`. Returns whether any frame was received.
     fn take(&mut self, side: usize) -> bool {
         let mut frames = Burst::new();
         let now_us = self.clock.now_us();

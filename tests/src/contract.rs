@@ -19,7 +19,7 @@ pub fn pattern(index: usize, length: usize) -> Vec<u8> {
 }
 
 /// Returns the first `length` bytes of a sequence that differs from pattern `index` in every byte. If the
-/// sequence is cut, its bytes show where.
+/// beginning of the sequence is missing, the bytes show how much is missing.
 pub fn contrary(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at) ^ (0x80 | (at % 127) as u8)).collect()
 }

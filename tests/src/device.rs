@@ -33,9 +33,9 @@ impl DeviceArgs {
     }
 }
 
-/// Returns DPDK's device string for a raw socket on `dev`, which is device `number` of the process. Its rings
-/// hold frames of up to about `room` bytes. `room` is at most 61440, since each frame has to fit into a
-/// packet buffer.
+/// Returns DPDK's device string for a raw socket on `dev`, which is device `number` of the process. The rings
+/// of the socket hold frames of up to about `room` bytes. `room` is at most 61440, since each frame has to
+/// fit into a packet buffer.
 pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
     let block = if room < 65_536 / 2 { 65_536 } else { room };
     format!("net_af_packet{number},iface={dev},blocksz={block},framesz={room},framecnt=512")

@@ -115,7 +115,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// Returns the options. They do not use hugepages, which not every machine has.
+    /// Returns the options. The options do not use hugepages, which not every machine has.
     pub fn args(&self) -> Vec<String> {
         ["--vdev", &self.vdev, "--ip", &self.ip, "--mtu", &self.mtu.to_string(), "--no-huge"]
             .map(String::from)
@@ -145,7 +145,7 @@ impl Net {
     }
 }
 
-/// Returns a run of `iwperf ARGS`, in `namespace` if there is one.
+/// Returns a run of `iwperf ARGS`, in `namespace` if a namespace is given.
 ///
 /// # Errors
 /// If `iwperf` does not build.
@@ -227,7 +227,7 @@ pub fn client(
 /// Waits until both sides of a validated test have ended, and returns the client's results.
 ///
 /// # Errors
-/// If one side fails or exceeds its time limit, or if the results are not those of a completed test.
+/// If one side fails or exceeds its time limit, or if the results do not show a completed test.
 pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> {
     client
         .finish(TEST_TIMEOUT)

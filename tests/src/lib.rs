@@ -1,8 +1,10 @@
-//! What tests of several crates share: network namespaces, processes in them, Linux's siw in a virtual
-//! machine, `iwperf`'s command line, the contents of streams, and the simulator ([`sim`]).
+//! Code for tests of several crates: network namespaces and virtual machines ([`lab`]), `iwperf`'s command
+//! line, streams and their contents, the simulator ([`sim`]), attacks ([`attack`]) and measurements. It also
+//! has checks of the repository itself, for example of the requirements ([`conformance`]) and of the sources
+//! ([`layout`]).
 //!
 //! This crate is not part of the library, and it does not touch the host's own network: every device is in a
-//! namespace that is created for one test and removed after it.
+//! namespace that is created for a test or a suite and removed after it.
 #![forbid(unsafe_code)]
 
 /// Defines a test for each scenario by its name, and a test that finds scenarios without a test. `$judge`

@@ -6,21 +6,21 @@ use testkit::chapter::{Chapter, without_comment};
 /// comment.
 #[derive(Debug)]
 pub struct NicGuide {
-    /// What both hosts run before the program.
+    /// The commands that both hosts run before the program.
     pub setup: Vec<String>,
     /// The command that starts the server.
     pub server: String,
     /// The command that starts the server's client.
     pub client: String,
-    /// Gives the NIC back to Linux.
+    /// The command that gives the NIC back to Linux.
     pub give_back: String,
-    /// Lists the NIC's IOMMU group.
+    /// The command that lists the NIC's IOMMU group.
     pub iommu_group: String,
-    /// Binds the NIC to `uio_pci_generic`.
+    /// The commands that bind the NIC to `uio_pci_generic`.
     pub bind_uio: Vec<String>,
-    /// Shows the memory of the machine, and reserves hugepages.
+    /// The commands that show the memory of the machine and reserve hugepages.
     pub hugepages: Vec<String>,
-    /// A server with other options.
+    /// The command that starts a server with other options.
     pub server_options: String,
 }
 
@@ -61,7 +61,8 @@ fn only(lines: Vec<String>) -> Result<String, String> {
 mod tests {
     use super::NicGuide;
 
-    /// Checks this early, since the tests that run these commands need virtual machines and run late.
+    /// Reads the chapter early in the test run, since the tests that run these commands need virtual machines
+    /// and run late.
     #[test]
     fn every_command_of_the_chapter_has_its_group() {
         let guide = NicGuide::read().unwrap();

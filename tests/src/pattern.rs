@@ -25,7 +25,8 @@ impl Pattern {
         bytes.iter().zip(offset..).find_map(|(&byte, at)| (byte != self.byte(at)).then_some(at))
     }
 
-    /// Returns one byte: a byte of the SplitMix64 value of the eight-byte word that contains it.
+    /// Returns the byte at offset `at`. Each word of eight bytes is a SplitMix64 value, which depends on the
+    /// seed and on the word's number.
     fn byte(self, at: u64) -> u8 {
         let mut z = self.seed.wrapping_add((at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

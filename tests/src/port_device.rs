@@ -56,7 +56,7 @@ impl PortDevice {
         self.rx.iter().map(bytes)
     }
 
-    /// Calls `keep` with each received frame, oldest first, and drops the frames for which it returns
+    /// Calls `keep` with each received frame, oldest first, and drops the frames for which `keep` returns
     /// `false`.
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
         self.rx.retain(|frame| keep(&bytes(frame)));

@@ -1,9 +1,9 @@
-//! Measures the share of a wire that one connection reaches, in virtual time. Two engines exchange RDMA
-//! Writes back to back. Frames are lost when the queue in front of the wire is full, or at random.
+//! Measures the share of a wire that one connection reaches, in virtual time. One engine sends RDMA Writes to
+//! another engine, back to back. Frames are lost when the queue in front of the wire is full, or at random.
 //!
-//! There are two shares: the share of time in which a frame is on the wire, and the share of the wire's rate
-//! that is placed payload. Both shares are measured in the second half of a run, after slow start. The clock
-//! of the wire has nanoseconds, that of the engines microseconds.
+//! There are two shares: the share of time in which a frame is on the wire, and the rate of placed payload
+//! relative to the wire's rate. Both shares are measured in the second half of a run, after slow start. The
+//! wire's clock counts nanoseconds, and the engines' clocks count microseconds.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{MemoryRegion, MrOptions, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus};
@@ -48,7 +48,7 @@ pub struct Path {
 pub struct Reached {
     /// Share of time in which a frame was on the wire.
     pub wire: f64,
-    /// Share of the wire's rate that was placed payload of Writes.
+    /// Rate of placed payload of Writes, relative to the wire's rate.
     pub payload: f64,
     /// Number of the first round trip in which the wire was busy for at least nine tenths of the time. If
     /// there was none, the number of round trips of the first half.

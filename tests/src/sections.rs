@@ -1,8 +1,8 @@
 //! Compares the sections of `scripts/test` with cargo's targets, since a test that no section runs proves
 //! nothing.
 //!
-//! `scripts/test --list` prints the commands. This module parses each `cargo test` in them. A feature counts
-//! as tested if a section tests its package with the feature enabled.
+//! `scripts/test --list` prints the commands. This module parses each `cargo test` in this output. A feature
+//! counts as tested if a section tests its package with the feature enabled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -148,8 +148,8 @@ impl Command {
         self.targets.is_empty() || self.targets.contains(&("doctest", None))
     }
 
-    /// Returns the enabled features, as `(package, feature)`: those of the command, those of dependencies,
-    /// and the features that these enable.
+    /// Returns the enabled features, as `(package, feature)`: the features of the command and of
+    /// dependencies, and the features that these features enable.
     fn features<'a>(&'a self, packages: &'a [Package]) -> BTreeSet<(&'a str, &'a str)> {
         let find = |name: &str| packages.iter().find(|package| package.name == name);
         let (mut on, mut todo) = (BTreeSet::new(), Vec::new());
@@ -273,8 +273,8 @@ mod tests {
         );
     }
 
-    /// `scripts/test` finds a test by the first two cells of its line. It would never find a line in another
-    /// form, or a line with a section that does not exist.
+    /// `scripts/test` finds a test by the first two cells of its line. A line in another form, or with a
+    /// section that does not exist, would have no effect.
     #[test]
     fn each_line_of_the_register_names_a_test_and_its_section() {
         let register = fs::read_to_string(root().join("tests/flaky.md")).unwrap();

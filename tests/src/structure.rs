@@ -1,6 +1,6 @@
-//! Statistics of the sources: their size, their largest types, the number of places that repeat one decision,
-//! and the number of files through which a packet passes. `scripts/structure` prints them for any checkout,
-//! so that a change can be compared with the state before it.
+//! Statistics of the sources, such as their size, their largest types, the number of places that repeat one
+//! decision, and the number of files through which a packet passes. `scripts/structure` prints the statistics
+//! of any checkout, so that a change can be compared with the state before it.
 
 pub mod records;
 pub mod ways;
@@ -214,7 +214,7 @@ fn is_zero_copy(line: &str) -> bool {
     line.contains("zero copy") || line.contains("without a copy") || line.contains("zerocopy")
 }
 
-/// The types and matches of a file. Those of its test modules are left out.
+/// The types and matches of a file, without those of its test modules.
 #[derive(Default)]
 struct Seen {
     /// For each type, the number of fields or variants, and of methods.
@@ -232,7 +232,8 @@ impl Seen {
         self.types.entry(name.to_string()).or_default().0 += fields;
     }
 
-    /// Counts a pattern, or the patterns of one match.
+    /// Counts one place if any of these patterns, which belong to one `match` or other construct, names a
+    /// phase.
     fn patterns(&mut self, patterns: &[&syn::Pat]) {
         let mut phase = NamesPhase { is_self: self.is_of_phase, found: false };
         patterns.iter().for_each(|pattern| phase.visit_pat(pattern));

@@ -10,7 +10,7 @@ use crate::lab::Result;
 use crate::lab_error;
 use testkit::packet::{Tcp, flag, parse};
 
-/// The counts of one side. Its text consists of words `name=value` on one line.
+/// The counts of one side. As text, they are words `name=value` on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Number of segments with payload.
@@ -20,7 +20,8 @@ pub struct Seen {
     /// Number of window probes (RFC 9293 section 3.8.6.1): segments of one byte or no byte from just below
     /// the peer's acknowledgement, while the peer's window was closed.
     pub window_probes: u64,
-    /// Number of keepalives (section 3.8.4): such segments while the peer's window was open.
+    /// Number of keepalives (section 3.8.4): segments like window probes, but while the peer's window was
+    /// open.
     pub keepalives: u64,
     /// Number of segments with an urgent pointer.
     pub urgent: u64,

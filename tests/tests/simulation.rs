@@ -25,7 +25,7 @@ fn scenario(name: &str) -> Scenario {
 /// The sums over the seeds of a scenario, and the messages of the seeds that failed.
 type Runs = (Total, Vec<String>);
 
-/// The runs of each scenario. The first test that needs them makes them.
+/// The runs of each scenario. The first test that needs the runs of a scenario makes them.
 static RUNS: LazyLock<BTreeMap<&str, OnceLock<Runs>>> =
     LazyLock::new(|| SCENARIOS.iter().map(|scenario| (scenario.name, OnceLock::new())).collect());
 
@@ -81,8 +81,8 @@ tests::scenario_tests! {
     everything "everything"
 }
 
-/// Runs that failed because of a rule of that time or because of the simulator itself, although tcp-lite was
-/// right. (Runs that found a defect of tcp-lite are in `tests/sim-defects`.)
+/// Runs that failed because of a mistake in a rule or in the simulator, which has been corrected since then.
+/// tcp-lite was right in these runs. (Runs that found a defect of tcp-lite are in `tests/sim-defects`.)
 const WRONGLY_ACCUSED: &[(&str, u64)] = &[
     // A byte and its timer had waited since a time before the acknowledgement of other bytes.
     ("everything", 47_840),
@@ -96,15 +96,16 @@ const WRONGLY_ACCUSED: &[(&str, u64)] = &[
     // the full RTO had to pass.
     ("stopped", 10_806),
     ("stopped", 12_982),
-    // A SYN of the earlier connection arrived after the RST of another connection had ended TIME-WAIT, and it
-    // was answered.
+    // A SYN of the earlier connection arrived after the RST of another connection had ended TIME-WAIT, and
+    // the SYN was answered.
     ("again", 167_482),
-    // A host was stopped before all hosts had connected to it, since connecting took long on a slow wire.
+    // A host was stopped before all connections to it were established, since connecting took long on a slow
+    // wire.
     ("stopped", 24_640),
     // A port joined a marked segment to a segment that had arrived unmarked.
     ("everything", 25_815),
-    // A user was asked to give up bytes. The event had reported them as ahead of a hole, but the hole had
-    // been filled since then.
+    // A user was asked to give up bytes. The event had reported these bytes as ahead of a hole, but the hole
+    // had been filled since then.
     ("everything", 11_880),
     // smoltcp's host continued to answer as in TIME-WAIT after a RST had ended TIME-WAIT.
     ("everything", 17_628),
@@ -225,7 +226,7 @@ fn the_faults_of_a_scenario_happen() {
 }
 
 /// Returns the numbers of segments that were joined and split in runs of a scenario. Counts only iWARP runs:
-/// with `markers`, those in which some direction has markers; otherwise those without markers.
+/// with `markers`, the runs in which some direction has markers; otherwise the runs without markers.
 fn recut(name: &str, markers: bool) -> (u64, u64) {
     let scenario = scenario(name);
     let of_iwarp = |seed: &u64| match scenario.setup(*seed).work {

@@ -1,9 +1,10 @@
-//! The test of the limits: the victim answers as specified and stays within its limits, and honest
-//! connections keep at least four fifths of the goodput that they have when the attacker's frames are
-//! replaced by as many harmless frames.
+//! The test of the limits. For each attack, it checks that the victim answers as specified and stays within
+//! its limits. It also checks that honest connections keep at least four fifths of the goodput that they have
+//! when as many harmless frames replace the attacker's frames.
 //!
-//! The test asserts this share in instructions counted by callgrind, which do not depend on the load of the
-//! machine. The share of time is only printed, by this test and by the program `attacks`.
+//! The test computes this share of goodput from instructions that callgrind counts, since their number does
+//! not depend on the load of the machine. The share in time is only printed, by this test and by the program
+//! `attacks`.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -15,14 +16,15 @@ use tests::attack::stag_guess::guess_many;
 use tests::attack::{SCENARIOS, Scenario};
 use tests::lab::Scratch;
 
-/// Fewer rounds than the program's default: this test checks only the victim's answers and memory.
+/// Fewer rounds than the program's default, since the rounds of this plan only check the victim's answers and
+/// memory.
 const PLAN: Plan = Plan { pairs: 5, batches: 150 };
 /// Minimum share of goodput that honest connections keep, as stated in SECURITY.md.
 const KEPT: f64 = 0.80;
 /// Number of guessed STags.
 const GUESSES: u64 = 1_000_000;
 
-/// The running test holds this lock: it measures processor time, and tests on other cores would share its
+/// A test holds this lock while it measures processor time, since tests on other cores would share its
 /// caches.
 static TURN: Mutex<()> = Mutex::new(());
 

@@ -12,7 +12,7 @@ use tests::attack::measure::{Figures, Plan, measure};
 use tests::attack::stag_guess::guess_many;
 use tests::attack::{SCENARIOS, Scenario};
 
-/// Attacks on an engine in memory, on one core, with as many attack frames as honest ones.
+/// Attacks on an engine in memory, on one core, with as many attack frames as honest frames.
 #[derive(Parser)]
 struct Options {
     /// List the scenarios.
@@ -23,25 +23,26 @@ struct Options {
     count: Option<String>,
     /// Scenarios to run [default: all].
     scenarios: Vec<String>,
-    /// Pairs of rounds: one next to the attack, one next to harmless frames.
+    /// Number of pairs of rounds: one round next to the attack, one next to harmless frames.
     #[arg(long, default_value_t = 15)]
     pairs: usize,
-    /// Honest batches in a round.
+    /// Number of honest batches in a round.
     #[arg(long, default_value_t = 400)]
     batches: u64,
-    /// Guesses of STags in addition to those of the scenarios; 0: none.
+    /// Number of guesses of STags in addition to the guesses of the scenarios; 0: none.
     #[arg(long, default_value_t = 1_000_000)]
     guesses: u64,
 }
 
 fn main() -> ExitCode {
-    // The test is part of this program, since optimising a separate program would take another minute.
+    // The test of the limits is part of this program, since a separate program would take another minute to
+    // compile.
     #[cfg(test)]
     if !std::env::args().any(|word| word == "--count") {
         return limits::run();
     }
     let options = Options::parse();
-    // With `--count`, callgrind must count nothing but the scenario.
+    // With `--count`, the process runs only the scenario, since callgrind counts all of its instructions.
     if options.count.is_none() {
         tests::end_when_output_is_lost("attacks");
     }

@@ -6,12 +6,12 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Starts at the first of `bytes`.
+    /// Returns an input that begins at the first of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// Whether the rest of the input consists of zeros.
+    /// Whether all bytes have been read, so that every further read returns zeros.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -85,10 +85,10 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Chooses an offset from a position: a [`size`](Self::size) with either sign.
+    /// Chooses a positive or negative distance, as long as a [`size`](Self::size).
     pub fn delta(&mut self) -> i64 {
         match self.u8() {
-            // Mostly 0.
+            // 0 in three of eight cases.
             0..=95 => 0,
             96..=175 => i64::from(self.size()),
             _ => -i64::from(self.size()),

@@ -15,7 +15,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::{AddressProbing, Instant};
 
-/// The rights that Reads and Writes of a peer need, in either direction.
+/// The access rights of regions that are sources and sinks of Reads and Writes at both hosts.
 pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
 /// The TCP port of listeners.
@@ -45,7 +45,7 @@ pub struct Host<E = Engine> {
 }
 
 impl Host {
-    /// Creates a host with `addresses` on `port`, whose completion queue has `cqe` entries.
+    /// Creates a host with `addresses` on `port`. The completion queue of the host has `cqe` entries.
     ///
     /// # Panics
     /// If the port, an address or the configuration is not usable.
@@ -83,7 +83,7 @@ impl Host {
         deadline.map(|at| (at.total_micros() as u64).max(now_us))
     }
 
-    /// Returns the size, in bytes, of the packet buffers of the host's port that are not free.
+    /// Returns the total size, in bytes, of the packet buffers of the host's port that are not free.
     pub fn pinned_bytes(&self) -> u64 {
         (self.pool.capacity() - self.pool.available()) as u64 * self.pool.data_bytes() as u64
     }
@@ -358,8 +358,8 @@ mod tests {
     fn two_hosts_connect_and_the_time_goes_on_by_deadlines() {
         let (mut pair, c) = Pair::connected();
         assert_eq!((c.qp_a.state(), c.qp_b.state()), (QpState::Rts, QpState::Rts));
-        // The limit is far below the number of microseconds, since an idle pair sleeps until its next
-        // deadline.
+        // The maximum number of polls is far below the number of microseconds, since an idle pair sleeps
+        // until its next deadline.
         let (end_us, mut polls) = (pair.now_us + 1_000_000, 0);
         while pair.now_us < end_us {
             pair.poll();

@@ -16,7 +16,7 @@ pub enum Side {
 /// A test case.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// The unique name of the case. It must not change, since expectation files contain it.
+    /// The unique name of the case. The name must not change, since expectation files contain it.
     pub name: &'static str,
     /// The rows of `tests/conformance/spec` that the case checks, separated by spaces.
     rows: &'static str,

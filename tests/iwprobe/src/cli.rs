@@ -17,7 +17,7 @@ use crate::session::Patience;
 use crate::socket::Mode;
 use crate::{cases, run, table};
 
-/// Tries an iWARP endpoint against RFC 5040, 5041, 5042, 5044, 6581 and 7306.
+/// Tests an iWARP endpoint against RFC 5040, 5041, 5042, 5044, 6581 and 7306.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXAMPLES)]
 pub struct Cli {
@@ -42,17 +42,17 @@ enum Command {
     Connect {
         /// Name or address of the endpoint
         addr: String,
-        /// Its TCP port
+        /// TCP port of the endpoint
         #[arg(value_parser = clap::value_parser!(u16).range(1..))]
         port: u16,
         #[command(flatten)]
         options: Options,
     },
-    /// The endpoint connects, again and again: we listen and are the MPA responder
+    /// The endpoint connects repeatedly: we listen and are the MPA responder
     Listen {
-        /// Address of ours (0.0.0.0 or :: for any)
+        /// Local address to listen on (0.0.0.0 or :: for any)
         addr: IpAddr,
-        /// TCP port
+        /// TCP port to listen on
         #[arg(value_parser = clap::value_parser!(u16).range(1..))]
         port: u16,
         #[command(flatten)]
@@ -89,7 +89,7 @@ struct Options {
     /// Ask for markers in what we receive (the endpoint may refuse)
     #[arg(long)]
     markers: bool,
-    /// Cases that are known to deviate, one name a line: any other difference is an error
+    /// Cases that are known to deviate, one name on each line: any other difference is an error
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
     /// Write the outcomes as JSON; - is standard output, instead of the table

@@ -39,7 +39,7 @@ impl Conn {
         self.net.now() + time
     }
 
-    /// Waits, so that TCP does not put bytes sent before the pause and bytes sent after it into one segment.
+    /// Waits, so that TCP does not put bytes that are sent before and after the pause into one segment.
     pub fn pause(&self, time: Duration) {
         self.net.sleep(time);
     }
@@ -54,7 +54,7 @@ impl Conn {
         }
     }
 
-    /// Waits for the next bytes or the end of the connection. Returns `Nothing` if neither arrives until
+    /// Waits for the next bytes or the end of the connection. Returns `Nothing` if neither arrives before
     /// `deadline`.
     pub fn receive(&mut self, deadline: Instant) -> ReadResult {
         if let Some(end) = self.end {

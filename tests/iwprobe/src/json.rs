@@ -6,7 +6,8 @@ use crate::log::{Direction, Passed};
 use crate::run::{Outcome, count};
 use crate::{case::Verdict, wire::describe};
 
-/// Version of the format. It is incremented when a name or a meaning changes, but not when a name is added.
+/// Version of the format. The number is incremented when a name or a meaning changes, but not when a name is
+/// added.
 const FORMAT: u32 = 1;
 
 /// A run, as written to the JSON file.

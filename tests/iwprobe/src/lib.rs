@@ -8,13 +8,13 @@
 //! | file | what |
 //! |---|---|
 //! | `wire` | the bytes of MPA, DDP and RDMAP, and their descriptions |
-//! | `net`, `socket` | the network and the clock: sockets, or those of a test |
-//! | `conn`, `session` | a TCP connection; one in full operation |
+//! | `net`, `socket` | the network and the clock: of the operating system, or of a test |
+//! | `conn`, `session` | a TCP connection, and a connection in full operation |
 //! | `scene` | the texts exchanged with a target (TARGET.md) |
 //! | `probe` | the endpoint under test, as initiator or responder |
 //! | `case`, `cases` | the test cases |
 //! | `watch` | rules for every segment, in all cases |
-//! | `run`, `table`, `json`, `expect` | running, printing, comparing |
+//! | `run`, `table`, `json`, `expect` | running the cases, printing and comparing the outcomes |
 //!
 //! iwprobe shares no code with the stack in this repository, and therefore does not share its mistakes.
 #![forbid(unsafe_code)]

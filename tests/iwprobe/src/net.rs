@@ -31,7 +31,7 @@ pub enum ReadResult {
     Bytes(Vec<u8>),
     /// The end of the connection.
     End(End),
-    /// No bytes until the deadline.
+    /// No bytes arrived before the deadline.
     Nothing,
 }
 
@@ -54,7 +54,7 @@ pub trait Net: Debug {
     fn sleep(&self, time: Duration);
 }
 
-/// A TCP connection. To drop it closes the connection, by RST if bytes are unread.
+/// A TCP connection. When the value is dropped, the connection is closed, by RST if bytes are unread.
 pub trait Stream: Debug {
     /// Sends bytes at once, and in a separate segment if TCP can do so.
     ///

@@ -13,7 +13,8 @@ use crate::session::{Incoming, Patience, Session};
 use crate::watch::Watch;
 use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, flag, opcode};
 
-/// Number of Reads that the probe offers to serve at a time, and number that it wants to have outstanding.
+/// Number of Reads that the probe offers to serve at a time. The probe also asks for this number of
+/// outstanding Reads of its own.
 const DEPTH: u16 = 16;
 /// Number of consecutive failed TCP connections after which the probe considers the endpoint gone.
 const MAX_ABSENCES: u32 = 3;
@@ -21,7 +22,7 @@ const MAX_ABSENCES: u32 = 3;
 /// hangs still accepts TCP connections.
 const MAX_FAILURES: u32 = 6;
 /// The time within which an endpoint that is the initiator has to connect again. A target that does not
-/// notice the end of a connection keeps it for 20 s (TARGET.md).
+/// notice the end of a connection keeps this connection for 20 s (TARGET.md).
 const RECONNECT: Duration = Duration::from_secs(25);
 
 /// The kind of Request for a case without special needs: the first kind that the endpoint accepted.
@@ -297,7 +298,7 @@ impl Probe {
         Ok(session)
     }
 
-    /// As the responder, receives the endpoint's RTR if both sides agreed on one, and the stage if the
+    /// As the responder, receives the endpoint's RTR if both sides agreed on an RTR, and the stage if the
     /// endpoint has a target.
     ///
     /// # Errors

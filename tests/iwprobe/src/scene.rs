@@ -46,7 +46,7 @@ pub struct Stage {
     pub cannot: Vec<String>,
 }
 
-/// Returns the words of a target's text without the first one; `None` if `bytes` are not a target's text.
+/// Returns the words of a target's text without the first word; `None` if `bytes` are not a target's text.
 pub fn words(bytes: &[u8]) -> Option<Vec<String>> {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let text = std::str::from_utf8(&bytes[..end]).ok()?;
@@ -96,7 +96,7 @@ pub struct Completion {
     pub status: u32,
     /// Number of transferred bytes.
     pub length: u64,
-    /// CRC32c of these bytes.
+    /// CRC32c of the transferred bytes.
     pub crc: u32,
 }
 
@@ -109,7 +109,7 @@ pub struct Change {
     pub offset: usize,
     /// Number of bytes from the first to the last that differs.
     pub length: usize,
-    /// CRC32c of these bytes.
+    /// CRC32c of the bytes from the first to the last that differs.
     pub crc: u32,
 }
 
@@ -126,7 +126,7 @@ pub struct Report {
     pub changes: Vec<Change>,
     /// Number of operations that could not be posted.
     pub unposted: u32,
-    /// Number of events of the completion channel, if the scene asked for them.
+    /// Number of events of the completion channel, if the scene asked for this number.
     pub events: Option<u32>,
 }
 

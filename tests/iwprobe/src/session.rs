@@ -59,7 +59,7 @@ pub struct Session {
     /// The endpoint's startup frame.
     pub frame: Startup,
     /// Maximum number of the probe's Reads that the endpoint serves at a time; `None` if the endpoint did not
-    /// announce it.
+    /// announce this number.
     pub peer_ird: Option<u16>,
 }
 
@@ -176,8 +176,8 @@ impl Session {
         self.send(&Segment::send(msn, payload));
     }
 
-    /// Returns a Read Request with the next MSN. Its sink is STag `0bad_cafe`, with the same tagged offset as
-    /// the source.
+    /// Returns a Read Request with the next MSN. The sink of the Read is `READ_SINK`, with the same tagged
+    /// offset as the source.
     pub fn read_request(&mut self, stag: u32, to: u64, size: u32) -> Segment {
         let msn = self.next_msn(1);
         let request =
@@ -367,7 +367,7 @@ impl Session {
         }
     }
 
-    /// Sends FIN, and waits until the endpoint ends the connection too.
+    /// Sends FIN, and waits until the endpoint also ends the connection.
     pub fn close(mut self) {
         self.conn.finish();
         let deadline = self.conn.after(self.timeout);

@@ -1,10 +1,10 @@
-//! Bogus acknowledgements: of bytes that were never sent (an ACK loop, RFC 5961 section 5), duplicate
-//! acknowledgements, and acknowledgements of one byte each (a misbehaving receiver, RFC 5681 section 3.1, RFC
-//! 3465).
+//! Three kinds of bogus acknowledgements: of bytes that were never sent (an ACK loop, RFC 5961 section 5);
+//! duplicate acknowledgements; and acknowledgements of one byte each (a misbehaving receiver, RFC 5681
+//! section 3.1, RFC 3465).
 //!
-//! In the last two scenarios the peers first read the lent region, so that bytes are in flight. Each scenario
-//! runs without SACK and with SACK. Without SACK the victim counts duplicate acknowledgements; with SACK the
-//! victim counts SACK blocks (`sack_storm.rs`).
+//! For the last two kinds, the peers first read the lent region, so that bytes are in flight. Each kind is a
+//! scenario without SACK and a scenario with SACK. Without SACK the victim counts duplicate acknowledgements;
+//! with SACK the victim counts SACK blocks (`sack_storm.rs`).
 
 use std::time::Duration;
 
@@ -196,7 +196,8 @@ impl Attack for AckStorm {
             format!("{most} bytes were sent for {acknowledged} acknowledged ones, the limit is {allowed}")
         })?;
         check(most >= 1460, || "nothing was in flight".into())?;
-        // The number of retransmissions is bounded too: a few, and those that timeouts cause.
+        // The number of retransmissions also has a limit: a few retransmissions, and in addition the
+        // retransmissions that timeouts cause.
         let timeouts = elapsed_us / 50_000 + 1;
         let allowed = peers * (2 * allowed / 1460 + 4 * timeouts);
         check(answers <= allowed, || format!("{answers} frames in answer, the limit is {allowed}"))?;

@@ -102,7 +102,7 @@ pub struct Arena {
     by_port: HashMap<u16, usize>,
     /// Time in which no host had anything to do, nanoseconds.
     idle_ns: u64,
-    /// Records the lengths of the attacker's frames, if set.
+    /// If set, collects the lengths of the attacker's frames.
     pub lengths: Option<Vec<usize>>,
     /// Maximum number of packet buffers that the victim held.
     pub held_most: usize,
@@ -184,7 +184,7 @@ impl Arena {
     /// the client.
     ///
     /// # Errors
-    /// If an honest connection fails or makes no progress, and is not only delayed.
+    /// If an honest connection fails, or if no honest batch is done within `STANDSTILL`.
     pub fn round(&mut self, other: &mut dyn Actor, batches: u64) -> Result<Round, String> {
         self.run(other, |arena, done| {
             for honest in &mut arena.honest {
@@ -370,7 +370,7 @@ enum Pace {
     Free(u64),
 }
 
-/// Time limit of an honest connect, longer than any should take.
+/// Time limit of an honest connect, longer than any honest connect should take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An attacker that sends nothing.

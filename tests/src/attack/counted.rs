@@ -28,8 +28,8 @@ pub enum NextTo {
 impl NextTo {
     const BOTH: [Self; 2] = [Self::Attack, Self::Harmless];
 
-    /// Returns the name of the function. It is a part of the mangled name, and the first word of the line
-    /// that the counted process prints.
+    /// Returns the name of the function. This name is a part of the mangled name, and the first word of the
+    /// line that the counted process prints.
     const fn function(self) -> &'static str {
         match self {
             Self::Attack => "poll_beside_an_attack",
@@ -60,11 +60,11 @@ fn poll_beside_harmless_frames(poll: &mut dyn FnMut()) {
     black_box(2_u8);
 }
 
-/// Nanoseconds of idle time as which one instruction counts.
+/// Number of nanoseconds of idle time that count as much as one instruction.
 const NS_AN_INSTRUCTION: f64 = 0.25;
 
 /// Number of honest batches before the counted batches. After these batches, windows are open, lazy
-/// allocations are done, and the answers to Reads of peers that close their window have filled the send
+/// allocations are done, and the answers to the Reads of peers that close their windows have filled the send
 /// queues. (With 100 batches, a part of this one-time work was counted.)
 const WARM_UP: u64 = 200;
 

@@ -123,8 +123,8 @@ impl CraftedPeers {
     /// peer was removed.
     ///
     /// # Errors
-    /// A frame that a peer sends automatically, and that has to be sent before the action; `None` if no peer
-    /// has such a frame, but not all peers are ready.
+    /// `Some` with a frame that a peer sends automatically, and that has to be sent before the action. `None`
+    /// if no peer has such a frame, but not all peers are ready.
     pub fn next(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
         match self.frame() {
             Some(frame) => Err(Some(frame)),

@@ -1,5 +1,6 @@
 //! The port of a host under attack. Received frames wait in buffers of the host's own pool, as with a device.
-//! To put them there costs the host nothing. A frame is lost if no buffer is free or the ring is full.
+//! The host uses no processor time for these frames until it reads them. A frame is lost if no buffer is free
+//! or the ring is full.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +89,7 @@ impl FarEnd {
         counters.rx_frames + counters.tx_frames
     }
 
-    /// Returns the number of packet buffers that the host holds, without those in the rings.
+    /// Returns the number of packet buffers that the host holds, without the buffers in the rings.
     pub fn held(&self) -> usize {
         let rings = lock(&self.rings);
         self.pool.capacity() - self.pool.available() - rings.rx.len() - rings.tx.len()

@@ -60,7 +60,7 @@ pub struct Honest {
 }
 
 impl Served {
-    /// Accepts a client, in its own protection domain.
+    /// Accepts a client. The region and the queue pair for the client are in `domain`.
     pub fn accept(domain: &ProtectionDomain, cq: CompletionQueue, id: CmId) -> Self {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = domain.reg_mr(SLOTS * SLOT, access).expect("a region");
@@ -79,8 +79,8 @@ fn receive(qp: &QueuePair, region: &MemoryRegion, slot: usize) {
 }
 
 impl Honest {
-    /// Creates the two endpoints of a connection. `number` distinguishes its batches from those of other
-    /// connections.
+    /// Creates the two endpoints of a connection. `number` distinguishes the batches of this connection from
+    /// those of other connections.
     pub fn new(
         domain: &ProtectionDomain,
         qp: QueuePair,
@@ -182,7 +182,7 @@ impl Honest {
         if bytes == expected { Ok(()) } else { Err(format!("the bytes {what} are wrong")) }
     }
 
-    /// Returns the bytes of a batch, which are a part of the pattern. The seeds lead to 2^16 different parts.
+    /// Returns the bytes of a batch, which are one of 2^16 parts of the pattern. The seed selects the part.
     fn expected(&self, seed: u64) -> &[u8] {
         let at = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
         &self.bytes[at..at + SLOT]

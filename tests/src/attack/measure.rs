@@ -1,5 +1,5 @@
-//! Pairs of rounds with the same honest work, next to an attack and next to as many harmless frames. The two
-//! rounds alternate, so that other load of the machine affects both.
+//! Runs rounds with the same honest work, in turn: next to an attack, next to as many harmless frames, and
+//! without other frames. The rounds alternate, so that other load of the machine affects all of them.
 
 use std::fmt;
 

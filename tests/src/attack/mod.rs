@@ -12,10 +12,10 @@
 //! | `segment.rs`, `crafted_peer.rs`, `crafted_peers.rs` | handmade frames, TCP and MPA |
 //! | `far_end.rs`, `victim.rs`, `honest.rs`, `arena.rs` | the three hosts and the clock |
 //! | `scenario.rs` | the type of a scenario, and functions that most scenarios use |
-//! | `harmless.rs`, `measure.rs` | the baseline, and pairs of rounds |
-//! | `counted.rs` | the same pair of rounds in instructions, under callgrind |
+//! | `harmless.rs`, `measure.rs` | the baseline, and rounds next to an attack and next to the baseline |
+//! | `counted.rs` | such rounds measured in instructions, under callgrind |
 //! | `reconnects.rs` | connections that are made, ended and made again |
-//! | the others | a scenario each, or a few of one kind |
+//! | other files | one scenario each, or several scenarios of one kind |
 
 pub mod ack_storm;
 pub mod arena;

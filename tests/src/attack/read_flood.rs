@@ -1,5 +1,5 @@
-//! More Reads than the victim granted. The first Read beyond the IRD ends its stream, and the victim reads no
-//! more memory than the window allows.
+//! More Reads than the victim granted. The first Read beyond the IRD ends its stream, and the victim sends at
+//! most the responses to the granted Reads.
 
 use iwarp::rdmap::TerminateError;
 
@@ -85,8 +85,8 @@ impl Attack for ReadFlood {
             format!("{answered} of {floods} were answered as specified")
         })?;
         let each = self.bytes / floods;
-        // The victim sends the response in progress and at most a whole window, never everything that was
-        // requested.
+        // The victim sends at most the responses to the granted Reads, which are a third of the requested
+        // bytes.
         check(each <= u64::from(STRANGERS_IRD) * u64::from(READ + OVERHEAD), || {
             format!("{each} bytes were read by each flood")
         })?;

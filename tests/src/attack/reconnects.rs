@@ -11,7 +11,7 @@ use super::check;
 use super::crafted_peer::{CraftedPeer, PeerOptions, REPLY, Stage};
 use super::crafted_peers::CraftedPeers;
 
-/// Length of an FPDU's length field.
+/// Length of an FPDU's length field, bytes.
 const LENGTH: usize = 2;
 const CRC: usize = 4;
 /// Length of an untagged DDP header, bytes.
@@ -39,7 +39,7 @@ pub struct Ended {
     pub reset: bool,
 }
 
-/// A fixed number of connections at a time; each one that ends is replaced.
+/// A fixed number of connections at a time. A new connection replaces each connection that ends.
 pub struct Reconnects {
     /// The peers.
     pub crafted: CraftedPeers,
@@ -64,7 +64,7 @@ pub trait ReconnectingAttacker: Actor {
     fn reconnects(&mut self) -> &mut Reconnects;
 }
 
-/// Begins no further connection, and waits until those in progress have ended.
+/// Begins no further connection, and waits until the connections in progress have ended.
 ///
 /// # Errors
 /// If a connection does not end, or an answer was not as specified.
@@ -92,8 +92,8 @@ impl Reconnects {
         }
     }
 
-    /// Returns the next frame that a peer sends by itself. Begins a new connection if there are too few, and
-    /// repeats unanswered SYNs.
+    /// Returns the next frame that a peer sends by itself. Begins a new connection if fewer than `size`
+    /// connections exist, and repeats unanswered SYNs.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.crafted.frame() {
             return Some(frame);
@@ -145,7 +145,7 @@ impl Reconnects {
         self.wrong.get_or_insert_with(text);
     }
 
-    /// Returns whether all answers so far were as specified.
+    /// Checks that all answers so far were as specified.
     ///
     /// # Errors
     /// The first answer that was not as specified.

@@ -11,7 +11,8 @@ use super::victim::{LENT, STRANGERS_IRD};
 use super::{Attack, Scenario, as_it_is, check};
 use testkit::packet::parse;
 
-/// Blocks of one byte, far apart: no segment is wholly inside a block, so every search is in vain.
+/// Blocks of one byte, far apart. No segment is wholly inside a block, so the victim searches without finding
+/// a segment.
 pub const INSIDE: Scenario = Scenario {
     name: "sack-inside",
     about: "SACK blocks inside of segments, very many of which are in flight (CVE-2019-11478)",
@@ -19,7 +20,8 @@ pub const INSIDE: Scenario = Scenario {
     attack: |arena| SackStorm::attack(arena, Kind::Inside),
 };
 
-/// Blocks of every second segment, from the last one to the first, again and again.
+/// Each block covers one segment. The blocks cover every second segment, from the last segment to the first,
+/// again and again.
 pub const FRAGMENTS: Scenario = Scenario {
     name: "sack-fragments",
     about: "SACK blocks of every other small segment, from the last to the first (CVE-2019-11479)",
@@ -27,7 +29,8 @@ pub const FRAGMENTS: Scenario = Scenario {
     attack: |arena| SackStorm::attack(arena, Kind::Fragments),
 };
 
-/// One block of all segments but the first, which grows by a segment each time.
+/// One block, which begins at the second segment and grows by a segment with each acknowledgement, up to the
+/// last segment.
 pub const GROWING: Scenario = Scenario {
     name: "sack-growing",
     about: "a SACK block that grows to very many small segments (CVE-2019-11477)",
@@ -186,7 +189,7 @@ impl Attack for SackStorm {
         let longest = self.flights.values().flatten().map(|(start, end)| end.wrapping_sub(*start)).max();
         check(longest <= Some(u32::from(MSS)), || format!("a segment of {longest:?} bytes"))?;
         let (sent, answers) = (self.sent, self.answers);
-        // Newly sacked bytes allow the victim to send as many bytes; all other frames are sent by timeouts.
+        // For newly sacked bytes, the victim may send as many bytes. Timeouts cause all other frames.
         let in_flight: usize = self.flights.values().map(Vec::len).sum();
         let timeouts = (arena.now_us() / 50_000 + 1) as usize;
         let allowed = 2 * in_flight + PEERS as usize * 4 * timeouts;

@@ -31,13 +31,14 @@ pub struct Scenario {
 /// Leaves the default configuration as it is.
 pub(super) fn as_it_is(_config: &mut EngineConfig, _options: &mut ListenOptions) {}
 
-/// Checks the limit of failed connections for each address, which is on by default. `at_a_time`: the number
-/// of connections that the attacker attempts at a time.
+/// Checks that the limit of failed connections for each address, which is on by default, has blocked
+/// connections. Returns a text with the number of SYNs that were not answered. `at_a_time`: the number of
+/// connections that the attacker attempts at a time.
 pub(super) fn refusals(arena: &Arena, at_a_time: usize) -> Result<String, String> {
     let stats = arena.victim.listener_stats();
     let limit = ListenOptions::new(PORT).failures_per_address.ok_or("there is no limit")?;
     let seconds = arena.now_us() / 1_000_000 + 1;
-    // Connections that are in progress when the last allowed failure happens may fail too.
+    // Connections that are in progress when the last allowed failure happens may also fail.
     let most = seconds * (u64::from(limit) + at_a_time as u64) + HONEST as u64;
     check(stats.accepted <= most, || format!("{} connections in {seconds} seconds", stats.accepted))?;
     check(stats.syns.blocked > 0, || "no address was blocked".into())?;

@@ -64,7 +64,7 @@ impl Actor for SlowStartup {
             if peer.stage == Stage::Over {
                 continue;
             }
-            // A peer sends all bytes of the Request but the last one, and then repeats the latest byte.
+            // A peer sends all bytes of the Request except the last byte, and then repeats the latest byte.
             let said = peer.nxt.wrapping_sub(peer.iss()).wrapping_sub(1) as usize;
             if said + 1 < self.request.len() {
                 let byte = self.request[said];

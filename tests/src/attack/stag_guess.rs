@@ -28,7 +28,7 @@ const BYTES: [u8; 32] = [0xbd; 32];
 /// An attacker that guesses STags.
 pub struct StagGuess {
     reconnects: Reconnects,
-    /// The only valid STag.
+    /// The STag of the lent region, which is never guessed.
     right: u32,
     to: u64,
     dice: Dice,
@@ -86,7 +86,7 @@ impl StagGuess {
         }
     }
 
-    /// Returns whether all guesses so far were answered as specified and wrote nothing.
+    /// Checks that all guesses so far were answered as specified, and that no guess has changed memory.
     ///
     /// # Errors
     /// If the answer to a guess was not as specified, or a guess has changed memory.

@@ -22,7 +22,7 @@ pub const OUT_OF_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::OutOfOrder),
 };
 
-/// Bytes at falling positions: each one is just before the previous one, so that all form one range.
+/// Bytes at falling positions: each byte is just before the previous one, so that all bytes form one range.
 pub const FALLING: Scenario = Scenario {
     name: "tiny-falling",
     about: "single bytes at falling positions, behind a hole that is never filled",
@@ -42,7 +42,7 @@ pub const SMALL_MSS: Scenario = Scenario {
 const PEERS: u32 = 8;
 /// Payload of a Write, bytes.
 const PAYLOAD: usize = 256;
-/// Number of bytes that a peer sends at falling positions, before it sends them again.
+/// Number of bytes that a peer sends at falling positions, before it sends the same bytes again.
 const FALLING_BYTES: u32 = 50_000;
 /// The smallest segment payload to which a peer's MSS can reduce the victim, bytes.
 const SMALLEST: usize = 64;
@@ -118,7 +118,7 @@ impl Actor for Tiny {
                 Some(peer.data(seq, &[0xbd]))
             }
             Kind::SmallMss => {
-                // The peers send one Read at a time, and acknowledgements of its response.
+                // The peers send one Read at a time, and acknowledgements of the Read Response.
                 if self.whole <= round / 64 {
                     self.whole += 1;
                     let size = if self.whole > 4 { 0 } else { 4096_u32.min(LENT as u32) };
@@ -167,15 +167,15 @@ impl Attack for Tiny {
             }
             Kind::OutOfOrder => {
                 let dropped = stack.rx_out_of_order_dropped_bytes;
-                // The victim holds at most 64 ranges for each peer, whatever arrives, and frames that the
-                // honest client has not acknowledged.
+                // The victim holds at most 64 ranges for each peer, whatever arrives. It also holds the
+                // frames that the honest client has not acknowledged.
                 check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;
                 check(dropped > 0, || "nothing was dropped".into())?;
                 Ok(format!("{held} buffers held at the end, {dropped} bytes dropped and counted"))
             }
             Kind::Falling => {
-                // The victim holds at most 64 ranges for each peer, of which few grow, and frames that the
-                // honest client has not acknowledged.
+                // The victim holds at most 64 ranges for each peer, few of which grow. It also holds the
+                // frames that the honest client has not acknowledged.
                 check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;
                 let bytes = stack.out_of_order.held_bytes;
                 let dropped = stack.rx_out_of_order_dropped_bytes;

@@ -78,7 +78,8 @@ struct Stranger {
 }
 
 impl Victim {
-    /// Creates the host, which listens. `configure` changes its default configuration.
+    /// Creates the host, which listens. `configure` changes the default configuration of the engine and of
+    /// the listener.
     pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let (port, far_end) = port_with_far_end("victim", [2, 0, 0, 0, 0, 1]);
         let mut options = ListenOptions::new(PORT);
@@ -169,8 +170,8 @@ impl Victim {
         self.strangers.remove(&(qp.qp_num() as usize));
     }
 
-    /// Returns the number of strangers' connections that the server holds, and the number that it has
-    /// accepted so far.
+    /// Returns the number of strangers' connections that the server holds, and the number of strangers'
+    /// connections that it has accepted so far.
     pub fn strangers(&self) -> (usize, usize) {
         (self.strangers.len(), self.next_stranger)
     }
@@ -202,7 +203,7 @@ impl Victim {
     }
 }
 
-/// The listener's time limit for a Request, in tests that do not wait for it.
+/// The default time limit for the Request of a connection to the listener.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the processor time of this thread, in nanoseconds.

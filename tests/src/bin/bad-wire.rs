@@ -1,4 +1,4 @@
-//! Connects two DPDK devices by a wire of a given rate, delay and loss, drawn from a seed.
+//! Connects two DPDK devices by a wire with a given rate, delay and loss. A seed determines the faults.
 //!
 //! Prints `ready` once the wire carries frames. At the end it prints the frame counters and the observed
 //! traffic of each side. Ends after `--seconds`, or on SIGTERM.
@@ -40,10 +40,10 @@ struct Options {
     /// Share of segments that are delayed, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     reorder: u32,
-    /// Length of the delay, microseconds.
+    /// Additional delay of such a segment, microseconds.
     #[arg(long, default_value_t = 2000)]
     reorder_by: u64,
-    /// Share of segments that are split into two to four, parts per million.
+    /// Share of segments that are split into two to four segments, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     cut: u32,
     /// Maximum payload into which consecutive segments are joined, bytes; 0: segments are never joined.

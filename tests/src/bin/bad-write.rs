@@ -1,7 +1,7 @@
 //! Connects to any iWARP listener and writes to an STag that does not exist. The peer has to terminate the
 //! stream, and our stack has to report the peer's Terminate.
 //!
-//! Prints how the connection ended. Exits with status 0 if the peer's Terminate ended it.
+//! Prints how the connection ended. Exits with status 0 if the peer's Terminate ended the connection.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

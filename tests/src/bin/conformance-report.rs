@@ -11,7 +11,7 @@ use tests::sim::defect;
 #[derive(Parser)]
 struct Options {
     /// Compare CONFORMANCE.md instead of writing it. Print a line for each finding, and exit with status 1 if
-    /// there is one.
+    /// there is a finding.
     #[arg(long, conflicts_with = "open")]
     check: bool,
     /// With `--check`: the record that `scripts/test` wrote. A proof that did not run is a finding.

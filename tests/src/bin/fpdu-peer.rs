@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_millis(2500);
 const KEEPALIVE: Duration = Duration::from_secs(1);
 /// Payload of a Write whose FPDU has 64 bytes: length field, header, payload, CRC.
 const PAYLOAD: usize = 44;
-/// Number of bytes of the FPDU, and number of Writes: in each Write another byte of the FPDU is urgent.
+/// Number of bytes of the FPDU, and number of Writes: in each Write a different byte of the FPDU is urgent.
 const PLACES: usize = 64;
 /// The code for "LLP, MPA, CRC" (RFC 5044 section 8).
 const MPA_CRC: Code = Code(2, 0, 0x02);
@@ -43,9 +43,9 @@ struct Options {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Behaviour {
-    /// Is idle, but sends a keepalive each second, each of which the peer has to answer, and then continues.
+    /// Is idle for a while, but sends a keepalive each second, which the peer has to answer. Then continues.
     Idle,
-    /// Sends Writes, in each of which another byte is urgent, and reads the written bytes.
+    /// Sends Writes, in each of which a different byte is urgent, and reads the written bytes.
     Urgent,
     /// Sends an urgent byte that is not part of an FPDU.
     UrgentBetween,

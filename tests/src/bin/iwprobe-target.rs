@@ -1,6 +1,6 @@
-//! The target of `iwprobe` over this stack. It sets up what the probe asks for and reports what it saw, so
-//! that the probe can check what is not visible on the wire. `tests/iwprobe/TARGET.md` describes the
-//! protocol.
+//! The target of `iwprobe` over this stack. The target sets up what the probe asks for and reports what it
+//! observed, so that the probe can check what is not visible on the wire. `tests/iwprobe/TARGET.md` describes
+//! the protocol.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;

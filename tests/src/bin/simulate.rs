@@ -1,4 +1,4 @@
-//! Runs the simulator with one seed or with many.
+//! Runs the simulator with one seed or with many seeds.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

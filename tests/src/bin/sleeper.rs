@@ -93,7 +93,7 @@ impl Host {
         Ok(self.pd.create_qp(&QpInit::new(&self.cq))?)
     }
 
-    /// Returns the next completion; sleeps until there is one. Returns `None` after `limit`.
+    /// Returns the next completion, and sleeps until it arrives. Returns `None` after `limit`.
     fn completion(&self, limit: Duration) -> Result<Option<WorkCompletion>> {
         let begun = Instant::now();
         loop {

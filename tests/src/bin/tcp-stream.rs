@@ -1,10 +1,10 @@
 //! Sends or receives one TCP stream and checks it. The stream uses our stack on a DPDK device with `--vdev`,
 //! our stack on an interface with `--packet`, and otherwise the kernel's TCP.
 //!
-//! Prints `started` when its device exists (or at once, if it needs none), and `ready` when a peer may
-//! connect. At the end it prints the number of bytes with their CRC32C, the time in seconds, and the counters
-//! of our stack; with `--witness` it also prints what the captured segments of both sides showed. On any
-//! error it prints one line and exits with status 1.
+//! Prints `started` when its device exists (or at once, if the program needs no device), and `ready` when a
+//! peer may connect. At the end it prints the number of bytes with their CRC32C, the time in seconds, and the
+//! counters of our stack; with `--witness` it also prints what the captured segments of both sides showed. On
+//! any error it prints one line and exits with status 1.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

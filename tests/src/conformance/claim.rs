@@ -183,7 +183,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Returns whether `text` is code or words in this line of a file; `None` if the line does not contain it.
+/// Returns whether `text` is code or words in this line of a file; `None` if the line does not contain
+/// `text`.
 fn kind(path: &str, line: &str, text: &str) -> Option<Kind> {
     let before = &line[..line.find(text)?];
     let mark = if path.ends_with(".rs") { "//" } else { "#" };

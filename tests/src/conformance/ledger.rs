@@ -15,7 +15,7 @@ use super::{PLACES, Result, RowId, case};
 pub enum RowState<'a> {
     /// Tests prove the row.
     Proved(&'a BTreeSet<Test>),
-    /// No test proves the row, for a reason; or the code deliberately deviates from the row.
+    /// A claim says why no test proves the row, or that the code deliberately deviates from the row.
     Claimed(&'a Claim),
     /// Neither a test nor a claim concerns the row.
     Open,
@@ -127,8 +127,8 @@ impl Ledger {
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {
-            // This reports a row of any level, so that no row becomes open unnoticed when its last test is
-            // removed.
+            // Open rows of any level are reported, so that no row becomes open unnoticed when its last test
+            // is removed.
             if matches!(self.standing(id), RowState::Open) {
                 let said: String = row.requirement.chars().take(100).collect();
                 complaints

@@ -1,4 +1,4 @@
-//! Mutations: each is an edit that breaks one requirement, to check that the tests that name its rows fail.
+//! Mutations: edits that break requirements, to check that the tests that name the broken rows fail.
 //!
 //! `tests/conformance/mutations/*.toml` has a table for each mutation:
 //!
@@ -11,9 +11,10 @@
 //! replace = "false"
 //! ```
 //!
-//! `tests/conformance/mutations.csv` has the result of the last trial, with a digest of the edit and of the
-//! text of the tests that failed. A mutation causes a finding if it has changed, or if its text no longer
-//! occurs exactly once. A test causes a finding if it has changed since it failed.
+//! `tests/conformance/mutations.csv` has the result of the last trial of each mutation, with a digest of the
+//! edit, the rows, and the names and texts of the tests that failed. A mutation causes a finding if its edit
+//! or its rows have changed, or if the text to find no longer occurs exactly once. A test causes a finding if
+//! it has changed since it failed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,8 +50,9 @@ struct Entry {
 }
 
 impl Mutation {
-    /// Returns eight hexadecimal digits. They change with the edit and its file, and with the text of the
-    /// tests that find the mutation. `text` returns the text of a test.
+    /// Returns eight hexadecimal digits. They change with the edit, with the rows that it breaks, and with
+    /// the names and the texts of `killers`, the tests that find the mutation. `text` returns the text of a
+    /// test.
     pub fn digest(&self, killers: &[String], text: &dyn Fn(&str) -> Option<String>) -> String {
         let killers = killers.iter().flat_map(|killer| [killer.clone(), text(killer).unwrap_or_default()]);
         self.edit.digest(self.rows.iter().map(RowId::to_string).chain(killers))
@@ -154,8 +156,8 @@ pub fn record(root: &Path, trials: &Trials) -> Result<()> {
     write(root, TRIALS, &String::from_utf8_lossy(&bytes))
 }
 
-/// Compares the record with the mutations. A mutation without a trial of its current edit and tests is a
-/// finding, and so is a trial without a mutation. `text` returns the text of a test.
+/// Compares the record with the mutations. These are findings: a mutation without a trial of its current edit
+/// and tests, and a trial without a mutation. `text` returns the text of a test.
 pub fn compare(
     mutations: &[Mutation],
     trials: &Trials,

@@ -1,5 +1,5 @@
 //! The tests that ran (from the record that `scripts/test` writes), and the required tests that are not in
-//! it.
+//! this record.
 //!
 //! The record has a line for each test: the runner, the test's path and its outcome, separated by tabs. A
 //! runner is the crate or test target as cargo names its program, with its root file (`iwarp src/lib.rs`, `it
@@ -81,8 +81,8 @@ impl Ran {
     }
 }
 
-/// Whether the runner of `test` names it by `path`. Between the module of the file and the test there may be
-/// modules inside the file, such as `tests`.
+/// Whether the runner of `test` reports this test by the name `path`. Between the module of the file and the
+/// test there may be a module `tests` inside the file.
 pub(super) fn is_path_of(path: &str, test: &Test) -> bool {
     let Some((_, module)) = place(&test.file) else { return false };
     let inner = path.strip_prefix(&module).and_then(|path| path.strip_suffix(&test.name));

@@ -1,4 +1,5 @@
-//! Renders `CONFORMANCE.md`. The same ledger gives the same bytes, and a change of one row changes one line.
+//! Renders `CONFORMANCE.md`. The same ledger gives the same bytes. A change of one row changes the line of
+//! this row and the totals.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

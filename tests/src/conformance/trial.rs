@@ -1,5 +1,5 @@
-//! Tries a mutation: runs the tests that name its rows on the mutated tree. For each row, one of these tests
-//! has to fail.
+//! Tries a mutation: runs the tests that name its rows on the mutated tree. For each row, at least one of
+//! these tests has to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ const BUILD: Duration = Duration::from_secs(900);
 /// Maximum duration of the tests of one program. Broken code may hang, which counts as a failure.
 const TESTS: Duration = Duration::from_secs(120);
 
-/// The tests of one file. They run separately, so that a hang or a crash does not affect other tests.
+/// The tests of one file. They run separately from the tests of other files, so that a hang or a crash does
+/// not affect other tests.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
     package: String,
@@ -114,8 +115,8 @@ impl Requirements {
     fn failures<'a>(&self, batch: &'a Batch) -> Result<Vec<&'a Test>> {
         let program = self.build(batch)?;
         let package = self.tree.path().join(&batch.package);
-        // cargo does not run the program, since a hanging test has to be killed by its own process id. `env`
-        // replaces itself by the program.
+        // A hanging test has to be killed by the process id of its program, so cargo must not run the
+        // program. `env` replaces itself by the program.
         let running = Run::new("env")
             .arg("-C")
             .arg(package)

@@ -1,8 +1,8 @@
-//! The evidence of a failed test: the frames on the wire, and the status of this user's programs in every
+//! The evidence of a failed test: the frames on the wire, and the status of this user's programs once a
 //! second.
 //!
-//! A failure that occurs once in a hundred runs cannot be repeated at will. Therefore every run gathers the
-//! evidence, and deletes it when the test has passed.
+//! A failure that occurs once in a hundred runs cannot be repeated at will. Therefore a test gathers the
+//! evidence in every run, and deletes it when the test has passed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -29,7 +29,8 @@ const FRAMES_SHOWN: usize = 40;
 /// Maximum duration of a command that writes evidence.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The evidence of the running test. It is deleted on drop unless [kept](Self::keep).
+/// The evidence of the running test. The evidence is deleted when the value is dropped, unless it was
+/// [kept](Self::keep).
 pub struct Evidence {
     folder: PathBuf,
     capture: Option<Process>,

@@ -22,7 +22,8 @@ use crate::ensure;
 /// removal of devices waits for the kernel's RCU grace periods.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A network namespace whose loopback device is up. To drop it kills its processes and removes its devices.
+/// A network namespace whose loopback device is up. When the value is dropped, the namespace's processes are
+/// killed and its devices are removed.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -81,8 +82,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Turns off the offloads of a device. With them, the kernel would send superframes and unfilled
-    /// checksums through a veth or tap, and a raw socket or DPDK at the other side would receive these.
+    /// Turns off the offloads of a device. With offloads, the kernel would send superframes and unfilled
+    /// checksums through a veth or tap to a raw socket or DPDK at the other side.
     ///
     /// # Errors
     /// If `ethtool` fails, with its output.
@@ -276,7 +277,7 @@ fn sweep_dead_runs() {
     });
 }
 
-/// Returns the process id in a namespace's name, or `None` if it is not a namespace of these tests.
+/// Returns the process id in a namespace's name, or `None` if the namespace does not belong to these tests.
 fn owner(name: &str) -> Option<u32> {
     let (run, rest) = name.strip_prefix("uw")?.split_once('-')?;
     run.parse::<u32>().ok()?;

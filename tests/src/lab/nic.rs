@@ -20,13 +20,14 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The folder of the scripts.
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/nic-lab");
 
-/// Returns the reason why no machine can be started (its image is not built), or `None`.
+/// Returns the reason why no machine can be started (its image is not built); `None` if machines can be
+/// started.
 pub(super) fn nic_image_missing() -> Option<String> {
     image_missing("nic-lab", "the image of the machines with NICs")
 }
 
 /// Returns the reason why the machines have no `igb` and no `vmxnet3` that cuts segments (Debian 12's QEMU
-/// emulates neither), or `None`.
+/// emulates neither); `None` if they have both.
 pub(super) fn newer_qemu_missing() -> Option<String> {
     let qemu = cache_folder("nic-lab").map(|cache| cache.join("qemu/usr/bin/qemu-system-x86_64"));
     let missing = qemu.is_none_or(|qemu| !qemu.exists());
@@ -50,7 +51,7 @@ pub struct NicConfig {
     pub iommu: bool,
 }
 
-/// A running machine. To drop it stops the machine.
+/// A running machine, which is stopped when the value is dropped.
 #[derive(Debug)]
 pub struct NicMachine {
     name: &'static str,
@@ -144,8 +145,8 @@ impl NicMachine {
             .map(drop)
     }
 
-    /// Unplugs a NIC that was started with `port=on`, or plugs it in again. The machine notices this some
-    /// time later.
+    /// Unplugs a NIC that was started with `port=on`, or plugs it in again. The machine notices the change
+    /// some time later.
     ///
     /// # Errors
     /// If the machine has no such NIC.
@@ -159,7 +160,7 @@ impl NicMachine {
         self.shell("true").is_ok()
     }
 
-    /// Returns the text on the machine's console. It is available even if the machine does not answer.
+    /// Returns the text on the machine's console. The text is available even if the machine does not answer.
     ///
     /// # Errors
     /// If `nic-lab` does not know the machine.

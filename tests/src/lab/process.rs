@@ -93,7 +93,7 @@ impl Run {
             argv.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(OsString::from));
         }
         if let Some(name) = &self.namespace {
-            // `ip netns exec` replaces itself by the program, so the process id remains that of the child.
+            // `ip netns exec` replaces itself by the program, so the program has the process id of the child.
             argv.extend(["ip", "netns", "exec", name].map(OsString::from));
         }
         if let Some(cpu) = self.cpu {
@@ -176,7 +176,7 @@ impl Captured {
     }
 }
 
-/// A running program. To drop it kills the process by its id.
+/// A running program. When the value is dropped, the process is killed by its id.
 pub struct Process {
     child: Child,
     what: String,
@@ -277,8 +277,8 @@ impl Process {
         Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
     }
 
-    /// Sleeps until the program ends, but at most for `limit`. To poll every few milliseconds instead would
-    /// take processor time from measured programs.
+    /// Sleeps until the program ends, but at most for `limit`. Polling every few milliseconds would take
+    /// processor time from measured programs.
     fn await_end(&self, limit: Duration) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         let ended =

@@ -61,8 +61,8 @@ pub fn own(name: &'static str) -> Result<PathBuf> {
     program(name, &["--bin", name], &["--package", "tests"])
 }
 
-/// Returns the path of iwprobe's target over libibverbs, which runs in siw's machine. Its sources are in
-/// `tests/iwprobe/c`.
+/// Returns the path of iwprobe's target over libibverbs, which runs in siw's machine. The sources of the
+/// target are in `tests/iwprobe/c`.
 ///
 /// # Errors
 /// If the target does not build.
@@ -78,7 +78,8 @@ pub fn verbs_target() -> Result<PathBuf> {
     BUILT.get_or_init(|| build().map_err(|error: LabError| error.0)).clone().map_err(LabError)
 }
 
-/// Returns the reason why the target over libibverbs cannot be built (a missing header), or `None`.
+/// Returns the reason why the target over libibverbs cannot be built (a missing header); `None` if it can be
+/// built.
 pub fn verbs_target_missing() -> Option<String> {
     let missing = |header: &&str| !Path::new("/usr/include").join(header).exists();
     let header = ["infiniband/verbs.h", "rdma/rdma_cma.h"].into_iter().find(missing)?;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Result;
 
-/// Returns the name of this run, a prefix of the names of all its namespaces. `scripts/test` sets the name,
-/// and uses it to remove the namespaces. Without `scripts/test`, the name consists of the process id.
+/// Returns the name of this run. The names of all namespaces of the run begin with this name. `scripts/test`
+/// sets the name, and uses it to remove the namespaces. Without `scripts/test`, the name consists of the
+/// process id.
 pub fn run_name() -> String {
     std::env::var("UWARP_LAB").unwrap_or_else(|_| format!("uw{}", std::process::id()))
 }
@@ -17,15 +18,16 @@ pub(super) fn ordinal() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A new folder. To drop the value removes the folder and its contents. The path is short, since the path of
-/// a unix socket has at most 107 bytes.
+/// A new folder. When the value is dropped, the folder and its contents are removed. The path is short, since
+/// the path of a unix socket has at most 107 bytes.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Creates the folder, below the folder `UWARP_SCRATCH` if that variable is set.
+    /// Creates the folder below the folder that the environment variable `UWARP_SCRATCH` names, or below the
+    /// system's folder for temporary files.
     ///
     /// # Errors
     /// If the system reports an error.

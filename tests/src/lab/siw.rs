@@ -28,7 +28,7 @@ pub struct SiwConfig {
     pub params: Vec<String>,
 }
 
-/// A running machine. To drop it stops the machine.
+/// A running machine, which is stopped when the value is dropped.
 #[derive(Debug)]
 pub struct Siw {
     name: String,
@@ -116,8 +116,8 @@ impl Siw {
         self.run(ASK_TIMEOUT, ["true"]).check(ASK_TIMEOUT).is_ok()
     }
 
-    /// Returns the text on the machine's console. It is available even if the machine does not answer; a
-    /// kernel that hangs reports the hang there.
+    /// Returns the text on the machine's console. The text is available even if the machine does not answer;
+    /// a kernel that hangs reports the hang there.
     ///
     /// # Errors
     /// If `siw-peer` does not know the machine.

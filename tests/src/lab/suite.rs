@@ -1,9 +1,9 @@
-//! A list of named tests that share namespaces, devices or a machine. They run one at a time, and are skipped
-//! with a reason if the machine lacks something.
+//! A list of named tests that share namespaces, devices or a machine. The tests run one at a time, and are
+//! skipped with a reason if the machine lacks something.
 //!
-//! The standard test runner cannot skip tests with a reason. It also runs tests in parallel, which does not
-//! work for polling programs on two cores. A suite prints and counts in the format of the standard runner, so
-//! that scripts can parse the output of both.
+//! The standard test runner cannot skip a test for a reason that is found at run time. This runner also runs
+//! tests in parallel, which does not work for polling programs on two cores. A suite prints and counts in the
+//! format of the standard runner, so that scripts can parse the output of both.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,8 @@ pub(super) fn cache_folder(lab: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).or_else(|| cache().map(|base| base.join(lab)))
 }
 
-/// Returns the reason why no machine of `tests/LAB` can be started (its image is not built), or `None`.
+/// Returns the reason why no machine of `tests/LAB` can be started (its image is not built); `None` if
+/// machines can be started.
 pub(super) fn image_missing(lab: &str, what: &str) -> Option<String> {
     let is_there = |cache: PathBuf| ["vmlinux", "initramfs.cpio"].iter().all(|f| cache.join(f).exists());
     let built = cache_folder(lab).is_some_and(is_there);
@@ -129,7 +130,8 @@ impl Suite {
         }
     }
 
-    /// Runs the tests that libtest's arguments select, and prints the results. Returns `true` if none failed.
+    /// Runs the tests that libtest's arguments select, and prints the results. Returns `true` if no test
+    /// failed.
     pub fn run(mut self, arguments: &[String]) -> bool {
         let program = self.name.to_owned();
         let mut arguments = Arguments::from_iter([&program].into_iter().chain(arguments));

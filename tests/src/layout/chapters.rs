@@ -1,7 +1,7 @@
 //! Checks that the chapters of the guide contain the texts by which tests find blocks of code.
 //!
-//! The tests that use these texts run the commands of a chapter. They need programs or machines, so they
-//! would report a missing text late.
+//! The tests that use these texts run the commands of a chapter. These tests need programs or machines, so
+//! they would report a missing text late.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Cycles of modules. The file modules of a crate use each other in one direction only, except for the cycles
 //! that [`LAYOUTS`](super::table::LAYOUTS) allows.
 //!
-//! A parent that only re-exports the items of its children (`pub use`) does not use them. A file uses
-//! everything that its inner modules use.
+//! A parent that only re-exports the items of its children (`pub use`) does not count as a user of the
+//! children. A file uses everything that its inner modules use.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,11 @@
 //! Layers ("floors"): a module names only modules of the floors that [`LAYOUTS`] allows.
 //!
-//! A name counts as a use of the floor that defines it and of the floor on the written path. Therefore a name
-//! that another floor re-exports (`pub use`) is an arrow to that floor too. Links in comments do not count.
+//! A name counts as a use of the floor that defines it and of the floor on the written path. Therefore the
+//! use of a name that another floor re-exports (`pub use`) is also an arrow to that other floor. Links in
+//! comments do not count.
 //!
-//! The methods of a type have to be on the type's floor. Otherwise lower floors could call the `impl` of
-//! another floor without a path that shows this.
+//! The methods of a type have to be on the type's floor. Otherwise lower floors could call the methods of
+//! another floor's `impl`, and no path in the source would show this use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

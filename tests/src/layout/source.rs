@@ -16,7 +16,7 @@ pub struct Module {
     pub of_file: Vec<String>,
     /// The path of the file, relative to the root of the repository.
     pub file: PathBuf,
-    /// Names, `::` and single other characters of the module, without those of its inner modules.
+    /// Names, `::` and single other characters of the module, without the words of its inner modules.
     pub words: Vec<String>,
 }
 

@@ -15,19 +15,19 @@ pub struct Layout {
 pub enum Floors {
     /// Only cycles are checked.
     None,
-    /// The floors are folders. Unit tests obey them too.
+    /// The floors are folders. Unit tests also obey the floors.
     Folders(&'static [Folder]),
     /// The floors are in files that have a table `| floor | modules | what |` at their head. A module uses
     /// only modules of lower floors; tests may use all modules.
     Heads(&'static [&'static str]),
 }
 
-/// A folder, without those of its subfolders that are in the table too.
+/// A folder, without the subfolders that have their own entries in the table.
 pub struct Folder {
     /// The path of the folder in the crate.
     pub path: &'static str,
-    /// The folders that the files of this folder may use. They come before it in the table, so there is no
-    /// cycle.
+    /// The folders that the files of this folder may use. These folders come before this folder in the table,
+    /// so there is no cycle.
     pub knows: &'static [&'static str],
 }
 

@@ -106,8 +106,8 @@ mod tests {
     use super::*;
     use crate::lab::LabError;
 
-    /// Three mutations: the first was found and has not changed since, the second was found and has changed
-    /// since, the third was never tried.
+    /// Three mutations. The first was found and has not changed since then; the second was found and has
+    /// changed since then; the third was never tried.
     #[derive(Default)]
     struct Three {
         tried: Vec<(String, bool)>,

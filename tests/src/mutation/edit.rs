@@ -37,8 +37,8 @@ impl Edit {
 /// Returns eight hexadecimal digits that depend on some texts.
 pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
     let sum = parts.into_iter().fold(0, |sum, part| {
-        // The digest includes the length of each part, so that it changes if text moves from one part to
-        // another.
+        // The digest includes the length of each part, so that the digest changes if text moves from one part
+        // to another.
         let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
         crc32c::crc32c_append(sum, part.as_bytes())
     });

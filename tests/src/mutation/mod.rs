@@ -1,5 +1,5 @@
-//! Mutations: edits that break the code on purpose, to check that tests find them. They are applied one at a
-//! time, in a copy of the tree.
+//! Mutations: edits that break the code on purpose, to check that tests find them. The edits are applied one
+//! at a time, in a copy of the tree.
 //!
 //! | file | what |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | `campaign.rs` | the choice of edits, and the output |
 //!
 //! There are two suites. [`conformance::trial`](crate::conformance::trial) breaks requirements; the tests
-//! that name a requirement have to find this. [`sim::defect_trial`](crate::sim::defect_trial) breaks the
-//! protocols; the simulator has to find this.
+//! that name a broken requirement have to fail. [`sim::defect_trial`](crate::sim::defect_trial) breaks the
+//! protocols; a run of the simulator has to fail.
 
 mod campaign;
 mod edit;

@@ -19,8 +19,8 @@ pub struct Tree {
     /// Cargo's build folder, shared with the work tree. Dependencies have been built there, and the crates of
     /// the copy get other file names because of their paths.
     built: PathBuf,
-    /// The folder of the copy's finished programs. It is separate, since programs of the work tree have the
-    /// same names and could replace a program of the copy before it is started.
+    /// The folder of the copy's finished programs. The folder is separate, since programs of the work tree
+    /// have the same names: a program of the copy could be replaced before it is started.
     programs: PathBuf,
     /// The lock on the copy: no other process applies mutations to it.
     _lock: File,
@@ -38,8 +38,8 @@ impl Tree {
         Self::of(root, path, built)
     }
 
-    /// Updates the copy at `path` from the work tree at `root`, with all files that git tracks or would
-    /// track. Unchanged files keep their time stamps, so that cargo does not build them again.
+    /// Updates the copy at `path` from the work tree at `root`, with all files that git tracks or does not
+    /// ignore. Unchanged files keep their time stamps, so that cargo does not build them again.
     fn of(root: &Path, path: PathBuf, built: PathBuf) -> Result<Self> {
         let listed = Run::new("git")
             .arg("-C")
@@ -73,7 +73,7 @@ impl Tree {
     /// Runs cargo on the copy.
     ///
     /// # Errors
-    /// If cargo does not end within `limit`.
+    /// If cargo cannot be started, or does not end within `limit`.
     pub fn cargo(&self, command: &str, arguments: &[&str], limit: Duration) -> Result<Ended> {
         let run = Run::new("cargo").args([command, "--quiet", "--manifest-path"]);
         let run = run.arg(self.path.join("Cargo.toml")).args(arguments);

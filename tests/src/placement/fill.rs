@@ -33,8 +33,8 @@ const TURNS: u32 = 100_000;
 pub struct FillSetting {
     /// MTU, bytes.
     pub mtu: u16,
-    /// Payload after the hole, bytes. It is rounded up to messages of 64 KiB. Each message is an RDMA Write
-    /// followed by a Send.
+    /// Payload after the hole, bytes. The length is rounded up to messages of 64 KiB. Each message is an RDMA
+    /// Write followed by a Send.
     pub behind: usize,
     /// Whether the receiver asks for markers.
     pub markers: bool,

@@ -52,7 +52,7 @@ pub(super) struct Flow {
     messages: VecDeque<Message>,
     posted: u64,
     pub(super) delivered: u64,
-    /// The time at which the next message is due. It is posted later if no slot is free.
+    /// The time at which the next message is due. The message is posted later if no slot is free.
     pub(super) due_us: u64,
     pub(super) completion_us: Quantiles,
     pub(super) placement_us: Quantiles,

@@ -39,7 +39,8 @@ pub(super) struct Follow {
     isn: Option<u32>,
     /// FPDUs that have not been received in order.
     pieces: VecDeque<(Piece, State)>,
-    /// Ranges that have arrived beyond `frontier`, the next expected byte. They are disjoint and in order.
+    /// Ranges that have arrived beyond `frontier`, the next expected byte. The ranges are disjoint and in
+    /// order.
     ranges: Vec<(u64, u64)>,
     /// `ranges` before the segment that is arriving.
     ranges_before: Vec<(u64, u64)>,

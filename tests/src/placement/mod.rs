@@ -1,6 +1,7 @@
-//! Measures out-of-order placement: with markers, the payload after a hole is in the application's memory
-//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). The results are the share of this payload,
-//! the memory that is held until the hole is filled, and the benefit.
+//! Measures out-of-order placement: with markers, a receiver can place the payload after a hole in the
+//! application's memory before the hole is filled (RFC 5044 section 4.3, appendix B.2). The results are the
+//! share of all payload that arrives after a hole, the part of this payload that is placed early, the memory
+//! that is held until the hole is filled, and the benefit: the time that is saved when the hole is filled.
 //!
 //! There are two engines, of which one sends. The measurements are external: a parser of this module reads
 //! the stream from the wire, and an FPDU counts as placed when its bytes are in the receiver's memory. Only
@@ -10,10 +11,10 @@
 //! |---|---|
 //! | `hosts.rs` | two engines, and their connections |
 //! | `reader.rs` | the FPDUs of a sender's stream, and the places of their payload |
-//! | `follow.rs` | the bytes of one connection that have arrived, those behind a hole, and when they were placed |
-//! | `flow.rs` | one connection's messages, from due to delivered |
+//! | `follow.rs` | the bytes of one connection that have arrived, the FPDUs after a hole, and when each FPDU was placed |
+//! | `flow.rs` | one connection's messages: when each is due, posted, placed and delivered |
 //! | `run.rs`, `wire.rs` | a run in virtual time, on a wire with seeded losses |
-//! | `fill.rs` | in real time: the work left at a receiver when a hole is filled |
+//! | `fill.rs` | in real time: the work that is left at a receiver when a hole is filled |
 //! | `tally.rs` | means and percentiles |
 
 mod fill;
@@ -37,8 +38,8 @@ pub enum Traffic {
     WriteSend,
     /// An RDMA Write with Immediate Data.
     WriteImmediate,
-    /// An RDMA Write without an announcement. It counts as delivered when all its bytes have been received in
-    /// order.
+    /// An RDMA Write without an announcement. The Write counts as delivered when all its bytes have been
+    /// received in order.
     Write,
     /// A Send.
     Send,

@@ -23,7 +23,7 @@ pub(super) struct Piece {
     pub(super) place: Place,
     /// Length of the payload, bytes.
     pub(super) bytes: usize,
-    /// Whether the FPDU is the last one of its message.
+    /// Whether the FPDU is the last FPDU of its message.
     pub(super) last: bool,
 }
 
@@ -84,7 +84,8 @@ impl Reader {
     }
 }
 
-/// Parses a ULPDU. Returns `None` if it has no payload, or is an untagged segment of a queue other than 0.
+/// Parses a ULPDU. Returns `None` if the ULPDU has no payload, or is an untagged segment of a queue other
+/// than 0.
 fn piece(start: u64, end: u64, ulpdu: &[u8]) -> Option<Piece> {
     const TAGGED: u8 = 0x80;
     const LAST: u8 = 0x40;

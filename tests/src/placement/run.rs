@@ -117,7 +117,7 @@ struct Run {
     wakes: [Option<u64>; 2],
     dice: Dice,
     start_us: u64,
-    /// The time at which the receiver's state was recorded last, and this state.
+    /// The time at which the receiver's state was recorded last, microseconds.
     since_us: u64,
     pinned_bytes: u64,
     pinned: Level,

@@ -63,7 +63,8 @@ impl Quantiles {
         self.values.is_empty()
     }
 
-    /// Returns the smallest value that is not exceeded by this share of all values; 0 if there is no value.
+    /// Returns the smallest value that at least this share of all values do not exceed; 0 if there is no
+    /// value.
     pub fn at(&self, share: f64) -> u64 {
         let mut values = self.values.clone();
         values.sort_unstable();

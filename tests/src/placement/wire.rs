@@ -1,5 +1,5 @@
-//! One direction of the wire: rate, delay, a queue, and seeded losses. Its clock has nanoseconds, unlike that
-//! of the simulator's link, since a frame takes 1.2 microseconds at 10 Gb/s.
+//! One direction of the wire: rate, delay, a queue, and seeded losses. The wire's clock counts nanoseconds,
+//! since a frame takes 1.2 microseconds at 10 Gb/s. The simulator's link counts microseconds.
 
 use crate::sim::dice::Part;
 use testkit::dice::Dice;
@@ -44,8 +44,8 @@ impl Wire {
         Self { rate_mbit, delay_us, queue_bytes, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
     }
 
-    /// Returns the time at which a frame of `bytes` bytes arrives that is sent now, or `None` if the frame is
-    /// lost.
+    /// Sends a frame of `bytes` bytes now. Returns the time at which the frame arrives, or `None` if the
+    /// frame is lost.
     pub(crate) fn carry(&mut self, now_us: u64, bytes: usize) -> Option<u64> {
         let now_ns = now_us * 1000;
         let waiting = self.busy_until_ns.saturating_sub(now_ns) * self.rate_mbit / 8000;

@@ -17,7 +17,8 @@ pub struct StagWord {
 /// The stage message: the objects that a target has set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
-    /// The region for each `mr` of the scene, in order; `None` if the target's stack does not support it.
+    /// The region for each `mr` of the scene, in order; `None` if the target's stack does not support such a
+    /// region.
     pub regions: Vec<Option<StagWord>>,
 }
 
@@ -30,7 +31,7 @@ pub struct Completion {
     pub status: u32,
     /// Number of bytes received or read.
     pub length: usize,
-    /// The CRC32c of these bytes.
+    /// The CRC32c of the received or read bytes.
     pub crc: u32,
 }
 
@@ -50,12 +51,12 @@ pub struct Change {
     pub offset: usize,
     /// Number of bytes from the first to the last that changed.
     pub length: usize,
-    /// The CRC32c of these bytes.
+    /// The CRC32c of the bytes from the first to the last that changed.
     pub crc: u32,
 }
 
 impl Change {
-    /// Returns the change to `bytes` at `offset` of a region. All of these bytes differ from the region's
+    /// Returns the change to `bytes` at `offset` of a region. All of `bytes` differ from the region's
     /// pattern.
     pub fn of(region: usize, offset: usize, bytes: &[u8]) -> Self {
         Self { region, offset, length: bytes.len(), crc: crc32c::crc32c(bytes) }

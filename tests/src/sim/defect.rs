@@ -15,9 +15,10 @@
 //! `cargo run -p tests --bin mutate simulator` applies each defect to a copy of the tree, builds the
 //! simulator from the copy, and runs it. The first run has the scenario and seed that found the defect last
 //! time. The program prints the broken rule. The program needs a build for each defect, so an ordinary test
-//! checks only that the edits still apply. `tests/sim-defects/found.csv` has a digest of each defect that was
-//! found: a digest of its edit and of the code that draws the scenario. When the edit or this code changes,
-//! the defect has to be tried again (`conformance-report --check` says so).
+//! checks only that the edits still apply. `tests/sim-defects/found.csv` has a digest for each defect that
+//! was found. The digest covers the edit, the scenario and seed (`found`), and the code that draws the
+//! parameters of this scenario. If one of them changes, the defect has to be tried again (`conformance-report
+//! --check` says so).
 //!
 //! All defects in these files were found when they were last tried. The following defects were tried but are
 //! not in the files, since another test finds them:
@@ -25,11 +26,11 @@
 //! - Keepalive probes are counted although the peer answers them (`rfc9293/keepalive.pkt`). In the simulator,
 //!   no connection is idle for hundreds of probes.
 //! - The answer to an earlier SYN is measured as a round trip
-//!   (`answers_lost_in_the_handshake_make_no_long_round_trip`). This only makes the RTO longer, by a wait
-//!   that really occurred.
+//!   (`answers_lost_in_the_handshake_make_no_long_round_trip`). This defect only makes the RTO longer, by a
+//!   wait that really occurred.
 //! - Bytes that overtake the end of a handshake by cookie are refused
-//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`). This did not occur
-//!   in 2000 runs of `backlog`.
+//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`). No such bytes
+//!   occurred in 2000 runs of `backlog`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

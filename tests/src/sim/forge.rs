@@ -1,11 +1,11 @@
-//! Frames that an attacker inserts between the frames of a connection: segments that look like the sender's
-//! and must have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
+//! Frames that an attacker inserts between the frames of a connection: segments that look like segments of
+//! the sender and must have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
 
 use super::coverage::Occurrence;
 use testkit::dice::Dice;
 use testkit::packet::{Tcp, complete, flag, too_big, unreachable};
 
-/// Distance from the expected number to a forged number that has to be far away from it.
+/// Distance between the expected number and a forged number that has to be far away from the expected number.
 const FAR: u32 = 1 << 30;
 
 /// A forged frame.
@@ -26,8 +26,8 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
     if tcp.flags & (flag::SYN | flag::FIN | flag::RST) != 0 || !tcp.has(flag::ACK) {
         return None;
     }
-    // `end` is after everything that was sent, including the FIN. A number beyond `end` is in the window, and
-    // it is never RCV.NXT.
+    // `end` is the sequence number after everything that was sent, including the FIN. A number beyond `end`
+    // is in the window, and is never RCV.NXT.
     let end = tcp.seq.wrapping_add(high + u32::from(finished));
     let beyond = end.wrapping_add(1 + dice.below(500) as u32);
     let garbage = vec![0x66; 1 + dice.below(400) as usize];

@@ -36,13 +36,13 @@ pub struct Burst {
 /// The segments that a loss rule selects. In each connection, segments are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// The segment with new bytes that has this number.
+    /// The segment with this number, among the segments with new bytes.
     Data(u64),
     /// Any segment that contains this offset of the stream.
     Offset(u64),
-    /// The segment with payload but without new bytes that has this number.
+    /// The segment with this number, among the segments with payload but without new bytes.
     Retransmission(u64),
-    /// The segment without payload, SYN and FIN that has this number.
+    /// The segment with this number, among the segments without payload, SYN and FIN.
     Ack(u64),
     /// Any SYN.
     Syn,
@@ -82,7 +82,8 @@ pub struct SmallMtu {
     pub span: Span,
     /// Maximum length of an IP packet, bytes.
     pub mtu: u16,
-    /// Whether a router reports a dropped packet to the sender (ICMP), or drops it silently.
+    /// Whether a router reports a dropped packet to the sender (ICMP). Otherwise it drops the packet
+    /// silently.
     pub reported: bool,
 }
 
@@ -125,7 +126,7 @@ pub struct Plan {
     /// Probability that a segment is split.
     pub split_ppm: u32,
     /// If segments are joined: the maximum payload of a joined segment, and the time for which a segment
-    /// waits for the next one, microseconds.
+    /// waits for the next segment, microseconds.
     pub join: Option<(usize, u64)>,
     /// Smaller MTUs.
     pub small_mtus: Vec<SmallMtu>,
@@ -179,7 +180,7 @@ pub struct Outcome {
 /// Bytes on which a receiver reneges.
 #[derive(Clone, Copy, Debug)]
 pub struct Reneged {
-    /// Source port and destination port of the segments that acknowledge these bytes.
+    /// Source port and destination port of the segments that acknowledge the bytes.
     ports: (u16, u16),
     /// Sequence numbers of the bytes.
     block: (u32, u32),
@@ -211,8 +212,8 @@ pub struct Link {
     /// so far.
     found: HashMap<(usize, u16, u16), (i64, i64, u32)>,
     reneged: Vec<Reneged>,
-    /// The time until which the wire is busy. It is in nanoseconds, since a frame takes 1.2 microseconds at
-    /// 10 Gb/s.
+    /// The time until which the wire is busy. The time is in nanoseconds, since a frame takes 1.2
+    /// microseconds at 10 Gb/s.
     busy_until_ns: u64,
     coverage: Coverage,
 }
@@ -274,7 +275,7 @@ impl Link {
         self.next_us().is_none()
     }
 
-    /// Carries a frame that the sender sends now. Returns what happens because of it.
+    /// Carries a frame that the sender sends now. Returns what happens because of the frame.
     pub fn carry(&mut self, now_us: u64, bytes: Vec<u8>) -> Outcome {
         let frame = Frame { bytes, damage: Damage::None };
         let mut joined = Vec::new();
@@ -320,7 +321,7 @@ impl Link {
             outcome.arrivals.push((now_us + self.plan.delay_us, frame));
             return;
         };
-        // This precedes all faults, so that the rules count every segment that was sent.
+        // The rules look at the segment before any fault, so that they count every segment that was sent.
         let offset = self.offset(&tcp);
         let selected = self.is_selected(&tcp, offset);
         self.forge(now_us, &frame, &tcp, offset, outcome);

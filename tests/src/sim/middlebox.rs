@@ -8,7 +8,7 @@ use testkit::packet::{Damage, Frame, Tcp, flag, parse};
 pub struct Coalescer {
     /// Maximum payload of a joined segment, bytes.
     max_bytes: usize,
-    /// Maximum time for which a segment waits for the next one, microseconds.
+    /// Maximum time for which a segment waits for the next segment, microseconds.
     hold_us: u64,
     held: Option<(u64, Frame, Tcp)>,
     joined: u64,

@@ -1,14 +1,14 @@
 //! The simulator: two hosts on a wire with seeded faults, and rules for their behaviour.
 //!
-//! Time is virtual and events are discrete. One number replays a whole run: the same scenario and seed give
-//! the same bytes at the same microseconds. The rules do not look into the stacks: they check frames, at
-//! their sender and at their receiver, and the events that users get.
+//! Time is virtual and events are discrete. A scenario and a number (the seed) replay a whole run: the same
+//! bytes at the same microseconds. The rules do not look into the stacks: they check frames, at their sender
+//! and at their receiver, and the events that users get.
 //!
 //! | file | what |
 //! |---|---|
 //! | `dice.rs` | random numbers |
-//! | `queue.rs`, `trace.rs` | coming events, and a hash of past ones |
-//! | `port.rs` | the ports that frames come from; `testkit::packet` parses them |
+//! | `queue.rs`, `trace.rs` | future events, and a hash of all frames |
+//! | `port.rs` | the ports of the hosts; `testkit::packet` parses their frames |
 //! | `link.rs`, `middlebox.rs`, `forge.rs` | one direction of the wire, a middlebox that splits and joins segments, forged frames |
 //! | `world/` | hosts and their workloads: tcp-lite, smoltcp, iWARP on tcp-lite |
 //! | `watch/` | the rules on the wire |
@@ -16,7 +16,7 @@
 //! | `run.rs` | the clock, and the rules about time |
 //! | `progress_bound.rs` | how long a connection may make no progress |
 //! | `coverage.rs` | counts of faults and events |
-//! | `report.rs` | many runs, and captures of failed ones |
+//! | `report.rs` | many runs, and captures of failed runs |
 //! | `defect.rs` | defects that the simulator has to find |
 //!
 //! # Defects

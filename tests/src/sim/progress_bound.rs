@@ -11,9 +11,9 @@
 //! first transmission of a byte (of either side) to its acknowledgement. `S` therefore covers the last wait
 //! for a timer, since the timer runs from the time when the oldest unacknowledged byte was sent. The next
 //! wait may be twice as long, since a timer stays backed off when a retransmission is acknowledged (RFC 6298
-//! section 5). A second wait is never needed: either the retransmission arrives, or another fault has
-//! occurred, even if that is only a full queue. (Pacing delays a segment by at most a smoothed round trip,
-//! which is less than a timeout.)
+//! section 5). A second wait is not needed: either the retransmission arrives, or there has been another
+//! fault (a full queue is also a fault). (Pacing delays a segment by at most a smoothed round trip, which is
+//! less than a timeout.)
 //!
 //! If both sides use timestamps, the bound is `min(rto_max, 6 (S + R)) + R`. The echo of a delayed
 //! acknowledgement then counts as a round trip (RFC 7323 section 4.1). After a measurement of `S`, the
@@ -27,12 +27,12 @@
 //! original segment and shows no loss (section 6.2, step 2).
 //!
 //! A port that accepts no frames, a pool without buffers and a stopped host count as faults for as long as
-//! they last. Frames that wait for the port of their own host are not lost, so the sender must not split
-//! segments for a smaller path because of them.
+//! they last. Frames that wait for the port of their own host are not lost, so the sender must not take them
+//! for lost and split segments for a smaller path.
 //!
-//! If a SYN reuses ports and its sequence number is not above those of the earlier connection, the SYN waits
-//! until TIME-WAIT is over, unless both hosts use timestamps (RFC 6191 section 2). No RST ends TIME-WAIT (RFC
-//! 1337 section 3, fix F1).
+//! If a SYN reuses ports and its sequence number is not above the sequence numbers of the earlier connection,
+//! the SYN waits until TIME-WAIT is over, unless both hosts use timestamps (RFC 6191 section 2). No RST ends
+//! TIME-WAIT (RFC 1337 section 3, fix F1).
 
 /// The parameters of the bound, except `S`, which depends on the connection.
 #[derive(Clone, Copy, Debug)]

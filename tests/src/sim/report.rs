@@ -1,4 +1,4 @@
-//! Makes many runs, and reports those that failed.
+//! Makes many runs, and reports the runs that failed.
 
 use std::fmt;
 use std::fs::File;
@@ -87,7 +87,7 @@ pub fn capture_paths(base: &Path) -> [PathBuf; 2] {
     ["a", "b"].map(|side| base.with_extension(format!("{side}.pcapng")))
 }
 
-/// Makes one run. If it fails, repeats it with captures.
+/// Makes one run. If the run fails, repeats it with captures.
 ///
 /// # Errors
 /// The failed run.

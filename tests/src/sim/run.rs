@@ -29,13 +29,13 @@ const SILENCE_US: u64 = 3_000_000;
 /// Maximum duration of a run, microseconds.
 const END_US: u64 = 7_200_000_000;
 
-/// Maximum number of polls without work that a host may ask for: a constant, and in addition a number for
-/// each poll with work.
+/// Maximum number of polls without work that a host may ask for: `IDLE_POLLS`, and in addition
+/// `IDLE_POLLS_PER_BUSY` for each poll with work.
 const IDLE_POLLS: u64 = 1000;
 const IDLE_POLLS_PER_BUSY: u64 = 4;
 
 /// Number of additional idle polls for each millisecond in which the host's port accepts no frame or its pool
-/// has no buffer. The stack, the engine and the user check this often whether the stall is over.
+/// has no buffer. With these polls, the stack, the engine and the user check whether the stall is over.
 const IDLE_POLLS_PER_STALLED_MS: u64 = 3;
 
 /// Maximum number of polls at one moment of virtual time.
@@ -109,7 +109,7 @@ struct Run {
     last_fault_us: u64,
     /// The last time at which a host was stalled, microseconds.
     stalled_us: u64,
-    /// Number of tail loss probes, and the time of the last one.
+    /// Number of tail loss probes, and the time of the last probe.
     probed: (u64, u64),
     /// For each host that is stopped, the maximum number of frames that may wait for it.
     stopped: [Option<usize>; 2],
@@ -325,7 +325,8 @@ impl Run {
         (us, spans().any(|span| span.holds(self.now_us)))
     }
 
-    /// Whether host `side` has no space for this frame. This applies to all frames, not only to TCP frames.
+    /// Whether host `side` has no space for this frame. The limit applies to all frames, not only to TCP
+    /// frames.
     fn is_refused(&mut self, side: usize, frame: &Frame) -> bool {
         let reason = match self.stopped[side] {
             Some(most) if self.waiting[side].len() >= most => Occurrence::LostAtStopped,
@@ -479,7 +480,8 @@ impl Run {
         for (number, last) in self.last_progress.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
-            // The RSTs of this connection count, and those of the earlier connections for which it waits.
+            // RSTs of this connection count, and RSTs of the earlier connections for which this connection
+            // waits.
             let ports = || {
                 successors(Some(number), |&number| self.world.before(number))
                     .map(|number| self.world.port(number))

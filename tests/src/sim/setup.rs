@@ -48,7 +48,7 @@ pub struct HostSetup {
     pub backlog: usize,
     /// The queues of the host's device. Each queue has an engine.
     pub steering: SteeringPlan,
-    /// Whether the MTU of the path from this host becomes smaller, so that its EMSS may become smaller too.
+    /// Whether the MTU of the path from this host becomes smaller, so that its EMSS may also become smaller.
     pub path_shrinks: bool,
 }
 
@@ -93,7 +93,7 @@ impl HostSetup {
         for (what, held, most) in [
             ("connections", connections, limits.connections),
             ("connections with holes", holes, connections),
-            // A connection that has no segment may allocate one even if the limit is reached.
+            // A connection that has no segment may allocate a segment even if the limit is reached.
             ("segments to send", tx_segments, limits.tx_segments + connections),
             ("buffers of segments to send", tx_buffers, self.mbufs / 2),
             ("neighbours", neighbors, limits.neighbors),
@@ -141,7 +141,8 @@ pub enum StallKind {
     PortStuck,
     /// The host's pool has no free buffer.
     NoBuffers,
-    /// The host is not polled, and its clock jumps when it continues. At most this many frames wait for it.
+    /// The host is not polled, and its clock jumps when it continues. At most this many frames wait for the
+    /// host.
     Stopped(usize),
 }
 
@@ -189,8 +190,8 @@ impl Setup {
         }
     }
 
-    /// Returns the longest time that an answer may take without a fault, microseconds. It consists of delays,
-    /// full queues, delayed acknowledgements, and pauses of users.
+    /// Returns the longest time that an answer may take without a fault, microseconds. The time consists of
+    /// delays, full queues, delayed acknowledgements, and pauses of users.
     pub fn pause_us(&self) -> u64 {
         let wire = |plan: &Plan| {
             let held = plan.join.map_or(0, |(_, hold_us)| hold_us);

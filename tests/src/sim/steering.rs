@@ -51,7 +51,7 @@ const TABLE: usize = 128;
 impl Steering {
     /// Returns a device with this plan.
     pub fn new(plan: &SteeringPlan) -> Self {
-        // The key may be any that has bits in all places.
+        // The key is arbitrary, with set bits in all of its parts.
         let key: Vec<u8> =
             (0..dp::rss::RSS_KEY_BYTES).map(|at| (at as u8).wrapping_mul(167) ^ 0x6d).collect();
         let table: Vec<u16> = (0..TABLE).map(|entry| (entry % plan.queues) as u16).collect();

@@ -59,7 +59,7 @@ struct Host<'a> {
     pause: Option<Duration>,
     /// The time at which the pause ends, microseconds.
     paused_until_us: Option<u64>,
-    /// Number of bytes received during the pause. They reduce the receive window.
+    /// Number of bytes received during the pause. These bytes reduce the receive window.
     unread: usize,
     outgoing: Burst,
 }
@@ -262,7 +262,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Returns a random seed. It differs from run to run, since a peer in TIME-WAIT remembers our sequence
+/// Returns a random seed. The seed differs from run to run, since a peer in TIME-WAIT remembers our sequence
 /// numbers.
 fn seed() -> Result<[u8; 32]> {
     use std::io::Read;

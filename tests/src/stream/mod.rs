@@ -1,5 +1,5 @@
 //! A plain TCP stream with known contents, sent or received by our stack or by Linux's. The tests that run
-//! one TCP against another use it for both sides.
+//! one TCP against another use this module for both sides.
 
 mod end_options;
 pub mod kernel;
@@ -58,7 +58,7 @@ pub struct Task {
 pub struct Report {
     /// Number of bytes sent or received.
     pub bytes: u64,
-    /// CRC32C of these bytes.
+    /// CRC32C of the bytes sent or received.
     pub crc: u32,
     /// Time from the opening of the connection to the last acknowledgement of its FIN.
     pub elapsed: Duration,

@@ -16,7 +16,7 @@ pub struct Instructions {
     pub row: String,
     /// Number of instructions for each FPDU or acknowledgement.
     pub instructions: f64,
-    /// Number of these instructions that lock the bus.
+    /// Number of bus-locking instructions for each FPDU or acknowledgement.
     pub locked: f64,
 }
 

@@ -1,6 +1,6 @@
 //! Counts the files through which a received frame and a post pass, by the list `tests/ways`. The list is
-//! compared with the sources: it is an error if a listed function was renamed or moved, or if no function
-//! before it calls it.
+//! compared with the sources: each listed function has to be where the list says, and a function before it on
+//! the list has to call it, unless the list marks the function as called from elsewhere (`>`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ pub struct Way {
     pub name: String,
     /// Number of functions on the path.
     pub functions: usize,
-    /// Number of different files that contain these functions.
+    /// Number of different files that contain the functions on the path.
     pub files: usize,
     /// Number of times that the path returns to a file that it had left.
     pub returns: usize,

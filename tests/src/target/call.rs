@@ -26,7 +26,7 @@ pub(super) struct Caller {
     options: ConnectionOptions,
     events: EventChannel,
     last: String,
-    /// The time at which the probe last answered, or at first the time of the first step.
+    /// The time at which the probe last answered. Until the first answer, it is the time of the first step.
     there: Option<Instant>,
     state: State,
 }
@@ -67,7 +67,7 @@ enum Called {
     Failed(ConnectionError),
 }
 
-/// Connects to the probe at `remote` repeatedly, until the probe says goodbye.
+/// Connects to the probe at `remote` repeatedly, until the probe ends the run (`bye`).
 ///
 /// # Errors
 /// [`Error::Connect`] if no probe has listened for ten seconds; an error of the verbs;
@@ -198,7 +198,8 @@ impl Steps for Caller {
 }
 
 impl Current {
-    /// Executes the scene until the connection has ended. Returns whether anything was done.
+    /// Makes one step of the scene, and ends the connection when the scene asks for it or a time limit has
+    /// passed. Returns whether there were any completions.
     fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
         let moved = self.stage.poll()?;
         if moved {

@@ -157,7 +157,7 @@ impl Hosts {
         tcp_lite::Instant::from_micros(self.now_us)
     }
 
-    /// Polls both hosts once. If both are idle, advances the time to `limit` at most.
+    /// Polls both hosts once. If both are idle, advances the time, but not beyond `limit`.
     fn poll(&mut self, limit: Instant) {
         let now = self.tcp_now();
         let mut busy = self.engine.poll_at(now);

@@ -1,8 +1,8 @@
-//! The target of `iwprobe` over this stack's verbs. It sets up the scenes that the probe requests, and
-//! reports its observations. `tests/iwprobe/TARGET.md` is the contract between the two.
+//! The target of `iwprobe` over this stack's verbs. The target sets up the scenes that the probe requests,
+//! and reports its observations. `tests/iwprobe/TARGET.md` is the contract between target and probe.
 //!
 //! The target uses the verbs as any program does, and shares no code with the probe. [`plan`] has the
-//! configurations in which the probe and the target are run. They run over the kernel's TCP
+//! configurations in which the probe and the target are run. Both are run over the kernel's TCP
 //! (`tests/tests/devices/probe.rs`) and in one process (`in_memory.rs`).
 
 mod call;

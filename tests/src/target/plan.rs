@@ -38,7 +38,7 @@ const LISTENS: Plan = Plan {
 };
 const CONNECTS: Plan = Plan { name: "listen_plain", listens: false, ..LISTENS };
 
-/// All configurations. Their names begin with the probe's command.
+/// All configurations. Each name begins with the probe's command.
 pub const PLANS: [Plan; 7] = [
     LISTENS,
     Plan { name: "connect_markers_both_ways", markers: true, ..LISTENS },
@@ -96,7 +96,7 @@ impl Plan {
         self.markers.then_some("--markers").into_iter().chain(case.into_iter().flatten()).collect()
     }
 
-    /// Checks that each case conforms, except those listed as not applicable.
+    /// Checks that each case conforms, except the cases that are listed as not applicable.
     ///
     /// # Errors
     /// If a case has another outcome, or if a case was not run.

@@ -1,5 +1,5 @@
-//! The target that listens. It serves one connection at a time; the Request of each connection contains its
-//! scene.
+//! The target that listens. This target serves one connection at a time; the Request of each connection
+//! contains its scene.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

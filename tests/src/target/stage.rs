@@ -184,7 +184,7 @@ impl Stage {
         self.post(&operations);
     }
 
-    /// Posts operations until the verbs refuse one.
+    /// Posts operations until the verbs refuse an operation.
     fn post(&mut self, operations: &[Operation]) {
         for (index, operation) in operations.iter().enumerate() {
             let request = self.request(operation);

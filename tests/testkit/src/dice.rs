@@ -1,5 +1,5 @@
-//! Seeded random numbers. Tests have recorded seeds, and a change of a sequence makes the seeds that use it
-//! useless.
+//! Seeded random numbers. Tests have recorded seeds. If a sequence changes, the seeds that were recorded for
+//! this sequence are useless.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -43,7 +43,8 @@ impl Dice {
         Self::by_remainder(Generator::ChaCha8(ChaCha8Rng::seed_from_u64(seed)))
     }
 
-    /// Returns a generator by SplitMix64. It is cheaper than ChaCha8, and good enough to draw work or bytes.
+    /// Returns a generator by SplitMix64. SplitMix64 is cheaper than ChaCha8, and good enough to draw work or
+    /// bytes.
     pub fn split_mix(seed: u64) -> Self {
         Self::by_remainder(Generator::SplitMix64(seed))
     }
@@ -184,7 +185,7 @@ impl Dice {
 mod tests {
     use super::*;
 
-    /// The sequences are those with which seeds were recorded.
+    /// The sequences have not changed since seeds were recorded with them.
     #[test]
     fn the_sequences_are_those_of_the_recorded_seeds() {
         let draws = |mut dice: Dice| {

@@ -5,23 +5,24 @@ use std::time::Duration;
 
 use crate::process::{cpu_time, waits};
 
-/// Maximum processor time, as the divisor of the measured time: 5 %. A process that polls without sleep gets
-/// more even beside thirty busy programs on two processors. A process that sleeps uses below 0.1 % on an idle
-/// machine; on a busy virtual machine each of its wake-ups has cost up to 0.4 ms, so a lower limit would
-/// measure the machine. [`MOST_WAKE_UPS`] finds a process that polls with pauses.
+/// Maximum processor time, as the divisor of the measured time: 5 %. A process that polls without sleep uses
+/// more, even if thirty busy programs share two processors with it. A process that sleeps uses below 0.1 % on
+/// an idle machine; on a busy virtual machine each of its wake-ups has cost up to 0.4 ms, so a lower limit
+/// would measure the machine. [`MOST_WAKE_UPS`] finds a process that polls with pauses.
 const MOST_TIME_DIVISOR: u32 = 20;
-/// Maximum number of wake-ups per second: DPDK's threads for vhost wake up 50 times a second, an engine that
-/// polls with pauses of a millisecond a thousand times.
+/// Maximum number of wake-ups per second. DPDK's threads for vhost wake up 50 times a second, and an engine
+/// that polls with pauses of a millisecond wakes up a thousand times a second.
 const MOST_WAKE_UPS: f64 = 200.0;
-/// Number of measurements. The minimum counts, since other programs can only add.
+/// Maximum number of measurements. One measurement within the limits is enough, since other programs can only
+/// increase the figures.
 const LOOKS: usize = 3;
 
-/// Fails if one of the processes, each with its name and its id, uses a processor or wakes up more than a
-/// process that sleeps until something happens. Prints the figures of each process. A measurement takes
-/// `measured`.
+/// Fails if one of `processes` (name and process id) uses more processor time, or wakes up more often, than a
+/// process that sleeps until something happens. Prints the figures of each process. Each measurement takes
+/// the time `measured`.
 ///
 /// # Errors
-/// The figures of the first such process; a process that has ended.
+/// The figures of the first process that exceeds a limit, or the error for a process that has ended.
 pub fn are_idle<N: Display>(measured: Duration, processes: &[(N, u32)]) -> Result<(), String> {
     for _ in 1..LOOKS {
         if look(processes, measured).is_ok() {

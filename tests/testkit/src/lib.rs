@@ -1,5 +1,5 @@
-//! Code that the tests of several crates share as a dev-dependency. Without features, it depends on no crate
-//! of the workspace.
+//! Code that the tests of several crates share as a dev-dependency. Without features, this crate depends on
+//! no crate of the workspace.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,5 +1,6 @@
 //! Frames as tests see them: Ethernet, IPv4 or IPv6 without extension headers, TCP. This module has its own
-//! parser and builders, so that it shares no defect with the stack under test.
+//! parser and builders, so that it does not share their defects with the stack under test. Only the checksums
+//! of IPv4 and TCP come from `dp`.
 
 mod build;
 
@@ -170,7 +171,7 @@ impl Tcp {
     pub fn timestamp_at(&self, frame: &[u8]) -> Option<usize> {
         let mut at = self.options.start;
         for (kind, value) in self.options(frame) {
-            // There may be no-operations between options.
+            // There may be no-operation options between options.
             at += frame[at..].iter().take_while(|byte| **byte == 1).count();
             if kind == 8 && value.len() == 8 {
                 return Some(at + 2);
@@ -245,7 +246,7 @@ impl Tcp {
         if self.ipv6 { frame[ETHERNET + 1] >> 4 & 3 } else { frame[ETHERNET + 1] & 3 }
     }
 
-    /// Returns a frame with the headers of this one, another part of the stream, and correct checksums.
+    /// Returns a frame with the headers of `frame`, another part of the stream, and correct checksums.
     pub fn rebuilt(&self, frame: &[u8], seq: u32, payload: &[u8], flags: u8) -> Vec<u8> {
         let mut bytes = frame[..self.payload.start].to_vec();
         bytes[self.l4 + 4..self.l4 + 8].copy_from_slice(&seq.to_be_bytes());

@@ -13,8 +13,7 @@ pub fn cpu_time(id: u32) -> Result<Duration> {
     sum_of_threads(id, "schedstat", first).map(Duration::from_nanos)
 }
 
-/// Returns the number of times that the threads of process `id` have given up their processor to wait, so
-/// far.
+/// Returns how many times the current threads of process `id` have given up their processor to wait.
 ///
 /// # Errors
 /// If the process has ended.

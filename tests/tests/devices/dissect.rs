@@ -1,10 +1,10 @@
 //! Checks our frames with TShark, which must not report a malformed frame or a bad CRC. Also checks our
 //! captures.
 //!
-//! `iwperf --pcap` writes the capture on a vhost device, so these tests need no privileges. They excuse two
-//! defects of TShark 4.0. With markers, TShark mis-frames an FPDU that contains a marker and ends exactly at
-//! a multiple of 512 bytes of the stream, and everything after this FPDU. TShark also reports a Send of fewer
-//! than eight bytes as a malformed packet.
+//! `iwperf --pcap` writes the capture on a vhost device, so these tests need no privileges. The tests excuse
+//! two defects of TShark 4.0. With markers, TShark mis-frames an FPDU that contains a marker and ends exactly
+//! at a multiple of 512 bytes of the stream, and everything after this FPDU. TShark also reports a Send of
+//! fewer than eight bytes as a malformed packet.
 
 use std::fmt;
 use std::time::Duration;
@@ -77,8 +77,8 @@ impl Frame {
 }
 
 fn dissect(capture: &std::path::Path) -> Result<Vec<Frame>> {
-    // TShark recognises MPA by its startup frames. It must not guess a protocol above MPA, since the payload
-    // of our Sends has none.
+    // TShark recognises MPA by its startup frames. TShark must not guess a protocol above MPA, since the
+    // payload of our Sends has no such protocol.
     let text = Run::new("tshark")
         .arg("-r")
         .arg(capture)

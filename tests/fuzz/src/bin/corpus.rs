@@ -96,12 +96,13 @@ fn read(target: &Target) -> io::Result<Corpus> {
     }
 }
 
-/// Whether an entry is always kept: a person named it, so its name is no hash of its contents.
+/// Whether an entry is always kept: its name is not a hash of its contents, so a person named it.
 fn is_kept(name: &str) -> bool {
     name.len() < NAME || !name.chars().all(|c| c.is_ascii_hexdigit())
 }
 
-/// Pairs of a number of executions and the number of edges covered by then, in the order of a run.
+/// Pairs in the order of a run: a number of executions, and the number of edges that these executions
+/// covered.
 type Growth = Vec<(u64, u64)>;
 
 /// Returns the growth of coverage in libFuzzer's logs of one run. The first log has the initial coverage.
@@ -180,8 +181,8 @@ fn record(target: &Target, build: &str, cpu_seconds: u64, edges: u64, growth: &G
                 cells[0] + cpu_seconds,
                 cells[1] + executions,
                 cells[2] + sanitized,
-                // The checks that the sanitizer inserts are edges too, so edge counts of different builds
-                // cannot be compared.
+                // The checks that the sanitizer inserts also count as edges, so edge counts of different
+                // builds cannot be compared.
                 if build == "asan" { cells[3] } else { edges },
                 corpus.len() as u64,
                 bytes as u64,

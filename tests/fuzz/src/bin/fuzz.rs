@@ -1,4 +1,5 @@
-//! libFuzzer with the target named by `UWARP_FUZZ_TARGET`. Built and run by `scripts/fuzz`.
+//! Runs libFuzzer on the target that the environment variable `UWARP_FUZZ_TARGET` names. `scripts/fuzz`
+//! builds and runs this program.
 #![no_main]
 
 use std::sync::OnceLock;

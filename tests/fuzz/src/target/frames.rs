@@ -1,9 +1,9 @@
-//! Arbitrary frames into a stack with a listener: both families, ARP and neighbour discovery, ICMP,
+//! Delivers arbitrary frames to a stack with a listener: IPv4 and IPv6, ARP and neighbour discovery, ICMP,
 //! fragments, and TCP to ports with and without a listener. Some frames answer the stack's own frames, so
 //! that connections are established.
 //!
-//! Rules: nothing panics; sent frames are well-formed; a received frame causes at most a few sent frames;
-//! limits are kept; at the end the stack holds nothing.
+//! Rules: nothing panics; sent frames are well-formed; the number of frames that a received frame causes is
+//! limited; limits are kept; at the end the stack holds nothing.
 
 use dp::Checksum;
 use tcp_lite::{ConnId, Duration, Event, Limits, ListenerId, TcpConfig};
@@ -38,7 +38,7 @@ struct Run {
     /// The last frame that the stack sent, and the last TCP frame that it sent.
     heard: Vec<u8>,
     heard_tcp: Option<(Vec<u8>, Tcp)>,
-    /// Received frames, to be repeated, whole or in fragments.
+    /// Received frames, which may be delivered again, whole or in fragments.
     came: Vec<Vec<u8>>,
     sent: usize,
     alive: Vec<ConnId>,
@@ -277,7 +277,7 @@ impl Run {
         packet::fragment(&packet, id, at, bytes, input.one_in(2)).unwrap_or(packet)
     }
 
-    /// Changes some bytes, may cut the frame short, and may recompute the checksums.
+    /// May change some bytes, cut the frame short, and recompute the checksums.
     fn deform(&self, input: &mut Input<'_>, frame: &mut Vec<u8>) {
         if !input.one_in(3) {
             return;

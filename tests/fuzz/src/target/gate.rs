@@ -7,7 +7,7 @@ use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics}
 
 use super::trace::trace;
 
-/// Maximum length of a frame without payload, which is never held.
+/// Maximum length of a frame without payload. Such frames are never held.
 const HEADERS: usize = 14 + 20 + 32;
 
 #[derive(Default)]

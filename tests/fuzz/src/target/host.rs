@@ -1,5 +1,5 @@
-//! A stack whose frames the target itself carries. Rules that all targets share: the stack's frames are
-//! well-formed, the stack is idle when nothing happens, and it returns its buffers.
+//! A stack whose frames the target itself delivers and receives. All targets share these rules: the stack's
+//! frames are well-formed, the stack is idle when nothing happens, and it returns its buffers.
 
 use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
@@ -17,8 +17,8 @@ const BUFFER_BYTES: usize = 1600;
 const REST_POLLS: usize = 20_000;
 
 thread_local! {
-    /// Packet buffers that are kept between executions; each execution has to return all of them. Only the
-    /// old contents of buffers remain, and no code may read a buffer before writing it.
+    /// Packet buffers that are kept between executions; each execution has to return all of them. A buffer
+    /// keeps its old contents, and no code may read a buffer before writing it.
     static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_BYTES);
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// A stack with small limits.
+    /// Returns a host whose stack has the given configuration and limits.
     pub(super) fn new(mtu: u16, tcp: TcpConfig, limits: Limits) -> Self {
         let pool = POOL.with(Mempool::clone);
         assert_eq!(pool.available(), pool.capacity(), "an execution before kept packet buffers");
@@ -71,7 +71,7 @@ impl Host {
         Self { stack, pool, now_us: 1_000_000, mtu, out: Burst::new(), calls: 0 }
     }
 
-    /// The time in the stack's type.
+    /// Returns the time in the stack's type.
     pub(super) fn now(&self) -> Instant {
         Instant::from_micros(self.now_us as i64)
     }
@@ -102,7 +102,8 @@ impl Host {
         self.called();
     }
 
-    /// Has to be called after each call of the stack.
+    /// Has to be called after each call of the stack. Every `CHECK_EVERY`th call checks the stack's
+    /// invariants.
     fn called(&mut self) {
         self.calls += 1;
         if self.calls.is_multiple_of(CHECK_EVERY) {
@@ -172,7 +173,8 @@ impl Host {
         panic!("{REST_POLLS} polls until {} us, and more are asked for", self.now_us);
     }
 
-    /// Checks that the stack has returned all packet buffers, and holds nothing but its neighbours.
+    /// Checks that the stack has returned all packet buffers, and holds nothing except resolved addresses of
+    /// neighbours.
     pub(super) fn assert_all_given_back(&self) {
         self.assert_invariants();
         assert_eq!(self.pool.available(), self.pool.capacity(), "packet buffers are gone");

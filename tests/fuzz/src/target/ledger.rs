@@ -1,5 +1,5 @@
-//! Requests that were posted and have not completed. Each request completes or is flushed exactly once, and
-//! nothing else completes.
+//! Requests that were posted and have not completed. Each request completes or is flushed exactly once,
+//! except silent requests, which may also never complete. Nothing else completes.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Ledger {
         assert!(before.is_none(), "the target posts {wr_id} twice");
     }
 
-    /// Records that the user dropped the queue pair: its requests may complete or not.
+    /// Records that the user dropped the queue pair: from now on, its requests may stay without a completion.
     pub(super) fn forget(&mut self, qp_num: u32) {
         self.open
             .values_mut()

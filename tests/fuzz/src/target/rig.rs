@@ -1,5 +1,5 @@
-//! An engine with small limits, and a bare TCP peer on the same wire. The peer is included by path from the
-//! tests of `iwarp`, since tests are not a crate.
+//! An engine with small limits, and a bare TCP peer on the same wire. The source of the peer is included by
+//! path from the tests of `iwarp`, since tests cannot be a dependency.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -38,8 +38,8 @@ use raw::RawPair;
 /// Number of packet buffers of each port.
 const BUFFERS: usize = 32;
 
-/// Number of polls or calls between two checks of the invariants. An invariant that is broken stays broken
-/// for more polls than this. With a check after every poll or call, the checks took a third of the time.
+/// Number of polls or calls between two checks of the invariants. A broken invariant stays broken for more
+/// polls than this number. With a check after every poll or call, the checks took a third of the time.
 pub(super) const CHECK_EVERY: usize = 8;
 
 /// Maximum number of polls until an unused engine is idle.
@@ -51,7 +51,7 @@ fn wire() -> LinkConfig {
 
 thread_local! {
     /// The packet buffers of both endpoints. They are kept between executions; each execution has to return
-    /// all of them. Only the old contents of buffers remain, and no code may read a buffer before writing it.
+    /// all of them. A buffer keeps its old contents, and no code may read a buffer before writing it.
     static POOLS: [Mempool; 2] = wire().pools();
 }
 

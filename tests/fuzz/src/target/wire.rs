@@ -30,7 +30,7 @@ const PEERS: usize = 3;
 /// Length of a ring, bytes.
 const RING: u64 = 256 << 10;
 
-/// The first bytes of an honest frame after its Ethernet header. A hostile peer does not know them.
+/// The first bytes of an honest frame after its Ethernet header. A hostile peer does not know these bytes.
 const SIGN: u64 = 0x8a5c_11d4_93e7_602b;
 
 /// Maximum number of honest frames in flight in one direction.
@@ -172,7 +172,7 @@ impl Run {
         self.hostile.get_mut(at)
     }
 
-    /// Sends a hello, usually one that the port accepts.
+    /// Sends a hello, valid or with fields that the port has to refuse.
     fn say_hello(&mut self, input: &mut Input<'_>) {
         let ring = if input.one_in(8) { u64::from(input.size()) } else { RING };
         let known = (u64::from(input.u8() % 2), u64::from(input.u8() % 4));

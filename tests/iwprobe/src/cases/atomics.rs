@@ -60,7 +60,7 @@ fn in_memory(value: u64, little_endian: bool) -> [u8; 8] {
     if little_endian { value.to_le_bytes() } else { value.to_be_bytes() }
 }
 
-/// Whether the target's machine is little-endian.
+/// Finds out whether the target's machine is little-endian.
 fn byte_order(session: &mut Session, region: Region) -> Result<bool, CaseError> {
     send(session, &AtomicRequest::fetch_add(1, region.stag, region.to, 0, 0));
     let value = response(session, 1)?;
@@ -331,8 +331,8 @@ pub(super) const CASES: &[Case] = &[
 const STAG: u32 = 0x1122_3344;
 const TO: u64 = 0x1000;
 
-/// Checks an atomic that the target posts. Its Request has to be one of the `wanted` Requests with its
-/// Request Identifier. The probe answers, and the target completes the atomic.
+/// Checks an atomic that the target posts. `wanted` returns the allowed Requests for a Request Identifier,
+/// and the target's Request has to be one of them. The probe answers, and the target completes the atomic.
 fn does(p: &Probe, operation: &str, wanted: impl FnOnce(u32) -> Vec<AtomicRequest>) -> Check {
     stage(p)?.0.close();
     let mut session = p.stage(&format!("recv=1x16 then={operation} peer={STAG:x}:{TO:x}"))?;

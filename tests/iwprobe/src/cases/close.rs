@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
             let request = session.read_request(region.stag, region.to, 4096);
             session.send(&request);
             let _ = session.receive();
-            // The socket has unread bytes, so Linux closes it by RST.
+            // The socket has unread bytes, so Linux closes the connection by RST.
             drop(session);
             let end = p.report_of_last()?.end;
             require(end != "open", || "the target saw no end".into())

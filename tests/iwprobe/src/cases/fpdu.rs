@@ -1,5 +1,6 @@
-//! FPDUs: framing and CRC (RFC 5044 sections 4.1, 4.4, 5, 6, 8). All cases here begin with a Read that the
-//! endpoint answers, since a responder may send nothing, not even a Terminate, before the first valid FPDU.
+//! FPDUs: framing and CRC (RFC 5044 sections 4.1, 4.4, 5, 6, 8). The cases that expect a Terminate begin with
+//! a Read that the endpoint answers, since a responder may send nothing, not even a Terminate, before the
+//! first valid FPDU.
 
 use super::codes::LLP_CRC;
 use crate::case::{Case, CaseError, Check, any, deviates, not_applicable};
@@ -45,7 +46,8 @@ fn split(p: &Probe, size: usize) -> Check {
     msns.iter().try_for_each(|msn| session.expect_pong(*msn))
 }
 
-/// Sends an FPDU with `fault`. The endpoint has to answer with code 2, and must not use any byte of the FPDU.
+/// Sends an FPDU with `fault`. The endpoint has to answer with Terminate 2/0/02, and must not use any byte of
+/// the FPDU.
 fn bad(p: &Probe, fault: Fault) -> Check {
     let mut session = checked(p)?;
     let (_, segment) = ping_segment(&mut session);

@@ -1,5 +1,5 @@
 //! Immediate Data (RFC 7306 section 6). An endpoint that answers Immediate Data with Terminate 0/2/06 does
-//! not support it: these cases do not apply to such an endpoint.
+//! not support Immediate Data: these cases do not apply to such an endpoint.
 
 use super::codes::{ANY_MSN, ANY_OPERATION, OPERATION_VERSION, UNTAGGED_TOO_LONG};
 use crate::case::{Case, CaseError, Check, any, deviates, not_applicable, require};
@@ -36,7 +36,7 @@ fn stage(p: &Probe, scene: &str) -> Result<Session, CaseError> {
     p.stage(scene)
 }
 
-/// Whether a completion reports the eight bytes in one of the two ways that stacks use.
+/// Whether a completion reports the eight bytes of [`DATA`], as Immediate Data or as a received message.
 fn is_data(completion: &Completion) -> bool {
     match completion.kind.as_str() {
         "I" => (completion.length == 0 && completion.crc == 0x0102_0304) || completion.crc == crc32c(&DATA),

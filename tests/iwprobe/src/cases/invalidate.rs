@@ -8,7 +8,8 @@ use crate::wire::{Code, Segment, opcode};
 /// Codes allowed as the answer to an STag that cannot be invalidated. RFC 5040 lists code 09 under two types,
 /// and code 00 also fits an unknown STag.
 const REFUSED: &[Code] = &[PROTECTION_INVALIDATE, OPERATION_INVALIDATE, PROTECTION_STAG];
-/// Codes allowed as the answer to an STag of another stream, which is not unknown (RFC 5040 section 5.3).
+/// Codes allowed as the answer to an STag of another stream. Such an STag is not unknown (RFC 5040 section
+/// 5.3).
 const FOREIGN: &[Code] = &[PROTECTION_INVALIDATE, OPERATION_INVALIDATE];
 
 fn invalidates(p: &Probe, opcode: u8) -> Check {

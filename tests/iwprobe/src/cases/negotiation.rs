@@ -36,10 +36,11 @@ pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
     session.expect_terminate(&[LLP_CRC]).map(|_| ())
 }
 
-/// Checks that the endpoint sends markers: the first one at the start of its stream, and one at each later
-/// marker position.
+/// Checks that the endpoint sends markers: the first marker at the start of its stream, and a marker at each
+/// later marker position.
 pub(super) fn markers_come(session: &mut Session) -> Check {
-    // Each answer has 18 bytes, or 20 in an FPDU without its CRC, so 30 answers go beyond the second marker.
+    // Each answer is a ULPDU of 18 bytes, which is an FPDU of 20 bytes without its CRC, so 30 answers go
+    // beyond the second marker.
     for _ in 0..30 {
         session.ping()?;
     }

@@ -36,8 +36,8 @@ fn kind(p: &Probe, opcode: u8) -> Check {
     require(report.received()[0].kind == "R", || format!("received as {}", report.received()[0].kind))
 }
 
-/// Sends a Send of each of these opcodes into a receive of its own. The target has to get `wanted` completion
-/// events.
+/// Sends one Send for each of these opcodes, each into its own receive. The target has to get `wanted`
+/// completion events.
 fn events(p: &Probe, opcodes: &[u8], wanted: u32) -> Check {
     let mut session = p.stage(&format!("recv={}x16 solicited", opcodes.len()))?;
     for (index, opcode) in opcodes.iter().enumerate() {

@@ -32,7 +32,7 @@ fn in_pieces(p: &Probe, request: &Startup, size: usize) -> Check {
     release(&mut p.heard_reply(conn, request)?)
 }
 
-/// Sends the RTR if both sides agreed on one, and checks that the stream works.
+/// Sends the RTR if both sides agreed on an RTR, and checks that the stream works.
 fn release(session: &mut crate::session::Session) -> Check {
     if session.frame.depths().is_some_and(|depths| depths.peer_to_peer) {
         session.send(&Segment::write(1, 0, &[]));

@@ -9,8 +9,8 @@ use crate::scene::Region;
 use crate::session::{Incoming, Session};
 use crate::wire::{Code, Segment, opcode};
 
-/// Sends a Write to or beside a region of 64 bytes. The endpoint has to refuse the Write with one of `codes`,
-/// and must not change the region.
+/// Sends a Write to an address inside or outside a region of 64 bytes. The endpoint has to refuse the Write
+/// with one of `codes`, and must not change the region.
 fn refused(p: &Probe, rights: &str, codes: &[Code], write: impl FnOnce(Region) -> Segment) -> Check {
     let mut session = p.stage(&format!("mr=64:{rights}"))?;
     let region = session.region(0)?;
@@ -76,7 +76,7 @@ pub(super) const CASES: &[Case] = &[
             let region = session.region(0)?;
             session.send(&Segment::write(region.stag, region.to + 32, b"back").not_last());
             session.send(&Segment::write(region.stag, region.to, b"front"));
-            // The sink may detect the error or not, since a correct source never sends such a message.
+            // The sink need not detect the error, since a correct source never sends such a message.
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
             match session.receive() {

@@ -1,4 +1,4 @@
-//! Descriptions of frames and messages, in one line.
+//! One-line descriptions of frames and messages.
 
 use super::{Segment, Startup, Terminate, flag, opcode};
 

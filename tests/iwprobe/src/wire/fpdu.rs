@@ -12,8 +12,8 @@ pub struct Fault {
     pub crc_xor: u32,
     /// The value of each pad byte. The CRC covers this value.
     pub pad: u8,
-    /// Bits that are flipped in each marker that points into this FPDU. The reserved half of the marker is
-    /// the upper one, FPDUPTR the lower one. The CRC covers the result.
+    /// Bits that are flipped in each marker that points into this FPDU. The upper half of a marker is
+    /// reserved, and the lower half is FPDUPTR. The CRC covers the flipped bits.
     pub marker_xor: u32,
     /// ULPDU_Length, if it is not the true length. The rest of the FPDU is unchanged.
     pub length: Option<u16>,
@@ -24,7 +24,7 @@ pub struct Fault {
 pub struct Framer {
     /// Whether the receiver asked for markers.
     pub markers: bool,
-    /// Whether CRCs are in use. Without them, the CRC field is filled with 0xdeadbeef.
+    /// Whether CRCs are in use. Without CRCs, the CRC field is filled with 0xdeadbeef.
     pub crc: bool,
     /// Number of bytes since the startup frame.
     pub position: u64,

@@ -1,7 +1,9 @@
 //! Writes and parses the bytes of MPA (RFC 5044, 6581), DDP (RFC 5041) and RDMAP (RFC 5040, 7306), correct
 //! and incorrect.
 //!
-//! Parsing checks nothing: fields keep their received values. The functions of `describe` print them.
+//! Parsing refuses no value: fields keep their received values. Only the deframer checks what it reads (pad
+//! bytes, markers and CRC), and reports deviations with the FPDU (`Fpdu::complaints`). The functions of
+//! `describe` print the fields.
 
 pub mod atomic;
 mod crc;

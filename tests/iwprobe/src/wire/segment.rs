@@ -66,7 +66,7 @@ impl ReadRequest {
         bytes
     }
 
-    /// Parses the first 28 bytes of `bytes`; `None` if there are fewer.
+    /// Parses the first 28 bytes of `bytes`; `None` if there are fewer bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<28>()?;
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

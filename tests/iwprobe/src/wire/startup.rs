@@ -127,7 +127,7 @@ impl Startup {
         self.flags & mask != 0
     }
 
-    /// Returns the depths, if the frame has them.
+    /// Returns the depths, if the frame has depths.
     pub fn depths(&self) -> Option<Depths> {
         let bytes = self.private.first_chunk::<4>()?;
         (self.has(flag::S) && self.revision >= 2).then(|| Depths::decode(*bytes))

@@ -15,8 +15,8 @@ impl std::fmt::Display for Code {
 /// The payload of a Terminate.
 ///
 /// On little-endian machines, Linux's siw swaps the two halves of the first byte, and puts M, D and R into
-/// the lowest bits of the third byte, M lowest. A single frame does not always show which order the sender
-/// used, so there are functions for both orders.
+/// the lowest three bits of the third byte, with M in the lowest bit. A single frame does not always show
+/// which order the sender used, so there are functions for both orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terminate {
     /// The whole payload.

@@ -1,5 +1,5 @@
-//! Tests of the verdicts: a small endpoint without a flaw conforms, and exactly the cases that check for a
-//! flaw find it.
+//! Tests of the verdicts. Without a flaw, the small endpoint conforms. With a flaw, exactly the cases that
+//! check for this flaw report a deviation.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -83,7 +83,7 @@ fn found(flaws: &[Found]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Checks that the case deviates with this flaw; other cases may deviate too.
+/// Checks that the case deviates with this flaw. Other cases may also deviate.
 #[track_caller]
 fn found_by(role: Role, flaw: Flaw, name: &str) {
     let outcomes = outcomes(role, flaw, &[name]);
@@ -118,7 +118,7 @@ fn flaws_that_leave_no_connection_are_found() {
     found_by(InitiatingTarget, Flaw::OneCode, "initiator-no-common-rtr");
 }
 
-/// Every case that waits for a Terminate detects a missing or wrong Terminate.
+/// The cases named here wait for a Terminate, and detect a missing or wrong Terminate.
 #[test]
 fn terminates_that_are_missing_or_wrong_are_found() {
     for name in

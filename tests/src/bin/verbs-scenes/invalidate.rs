@@ -55,8 +55,8 @@ fn invalidate_ours(lab: &mut Lab, flags: SendFlags, bytes: usize) -> Result<Stri
     Ok(codes(error))
 }
 
-/// Opens a session with a region that is bound to its queue pair. RFC 5042 forbids the peer to invalidate any
-/// other region.
+/// Opens a session with a region that is bound to the session's queue pair. RFC 5042 forbids the peer to
+/// invalidate any other region.
 fn bound(lab: &mut Lab, scene: impl FnOnce(&MemoryRegion) -> String) -> Result<(Session, MemoryRegion)> {
     let queues = lab.queue_pair()?;
     let options =
@@ -97,7 +97,7 @@ fn invalidate_theirs(lab: &mut Lab, op: &str, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// We invalidate the region. A later Write of the peer to it ends the stream.
+/// We invalidate the region. A later Write of the peer to this region ends the stream.
 fn invalidate_local(lab: &mut Lab) -> Result<String> {
     let (mut session, region) =
         bound(lab, |region| format!("recv=2x16 peer={:x}:{:x} then=w64", region.rkey(), region.addr()))?;

@@ -1,9 +1,9 @@
-//! Every message of RFC 5040 between our verbs and those of another stack, in both directions, byte by byte,
-//! and the reaction of either side to messages that it has to refuse.
+//! Exchanges every message of RFC 5040 between our verbs and the verbs of another stack, in both directions,
+//! and checks every byte. Also checks the reaction of each side to messages that it has to refuse.
 //!
-//! The peer is a target as `tests/iwprobe/TARGET.md` describes it. The program prints a line for each scene:
-//! `ok NAME` or `FAILED NAME: why`. If the scene ends the stream, the line says how: `ok NAME: we 1/1/0`. The
-//! exit status is 0 if all scenes are ok.
+//! The peer is a target (`tests/iwprobe/TARGET.md`). The program prints a line for each scene: `ok NAME` or
+//! `FAILED NAME: why`. If the scene ends the stream, the line says how: `ok NAME: we 1/1/0`. The exit status
+//! is 0 if all scenes are ok.
 
 mod invalidate;
 mod solicited;
@@ -18,7 +18,7 @@ use tests::device::DeviceArgs;
 use tests::lab::Result;
 use tests::scenes::{Lab, Role};
 
-/// The result of a scene: text for its line, or `None`.
+/// The result of a scene: text for its line; `None` if the line has only the name.
 type Found = Result<Option<String>>;
 
 struct Scene {

@@ -85,13 +85,13 @@ const THEIRS: &[RefusedRequest] = &[
     // RFC 5041 section 7.2 has code 5 for this error; siw sends code 2 (see tests/siw-peer/README.md).
     request("send_too_long", "recv=1x16", 64, (1, 2, 0x02), |_| Ok(SendOp::Send)),
     // siw does not know these opcodes. siw's 0/2/06 has the same bytes as 2/0/06, so our stack cannot
-    // distinguish the two.
+    // distinguish these two codes.
     request("immediate", "recv=1x64", 0, (2, 0, 0x06), |_| Ok(SendOp::Immediate { data: *b"8 bytes!" })),
     request("fetch_add", "mr=4096:rw", 8, (2, 0, 0x06), |s| {
         Ok(SendOp::Atomic { remote: at(s, 0)?, op: FETCH_ADD })
     }),
-    // siw sends this Terminate only when its application disconnects, since it reports the error only by the
-    // completion of the receive until then.
+    // siw first reports the error only by the completion of the receive. siw sends this Terminate when its
+    // application disconnects.
     request("invalidate_unknown", "recv=1x64 close", 64, (0, 2, 0x09), |_| invalidate(UNKNOWN)),
     request("invalidate_other_domain", "mr=4096:w:x recv=1x64 close", 64, (0, 1, 0x09), |s| {
         invalidate(s.region(0)?.remote.rkey)
@@ -114,8 +114,8 @@ fn refused_there(lab: &mut Lab, case: &RefusedRequest) -> Result<String> {
     Ok(codes(error))
 }
 
-/// An operation of the target that we refuse. It accesses our region of 4096 bytes, which has the rights
-/// `access`.
+/// An operation of the target that we refuse. The operation accesses our region of 4096 bytes, which has the
+/// rights `access`.
 struct RefusedOperation {
     name: &'static str,
     access: Access,

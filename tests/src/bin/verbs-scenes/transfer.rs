@@ -103,7 +103,7 @@ fn send_ours(lab: &mut Lab) -> Result<()> {
 }
 
 /// The target sends Writes whose targets begin 256 bytes apart. The last Write has several FPDUs. A Send
-/// after the Writes shows that they have arrived.
+/// after the Writes shows that the Writes have arrived.
 fn write_theirs(lab: &mut Lab) -> Result<()> {
     let ours = lab.filled(&pattern(0, 65_536), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let sink = lab.region(16, Access::LOCAL_WRITE)?;

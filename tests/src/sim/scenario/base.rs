@@ -9,8 +9,8 @@ use crate::sim::steering::SteeringPlan;
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
 use testkit::dice::Dice;
 
-/// User timeout that is longer than any run. A connection that gives up breaks the bound on progress long
-/// before.
+/// User timeout that is longer than any run. A connection without progress breaks the bound on progress long
+/// before this time has passed.
 const USER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
@@ -92,8 +92,8 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
         syn_retries: 100,
         user_timeout: USER_TIMEOUT,
         delayed_ack: Duration::from_millis(delayed_ms),
-        // TIME-WAIT is longer than the largest RTO, which is smoltcp's minute, so that a retransmitted FIN is
-        // still acknowledged.
+        // TIME-WAIT is longer than the largest RTO, which is one minute with smoltcp, so that a retransmitted
+        // FIN is still acknowledged.
         time_wait: Duration::from_secs(70),
         ..TcpConfig::default()
     }

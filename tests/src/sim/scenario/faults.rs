@@ -75,7 +75,7 @@ pub(super) fn reorder(dice: &mut Dice, setup: &mut Setup) {
         link.reorder_ppm = dice.scaled(2000, 500_000) as u32;
         link.reorder_us = dice.scaled(10, 100_000);
         if dice.one_in(3) {
-            // Most frames are delayed by more than a timeout, so the timeout is spurious.
+            // Most frames are delayed, many of them for longer than the RTO, so timeouts are spurious.
             link.reorder_ppm = 900_000;
             link.reorder_us = dice.scaled(100_000, 1_000_000);
         }
@@ -358,9 +358,9 @@ pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
 }
 
 /// Stalls one or both of the tcp-lite hosts a few times. `kind` draws the kind of each stall. The stalls last
-/// at most a minute in total, which is shorter than TIME-WAIT; if the peer is smoltcp, they are shorter than
-/// smoltcp's TIME-WAIT. Stalls while connections are being established are even shorter, since a host that
-/// does not answer ARP or NDP for three seconds counts as unreachable.
+/// at most a minute in total, which is shorter than TIME-WAIT. If the peer is smoltcp, the stalls are shorter
+/// than smoltcp's TIME-WAIT. Stalls while connections are being established are even shorter, since a host
+/// that does not answer ARP or NDP for three seconds counts as unreachable.
 fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> StallKind) {
     let ours = setup.ours();
     let spared = dice.below(3) as usize;
@@ -385,9 +385,9 @@ fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> 
     setup.may_cut = true;
 }
 
-/// Returns the time by which all connections are established if there are no faults. This takes two requests
-/// and answers, one after the other, for all connections together. On a slow wire, their transmission takes
-/// longer than the wire's delay.
+/// Returns the time by which all connections are established if there are no faults. Establishing takes two
+/// requests and answers, one after the other, for all connections together. On a slow wire, the transmission
+/// of these frames takes longer than the wire's delay.
 fn connected_us(setup: &Setup) -> u64 {
     /// Length of the longest frame of a handshake, and the number of other frames: address announcements and
     /// ARP or NDP requests.
@@ -463,7 +463,7 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
         dice.pick(&all)(dice, setup);
     }
     for link in &mut setup.links {
-        // If segments were joined before a link with a smaller MTU, they could not pass it, whatever their
+        // Segments that are joined before a link with a smaller MTU could not pass this link, whatever their
         // sender does.
         if !link.small_mtus.is_empty() {
             link.join = None;

@@ -48,16 +48,16 @@ impl EarlierConnection {
         self.was_reset |= self.over[side].is_none();
     }
 
-    /// Whether the sequence number of a SYN from host `side` is not above those of the earlier connection.
-    /// Without timestamps, TIME-WAIT cannot tell that such a SYN is new (RFC 6191 section 2).
+    /// Whether the sequence number of a SYN from host `side` is not above the sequence numbers of the earlier
+    /// connection. Without timestamps, TIME-WAIT cannot tell that such a SYN is new (RFC 6191 section 2).
     pub(super) fn syn_looks_old(&self, side: usize, isn: Option<u32>) -> bool {
         isn.zip(self.used[side]).is_some_and(|(isn, used)| isn.wrapping_sub(used) as i32 <= 0)
     }
 
-    /// Checks the answer of host `side` to the SYN with the number `isn`, which has a timestamp or not. In
-    /// TIME-WAIT a host may answer only new SYNs, and the answers must have numbers above the earlier ones
-    /// (RFC 9293 section 3.6.1). A host that has kept no state, after a RST or because of a cookie, does not
-    /// know the earlier numbers.
+    /// Checks the answer of host `side` to a SYN, which is given by its number `isn` and by whether it has a
+    /// timestamp. In TIME-WAIT a host may answer only new SYNs, and the answers must have numbers above the
+    /// earlier numbers (RFC 9293 section 3.6.1). A host that has kept no state, after a RST or because of a
+    /// cookie, does not know the earlier numbers.
     pub(super) fn check_answer(
         &self,
         now_us: u64,

@@ -12,7 +12,8 @@ const MAX_SEGMENTS_WITHOUT_CWR: u32 = 256;
 /// The ECN state of one host on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Ecn {
-    /// The SYNs and SYN-ACKs that the host has sent. `received`: those of the peer that have arrived.
+    /// The SYNs and SYN-ACKs that the host has sent. `received`: the SYNs and SYN-ACKs of the peer that have
+    /// arrived.
     sent: Setup,
     received: Setup,
     /// Whether the host has sent a packet that routers may mark. From then on it has to answer echoes (RFC
@@ -69,8 +70,8 @@ impl Ecn {
         self.sent.asks && self.received.asks && !self.received.declines
     }
 
-    /// Records a segment that arrives. `ack` is its acknowledgement, if the host has to process it. `marked`
-    /// is the offset of its new bytes, if it has a mark.
+    /// Records a segment that arrives. `ack` is the segment's acknowledgement, if the host has to process the
+    /// segment. `marked` is the offset of the segment's new bytes, if the segment has a congestion mark.
     ///
     /// An echo concerns the bytes that were sent before the acknowledgement in the same segment, even if a
     /// later acknowledgement overtook this segment. An old segment has no effect.
@@ -88,7 +89,7 @@ impl Ecn {
     }
 
     /// Checks a segment that the host sends. The segment acknowledges bytes up to `ack`, and the host has
-    /// sent bytes up to `high`. `fresh`: the segment has new bytes. `marks`: routers may mark it. An
+    /// sent bytes up to `high`. `fresh`: the segment has new bytes. `marks`: routers may mark the segment. An
     /// acknowledgement of bytes before the mark need not echo the mark (RFC 8257 section 3.2).
     ///
     /// # Errors

@@ -12,7 +12,8 @@ const INTERVAL: u64 = 512;
 enum Reading {
     /// The startup frame, with the bytes read so far.
     Startup(Vec<u8>),
-    /// FPDUs. `body` is the current FPDU without its markers, and `covered` is the current FPDU with them.
+    /// FPDUs. `body` is the current FPDU without its markers, and `covered` is the current FPDU with its
+    /// markers.
     Fpdus { start: u64, header: u64, body: Vec<u8>, covered: Vec<u8>, marker: Vec<u8> },
 }
 
@@ -25,7 +26,7 @@ pub(super) struct Parser {
     asked: Option<(bool, bool)>,
     /// Number of Read Requests and Atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
     requests: u64,
-    /// Number of these requests that were sent before each message to queue 0, by the MSN of the message.
+    /// Number of Read Requests and Atomic Requests before each message to queue 0, by the MSN of the message.
     before: BTreeMap<u32, u64>,
     /// The MSNs of the peer's messages for which there was no receive request. Each such message and all
     /// later requests are dropped.
@@ -70,7 +71,8 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Returns whether this side's startup frame asks for markers and for CRCs.
+    /// Returns whether this side's startup frame asks for markers and for CRCs; `None` until the frame is
+    /// complete.
     pub(super) fn asked(&self) -> Option<(bool, bool)> {
         self.asked
     }

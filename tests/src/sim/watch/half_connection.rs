@@ -28,7 +28,7 @@ pub(super) enum Boundaries {
 pub(super) struct HalfConnection {
     /// Initial sequence number, once the SYN was seen.
     pub(super) isn: Option<u32>,
-    /// Window scale that the sender offers. It is used only if both SYNs offer one.
+    /// Window scale that the sender offers. The scale is used only if both SYNs offer a window scale.
     pub(super) scale: Option<u8>,
     /// The offset after the highest byte that was sent.
     pub(super) high: u64,
@@ -36,8 +36,8 @@ pub(super) struct HalfConnection {
     pub(super) fin: Option<u64>,
     /// Whether the sender has sent a RST.
     pub(super) reset: bool,
-    /// Other initial sequence numbers of the sender's SYN-ACKs, until one is acknowledged: SYN cookies change
-    /// with time (RFC 4987 section 3.6).
+    /// Other initial sequence numbers of the sender's SYN-ACKs, until one of these numbers is acknowledged:
+    /// SYN cookies change with time (RFC 4987 section 3.6).
     pub(super) cookies: Vec<u32>,
     /// Whether a segment of either side relies on one of the sender's SYNs.
     pub(super) syn_confirmed: bool,
@@ -131,7 +131,7 @@ impl HalfConnection {
         }
     }
 
-    /// Returns the stream offset of a sequence number that is near those in use.
+    /// Returns the stream offset of a sequence number that is near the sequence numbers in use.
     pub(super) fn offset(&self, seq: u32) -> i64 {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
     }
@@ -147,13 +147,13 @@ impl HalfConnection {
         }
     }
 
-    /// Returns the sequence number after the last one that was used, where the SYN and the FIN count.
+    /// Returns the sequence number after the last used number. The SYN and the FIN use one number each.
     pub(super) fn last_number(&self) -> Option<u32> {
         self.isn.map(|isn| isn.wrapping_add(self.high as u32 + u32::from(self.fin.is_some())))
     }
 
     /// Records that a segment relies on the initial sequence number `isn`. If there are several SYN-ACKs, the
-    /// one with this number is valid.
+    /// SYN-ACK with this number is valid.
     pub(super) fn confirm_syn(&mut self, isn: u32) {
         if self.cookies.contains(&isn) {
             self.isn = Some(isn);
@@ -209,8 +209,8 @@ impl HalfConnection {
     }
 
     /// Records that the receiver's SACK block `start..end` has arrived at the sender, which has had
-    /// `timeouts` timeouts. The block covers segments that are wholly inside it (RFC 2018 section 5). It does
-    /// not cover the parts of other segments that are split later.
+    /// `timeouts` timeouts. The block covers segments that are wholly inside it (RFC 2018 section 5). If
+    /// another segment is split later, the block does not cover the parts of this segment.
     pub(super) fn on_sack_arrival(&mut self, start: i64, end: i64, timeouts: u64) {
         if start < self.ack_arrived as i64 || start >= end {
             return;
@@ -259,9 +259,10 @@ impl HalfConnection {
         }
     }
 
-    /// Whether the bytes are a path MTU probe: they have been acknowledged before. (A host may also
-    /// retransmit acknowledged bytes within one segment, if it could not process the acknowledgement since it
-    /// was in an old segment.)
+    /// Whether the bytes `start..end` are a path MTU probe: a probe repeats bytes whose acknowledgement has
+    /// arrived. An ordinary retransmission may also do this if the host could not process the
+    /// acknowledgement, which came in an old segment. So bytes inside one original segment count as a probe
+    /// only if the host had to process their acknowledgement.
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
         end <= self.ack_arrived.min(self.high) && (!inside || end <= self.ack_processed)

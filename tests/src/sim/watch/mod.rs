@@ -2,7 +2,7 @@
 //!
 //! | rule | where |
 //! |---|---|
-//! | a retransmission is the frozen segment, or a split that the stack has counted | `half_connection.rs` |
+//! | a retransmission is a segment as it was first sent, or a part of it after a split that the stack has counted | `half_connection.rs` |
 //! | acknowledged bytes are sent again only as path MTU probes that the stack has counted | `half_connection.rs` |
 //! | FPDUs end where segments end; markers and CRCs are right | `fpdu.rs` |
 //! | nothing is sent beyond the peer's window, after the FIN or the RST, or before the SYN | `half_connection.rs`, here |
@@ -10,10 +10,10 @@
 //! | only bytes that arrived are acknowledged, selectively or not | here |
 //! | selectively acknowledged bytes are not retransmitted before a timeout | `half_connection.rs` |
 //! | no frame is longer than the MTU | here |
-//! | bare segments are limited | `half_connection.rs` |
+//! | the number of bare segments is limited | `half_connection.rs` |
 //! | congestion marks are echoed (ECE), and the echo is answered (CWR) | `ecn.rs` |
 //! | only packets with new bytes are ECN-capable, and only after negotiation (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
-//! | a connection that replaces one in TIME-WAIT begins above the sequence numbers of the latter | `earlier.rs` |
+//! | a connection that replaces a connection in TIME-WAIT begins above the sequence numbers of the old connection | `earlier.rs` |
 //! | no SYN that may be old replaces a connection in TIME-WAIT, and no RST ends TIME-WAIT (RFC 6191, RFC 1337) | `earlier.rs` |
 //! | the negotiated limit of outstanding Reads and atomics | here, `fpdu.rs` |
 
@@ -50,8 +50,8 @@ pub enum Framing {
 pub struct Condition {
     /// Whether the host runs tcp-lite.
     pub is_ours: bool,
-    /// Whether the host may process frames in another order than that of their arrival, since its engines
-    /// hand some frames to each other.
+    /// Whether the host may process frames in an order other than the order of their arrival, since its
+    /// engines hand some frames to each other.
     pub reorders: bool,
     /// Number of retransmission timeouts so far.
     pub timeouts: u64,
@@ -215,7 +215,7 @@ impl Watch {
     }
 
     /// Whether a connection that reuses `port` has a SYN that is not answered yet and whose sequence number
-    /// is not above those of the earlier connection.
+    /// is not above the sequence numbers of the earlier connection.
     pub fn syn_looks_old(&self, port: u16) -> bool {
         let Some(Connection { earlier: Some(earlier), halves, .. }) = self.connections.get(&port) else {
             return false;
@@ -494,7 +494,7 @@ impl Connection {
         let in_window = is_new && offset <= peer.right_edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
         // The host does not process a segment with an old timestamp (RFC 7323 section 5). If both sides use
-        // timestamps, it does not process a segment without a timestamp either (section 3.2).
+        // timestamps, the host also does not process a segment without a timestamp (section 3.2).
         let older = match (time, peer.latest_timestamp) {
             (Some(time), Some(latest)) => is_older(time, latest),
             (None, Some(_)) => own.latest_timestamp.is_some(),
@@ -547,7 +547,7 @@ impl Connection {
     }
 }
 
-/// Whether a timestamp is older than another one (RFC 7323 section 5.2).
+/// Whether timestamp `time` is older than timestamp `other` (RFC 7323 section 5.2).
 fn is_older(time: u32, other: u32) -> bool {
     (time.wrapping_sub(other) as i32) < 0
 }

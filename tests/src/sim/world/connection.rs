@@ -64,7 +64,7 @@ pub struct RdmaPlan {
     /// The side that connects.
     pub opener: usize,
     /// The engine at the host that connects; `None`: the engine with the fewest connections. At the other
-    /// host, the engine is the one that the SYN reaches.
+    /// host, the SYN determines the engine: the engine at whose queue it arrives.
     pub engine: Option<usize>,
     /// Whether each side asks for markers.
     pub markers: [bool; 2],
@@ -230,7 +230,7 @@ impl Connection {
         end.qp.as_ref().ok_or("the queue pair is missing")?.post_recv(&receive).map_err(text)
     }
 
-    /// Posts the receive for the peer's next message, if it is time. Returns whether it was posted.
+    /// Posts the receive for the peer's next message, if it is time. Returns whether a receive was posted.
     fn post_late(&mut self, side: usize, now_us: u64, late_us: u64) -> Result<bool, String> {
         let End { awaited: (from, posted), received, receive_at_us, .. } = &mut self.ends[side];
         let next = self.plan.operations[1 - side][*from..].iter().position(Operation::is_message);
@@ -392,7 +392,7 @@ impl Connection {
             let posted = request(number as u64, &operation, places, own, peer, counter);
             let qp = self.ends[side].qp.as_ref().ok_or("the queue pair is missing")?;
             if let Err(error) = qp.post_send(&posted) {
-                // The peer closed early, and its FIN has ended sending on this side too.
+                // The peer closed early, and its FIN has also ended sending on this side.
                 if self.may_fail && matches!(error, VerbsError::InvalidState(QpState::Closing)) {
                     self.ends[side].closing = true;
                     return Ok(busy);
@@ -484,7 +484,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks the memory into which payload may have been placed that was never delivered.
+    /// Checks memory that may contain payload that was placed but never delivered.
     fn check_undelivered(&self) -> Result<(), String> {
         for side in [0, 1] {
             for (number, operation) in self.plan.operations[side].iter().enumerate() {

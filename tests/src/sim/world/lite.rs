@@ -205,7 +205,7 @@ impl LiteHost {
                         |number: &usize| self.ends[*number].port == port && self.conns[*number].is_none();
                     let next = (0..self.ends.len()).find(is_next);
                     let Some(number) = next else {
-                        // A cookie may be acknowledged once more after its connection is over.
+                        // The acknowledgement of a cookie may arrive again after the connection is over.
                         let over = |end: &End| end.port == port && end.over.is_some();
                         if !self.ends.iter().any(over) || self.stack.counters().rx_syn_cookies == 0 {
                             return Err(format!("connection {port} is accepted twice"));
@@ -253,8 +253,9 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Memory is low: drops the bytes furthest ahead, unless they were placed. Bytes that are in order now
-    /// are kept, even if the event that reports them has not been handled yet.
+    /// Memory is low: drops the bytes furthest ahead of the next expected byte, unless these bytes were
+    /// placed. Bytes that are in order now are kept, even if the event that reports them has not been handled
+    /// yet.
     fn give_up(&mut self, conn: ConnId, bytes: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];
@@ -314,7 +315,8 @@ impl LiteHost {
             self.held[number] += bytes;
         }
         if !slow && end.plan.holds && frontier > before {
-            // Bytes that have become in-order count as held since they arrived ahead of a hole.
+            // Bytes that arrived ahead of a hole and are in order now have counted as held since they
+            // arrived.
             let passed = frontier - before - if ahead { 0 } else { bytes };
             self.stack.release(conn, passed as usize);
             self.held[number] -= passed;
@@ -322,7 +324,7 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Reads, writes, closes, aborts. Returns whether anything was done.
+    /// Reads, writes, closes or aborts if it is time to do so. Returns whether anything was done.
     fn work(&mut self, number: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
         let now = Instant::from_micros(now_us as i64);
         let Some(conn) = self.conns[number] else {

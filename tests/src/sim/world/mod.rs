@@ -88,7 +88,7 @@ pub trait World {
     /// Returns the client port of a connection.
     fn port(&self, connection: usize) -> u16;
 
-    /// Returns the connection that has to be over before this one begins.
+    /// Returns the connection that has to be over before this connection begins.
     fn before(&self, _connection: usize) -> Option<usize> {
         None
     }

@@ -9,7 +9,7 @@ use iwarp::verbs::{
 
 use crate::pattern::Pattern;
 
-/// Value with which a completed target is overwritten, so that a later write to it is visible.
+/// Value with which a completed target is overwritten, so that a later write to this target is visible.
 const SPENT: u8 = 0xa5;
 
 /// Initial value of memory. The value must not change where no bytes may be placed.
@@ -168,8 +168,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Checks bytes at `at` that may have been placed but were never delivered. They have to be correct too,
-    /// since no bytes are placed before their CRC is checked.
+    /// Checks bytes at `at` that may have been placed but were never delivered. These bytes also have to be
+    /// correct, since no bytes are placed before their CRC is checked.
     pub(super) fn check_undelivered(&self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
         if self.spent.contains(&(at, bytes)) {
             return Ok(());
@@ -229,7 +229,8 @@ pub(super) fn faulty(number: u64, fault: Fault, own: &Memory, peer: &Memory) -> 
     SendRequest::new(number, op, own.sge(0, 8))
 }
 
-/// Returns the request of `operation`, which the owner of `own` posts. Its peer is the owner of `peer`.
+/// Returns the request of `operation`, which the owner of `own` posts. The peer of the request is the owner
+/// of `peer`.
 pub(super) fn request(
     number: u64,
     operation: &Operation,

@@ -40,7 +40,7 @@ pub struct RdmaWorld {
     hosts: [Host; 2],
     connections: Vec<Connection>,
     transferred: Transferred,
-    /// Whether the last poll of each host did something. If it did, the host's users may have given its
+    /// Whether the last poll of each host did something. In such a poll, the host's users may have given its
     /// engine more work.
     again: [bool; 2],
     /// The time that [`World::set_last_fault`] has set.

@@ -28,7 +28,7 @@ struct LastAck {
     window: u16,
     /// Window scale of the SYN that preceded the segment.
     scale: u8,
-    /// Number of bare segments since then with the same acknowledgement and window.
+    /// Number of bare segments that followed with the same acknowledgement and window.
     duplicates: u32,
 }
 
@@ -45,10 +45,10 @@ struct Wire {
 }
 
 impl Wire {
-    /// Drops bare segments to smoltcp that acknowledge exactly the bytes before its FIN from port `ports.0`
-    /// to port `ports.1`, if smoltcp has this acknowledgement already. At the third such segment, smoltcp
-    /// would drop its timer and never retransmit the FIN. The peer may have refused the FIN because it was
-    /// late (RFC 5961 section 5.2).
+    /// Drops arriving bare segments that acknowledge all bytes of smoltcp's stream but not its FIN (sent from
+    /// port `ports.0` to port `ports.1`). smoltcp must have received this acknowledgement before. At the
+    /// third such segment, smoltcp would drop its timer and never retransmit the FIN. The peer may have
+    /// refused the FIN because it was late (RFC 5961 section 5.2).
     fn drop_duplicate_acks_of_fin(&mut self, ports: (u16, u16)) {
         let Some(&fin) = self.fins.get(&ports) else { return };
         let only_duplicates =
@@ -59,7 +59,7 @@ impl Wire {
     /// Drops the third consecutive bare segment with the same acknowledgement and window, if the
     /// `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed this window. At such a segment,
     /// smoltcp would retransmit bytes beyond the window. The peer drops these bytes, but smoltcp counts them
-    /// as sent, and it has no timer once the window was closed.
+    /// as sent, and has no timer for them after the window was closed.
     fn drop_duplicate_acks_beyond_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
         let Self { device, last_acks, .. } = self;
         // smoltcp accepts no segment now. The first segment is counted when smoltcp accepts it.
@@ -94,8 +94,8 @@ impl Wire {
     }
 
     /// Drops segments from port `ports.1` to port `ports.0` for a connection of smoltcp that is over. Answers
-    /// them with the last acknowledgement, as TIME-WAIT does (RFC 9293 section 3.10.7.4); a late SYN-ACK is
-    /// answered too. A SYN without ACK may open another connection, and a RST with the next number ends
+    /// the segments, including a late SYN-ACK, with the last acknowledgement, as TIME-WAIT does (RFC 9293
+    /// section 3.10.7.4). A SYN without ACK may open another connection, and a RST with the next number ends
     /// TIME-WAIT.
     fn answer_as_time_wait(&mut self, ports: (u16, u16)) {
         let Self { device, last, reset, .. } = self;

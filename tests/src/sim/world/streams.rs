@@ -53,8 +53,8 @@ pub struct StreamPlan {
     pub opener: usize,
     /// Whether both sides connect at the same time.
     pub simultaneous: bool,
-    /// The earlier connection whose ports this connection reuses, once the earlier one is over for the side
-    /// that opened it.
+    /// The earlier connection whose ports this connection reuses. This connection begins when the earlier
+    /// connection is over for the side that opened it.
     pub after: Option<usize>,
     /// Whether the connection is accepted on the port that all connections with this flag share.
     pub shares_port: bool,

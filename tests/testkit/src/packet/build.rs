@@ -63,7 +63,7 @@ pub struct TcpHeader<'a> {
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,
-    /// Options, of which the first 40 bytes are used. They are padded to a multiple of four bytes.
+    /// Options, of which the first 40 bytes are used. These bytes are padded to a multiple of four bytes.
     pub options: &'a [u8],
 }
 
@@ -142,8 +142,9 @@ pub fn ipv6(addresses: &Addresses, class: u8, next: u8, hop_limit: u8, payload: 
     frame
 }
 
-/// Returns a fragment of `packet`, or `None` if `at` is beyond its payload. The fragment has at most `bytes`
-/// bytes from offset `at` of the IP payload, rounded down to a multiple of eight.
+/// Returns a fragment of `packet`: at most `bytes` bytes of the IP payload, from offset `at` on, which is
+/// rounded down to a multiple of eight. Returns `None` if the packet has no whole IP header, or if `at` is
+/// beyond its payload.
 pub fn fragment(packet: &[u8], id: u16, at: usize, bytes: usize, more: bool) -> Option<Vec<u8>> {
     let offset = at / 8 * 8;
     let cut = |payload: &[u8]| -> Option<Vec<u8>> {

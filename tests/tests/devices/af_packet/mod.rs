@@ -50,7 +50,7 @@ fn run(case: &Case) -> Result<()> {
 }
 
 /// Each interface has four sockets, among which the kernel spreads flows by its own hash (fanout). Most
-/// frames therefore arrive at an engine other than that of their connection, and are handed over.
+/// frames therefore arrive at an engine that does not have their connection, and are handed over.
 fn several_queues(test: Test) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");

@@ -1,6 +1,6 @@
 //! `ib_atomic_bw` and `ib_atomic_lat`, unmodified over `libuwarp.so`, with `iwperf` as their peer, each as
-//! server and as client. This tests atomics against perftest, since siw has no atomics. Endless runs are
-//! tested too.
+//! server and as client. This suite tests atomics against perftest, since siw has no atomics. It also tests
+//! endless runs.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -66,8 +66,8 @@ pub(super) fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> 
     Ok(ports)
 }
 
-/// Returns the frame of a TCP segment over IPv4 from a port. The IPv4 checksum is correct; the field of the
-/// TCP checksum has the sum of the pseudo-header.
+/// Returns a frame that `from` can send: a TCP segment over IPv4, with its offload. The IPv4 checksum is
+/// correct; the field of the TCP checksum has the sum of the pseudo-header.
 pub(super) fn segment(
     from: &PacketPort,
     to: [u8; 6],
@@ -165,7 +165,8 @@ fn frames_of_all_lengths() -> Result<()> {
         ensure!(ports.iter().all(|port| port.info().mtu == mtu), "the MTU of the interface");
         for round in 0..60 {
             let (from, to) = (round % 2, 1 - round % 2);
-            // A whole burst of frames with different lengths, one of which is the longest.
+            // Each round sends a whole burst of frames with different lengths. The first length of the first
+            // round is the maximum.
             let longest = usize::from(mtu) - 40;
             let lengths: Vec<usize> =
                 (0..64).map(|nr| longest - (round * 64 + nr) * longest / (60 * 64)).collect();
@@ -209,8 +210,8 @@ fn superframes_pass_whole() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, true)?;
     ensure!(ports[0].info().offloads.contains(Offloads::TX_TSO | Offloads::RX_LRO), "superframes");
     let mac = ports[1].info().mac;
-    // These lengths are: some that fit a slot, some close to the size of a slot, some for which the port uses
-    // the socket, and the longest.
+    // Some of these lengths fit a slot, some are close to the size of a slot, and for some the port uses the
+    // socket. The last length is the maximum.
     for payload in [1449, 5000, 8000, 8010, 8020, 8030, 8040, 8050, 8200, 20_000, 64_000, 65_495] {
         let (sent, offload) = superframe(&ports[0], mac, None, payload);
         let (small, plain) = segment(&ports[0], mac, ADDRESSES[1], None, 10);
@@ -343,8 +344,8 @@ fn own_mac() -> Result<()> {
     silence(&mut ports[0])
 }
 
-/// Two ports are on one interface. Each port receives what the other port sends to it, including superframes,
-/// and never what it sends itself.
+/// Two ports are on one interface. Each port receives the frames that the other port sends to it, including
+/// superframes, and does not receive its own frames.
 fn ports_of_one_host_reach_each_other() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let neighbour = [10, 65, 0, 7];
@@ -484,8 +485,8 @@ pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     Ok(())
 }
 
-/// The kernel lets frames pass only some time after an interface was set up. A port that is opened during
-/// this time reports at once that its link is up, and its frames pass.
+/// After an interface was set up, some time passes before the kernel lets frames pass. A port that is opened
+/// during this time reports at once that its link is up, and its frames pass.
 fn a_new_interface_is_waited_for() -> Result<()> {
     let hosts = [Namespace::new()?, Namespace::new()?];
     // If both interfaces have the same index, the kernel waits up to a second (`linkwatch_urgent_event`).
@@ -510,8 +511,8 @@ fn the_interface_goes_and_comes() -> Result<()> {
     let mac = ports[1].info().mac;
     let (sent, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
 
-    // The interface is set down. Its port notices this when it sends its first frame, and the other interface
-    // loses its carrier.
+    // The interface is set down. The port of this interface notices the change when it sends its first frame,
+    // and the other interface loses its carrier.
     hosts[0].ip(["link", "set", "v0", "down"])?;
     send(&mut ports[0], &sent, offload)?;
     ensure!(ports[0].counters().tx_link_down == 1, "{:?}", ports[0].counters());

@@ -87,7 +87,7 @@ fn a_name_has_up_to_15_bytes() -> Result<()> {
     let mut ports = [open(&hosts[0], &longest)?, open(&hosts[1], &config(1))?];
     ensure!(ports[0].info().name == format!("packet:{NAME}"), "{:?}", ports[0].info());
     passes(&mut ports)?;
-    // The port asks for the carrier of an interface with this name too, and waits for its link.
+    // The port also asks for the carrier of an interface with this name, and waits for its link.
     hosts[1].ip(["link", "set", "v0", "down"])?;
     waits_for(&mut ports[0], LinkState::Down)?;
     hosts[0].ip(["link", "set", NAME, "mode", "dormant"])?;
@@ -103,15 +103,16 @@ fn let_in(host: &Namespace) -> Result<String> {
     host.run("bridge").args(["fdb", "show", "dev", "v0"]).check(LIMIT)
 }
 
-/// The interface accepts the port's own Ethernet address and the groups of Neighbor Discovery, also after it
-/// was deleted and created again.
+/// The interface accepts the port's own Ethernet address and the groups of Neighbor Discovery, also after the
+/// interface was deleted and created again.
 fn the_interface_lets_in_our_address_and_groups() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let own = PacketConfig {
         mac: Some([2, 0, 0, 0, 0x65, 1]),
         ..PacketConfig::new("v0", [IpAddr::from([0xfd65, 0, 0, 0, 0, 1, 2, 3])])
     };
-    // The last group belongs to the IP address. The kernel has joined the group of all nodes too.
+    // The last group belongs to the IP address. The kernel has already joined the second group, that of all
+    // nodes.
     let ours = ["02:00:00:00:65:01", "33:33:00:00:00:01", "33:33:ff:02:00:03"];
     let before = let_in(&hosts[0])?;
     ensure!(!before.contains(ours[0]) && !before.contains(ours[2]), "{before}");
@@ -168,8 +169,8 @@ fn a_frame_finds_that_the_link_is_there_again() -> Result<()> {
     Ok(())
 }
 
-/// The first burst finds that the link is down. The port drops all of its frames, and counts them as dropped
-/// for this reason.
+/// The first burst finds that the link is down. The port drops all frames of the burst, and counts them as
+/// dropped for this reason.
 fn a_burst_into_a_link_that_is_down() -> Result<()> {
     let (hosts, mut ports) = pair(1500, true)?;
     let (sent, offload) = segment(&ports[0], ports[1].info().mac, ADDRESSES[1], None, 100);
@@ -200,7 +201,8 @@ fn what_came_before_the_link_went_down() -> Result<()> {
     Ok(())
 }
 
-/// The kernel's queue of the interface is slow, so frames wait in it and occupy the memory for sending.
+/// The kernel's queue of the interface is slow, so frames wait in this queue and occupy the memory for
+/// sending.
 fn a_full_send_queue_leaves_frames_with_the_caller() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let small = PacketConfig { tx_bytes: 32 << 10, ..config(0) };
@@ -257,7 +259,7 @@ fn a_burst_is_bounded_in_bytes() -> Result<()> {
 }
 
 /// The socket has no memory for a superframe, but has memory for the next superframe before the port reads
-/// the slot of the lost one.
+/// the slot of the lost superframe.
 fn a_lost_superframe_is_not_taken_for_the_next() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let small = PacketConfig { rx_bytes: 0, ..config(1) };

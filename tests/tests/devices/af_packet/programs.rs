@@ -209,7 +209,8 @@ fn beside_the_kernel() -> Result<()> {
     let mut ours =
         iwperf(Some(&hosts[0]), ["pong"])?.args(Net::packet("v0", "10.64.0.1/24", 1500)).spawn()?;
     ours.wait_for("listening on port", START)?;
-    // One ping goes to the kernel's address, one goes to our address, and the kernel sends one.
+    // One ping goes to the kernel's address, and one goes to our address. The kernel itself also sends a
+    // ping.
     ping(&hosts[1], [10, 64, 0, 101])?;
     ping(&hosts[1], [10, 64, 0, 1])?;
     ping(&hosts[0], [10, 64, 0, 2])?;

@@ -11,8 +11,8 @@ use super::rig::{Binding, Family, Nic, NicPair, READY_TIMEOUT, SharedPair};
 use super::transfers::transfer;
 
 const FAMILY: Family = Family::V4;
-/// The client's time limit for a silent peer (as an option), and the maximum time until the client ends. The
-/// emulated processor may be delayed by other programs.
+/// The client's time limit for a silent peer (as an option), and the maximum time until the client ends.
+/// Other programs may delay the emulated processor.
 const SILENCE: (&str, Duration) = ("4", Duration::from_secs(30));
 
 /// Adds the tests of faults with one NIC.

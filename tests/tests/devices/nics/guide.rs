@@ -1,8 +1,9 @@
 //! The commands of the chapter on NICs (`docs/NIC.md`), in both machines.
 //!
-//! The commands run as written, with these changes. The address and the Linux driver (`ixgbe`) are replaced
-//! by those of the NIC here. The machines have 800 MiB in hugepages instead of 1 GiB, and only NUMA node 0. A
-//! client sends only a few messages. Packages are not installed, but have to be in `scripts/install`.
+//! The commands run as written, with these changes. The address and the Linux driver (`ixgbe` in the chapter)
+//! are those of the emulated NIC. The machines have a single NUMA node, and 800 MiB in hugepages instead of
+//! 1 GiB. A client sends only a few messages. Packages are not installed, but have to be in
+//! `scripts/install`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding) {
     suite.add_with(&needs, format!("{}_igb_guide", binding.name()), move || {
         shared.with(binding, |pair| {
             let ran = Guide::new(pair).and_then(|guide| guide.run(binding));
-            // The NIC is bound again, since the next tests need it as it was.
+            // The NIC is bound again, since the next tests need a bound NIC.
             let bound = pair.machines().into_iter().try_for_each(|machine| {
                 machine.shell(&format!("nic-bind {}", pair.address(Nic::Igb))).map(drop)
             });

@@ -1,6 +1,6 @@
 //! Four queues of a NIC, with an engine for each queue: RSS of igb and virtio, with our key and table. Every
-//! connection is validated, and none of its frames is lost between engines. A connection that begins here is
-//! received by the engine that began it.
+//! connection is validated, and none of its frames is lost between engines. The client chooses the ports of
+//! its connections so that their frames arrive at the engine that has opened the connection.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};

@@ -18,8 +18,8 @@ pub(crate) const BRIDGES: [&str; 2] = ["br-a", "br-b"];
 /// The MTU of the wires, which accept the frames of any test.
 const WIRE_MTU: u16 = 9000;
 
-/// Maximum time until a program in a machine has opened its NIC and is ready. This takes seconds, since the
-/// machines are emulated and share two processors with other sections.
+/// Maximum time until a program in a machine has opened its NIC and is ready. Opening a NIC takes seconds,
+/// since the machines are emulated and share two processors with other sections.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The Linux driver by which DPDK accesses a NIC.
@@ -243,7 +243,8 @@ impl NicPair {
     }
 }
 
-/// A server of `iwperf`. To drop it ends the server, and waits until the NIC is free.
+/// A server of `iwperf`. When the value is dropped, the server is ended, and the drop waits until the NIC is
+/// free.
 pub(crate) struct NicServer<'a> {
     machine: &'a NicMachine,
     process: Process,

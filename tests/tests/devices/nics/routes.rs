@@ -33,8 +33,8 @@ const ROUTES: [Route; 2] = [
 ];
 
 /// A link-local address of each router interface. A kernel sends neighbour solicitations from its own
-/// address, and those for packets of another host only from a link-local address. Without such an address, it
-/// never resolves the neighbour, and drops the packet.
+/// address. For packets that it forwards, it sends solicitations only from a link-local address. Without such
+/// an address, the kernel would not resolve the neighbour, and would drop the packet.
 const LINK_LOCAL: &str = "fe80::fe/64";
 
 /// Adds the tests.

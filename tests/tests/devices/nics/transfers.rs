@@ -1,5 +1,5 @@
-//! Writes, Reads and Sends over IPv4 and over IPv6, with every byte checked. They use jumbo frames with the
-//! client in `b`, and ordinary frames with a VLAN tag with the client in `a`.
+//! Writes, Reads and Sends over IPv4 and over IPv6, with every byte checked. If the client is in `b`, the
+//! frames are jumbo frames. If the client is in `a`, they are ordinary frames with a VLAN tag.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};

@@ -33,8 +33,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
         ("server_is_killed", server_is_killed, Reused),
         ("client_is_killed", client_is_killed, Reused),
         ("peer_falls_silent", peer_falls_silent, Replaced),
-        // After the machine's kernel has terminated a connection, it sometimes fails and keeps the listener,
-        // so the machine is replaced.
+        // After the machine's kernel has terminated a connection, the kernel sometimes fails and keeps the
+        // listener, so the machine is replaced.
         ("siw_terminates", siw_terminates, Replaced),
     ];
     for (name, case, afterwards) in cases {

@@ -82,7 +82,8 @@ fn shape(test: Test) -> [String; 4] {
     ["-s".to_owned(), size.to_string(), "-n".to_owned(), iterations.to_string()]
 }
 
-/// Returns perftest's command line. It has `-F`, since the machine's clock frequency is not reliable.
+/// Returns perftest's command line. The option `-F` is necessary, since the machine's clock frequency is not
+/// reliable.
 fn tool(test: Test) -> Vec<String> {
     [perftest(test), "-R", "-F"].map(str::to_owned).into_iter().chain(shape(test)).collect()
 }

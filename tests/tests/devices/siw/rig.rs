@@ -1,5 +1,5 @@
-//! The machine and its wire. One machine runs at a time, and another one is booted when a test needs another
-//! kind of machine.
+//! The machine and its wire. One machine runs at a time, and another machine is booted when a test needs
+//! another kind of machine.
 //!
 //! `v1` is our device. A raw socket uses it, and the kernel has no address on it. The other device of its
 //! veth pair and the machine's tap are on a bridge.
@@ -135,7 +135,7 @@ impl Shared {
         Err(lab_error!("{error}\n---- siw's machine does not answer any more"))
     }
 
-    /// Stops the machine. The next test boots a new one.
+    /// Stops the machine. The next test boots a new machine.
     pub(crate) fn end(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

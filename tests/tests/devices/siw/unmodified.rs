@@ -75,9 +75,9 @@ fn ours(rig: &Rig, words: Vec<&'static str>) -> Result<Run> {
     Ok(rig.namespace.run(programs::uwarp()?).args(["run", "--net", &net, "--"]).args(words))
 }
 
-/// Runs a program whose server is in the machine. Runs it again if the server refuses the client: perftest's
-/// server closes its listener after the control connection and creates another listener. With any device, the
-/// server refuses a client that connects between the two.
+/// Runs a program whose server is in the machine. Runs it again if the server refuses the client. perftest's
+/// server closes its listener after the control connection and then creates another listener. With any
+/// device, the server refuses a client that connects when there is no listener.
 fn siw_serves_in_time(rig: &Rig, program: Program) -> Result<()> {
     let mut result = siw_serves(rig, program);
     for _ in 1..REFUSALS {

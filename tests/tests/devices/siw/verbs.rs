@@ -88,8 +88,8 @@ fn play(
     Ok(said.lines().filter(|line| line.starts_with("ok ")).map(str::to_owned).collect())
 }
 
-/// Checks that the kernel log of siw's machine has the codes of the Terminates that we sent. Layer and type
-/// are exchanged there, since siw parses them in this order.
+/// Checks that the kernel log of siw's machine has the codes of the Terminates that we sent. In the log, the
+/// layer and the type are swapped, since siw parses these two fields in the other order.
 fn terminates(rig: &Rig, role: Role) -> Result<()> {
     let logged = |rig: &Rig| -> Result<Vec<String>> {
         let log = rig.siw.kernel_log()?;

@@ -1,5 +1,5 @@
-//! Segments that our bridge joins and splits between two hosts by the simulator's middlebox. In some tests
-//! the peer is Linux's TCP, in the other tests both hosts run iWARP.
+//! The simulator's middlebox joins and splits segments in our bridge between two hosts. In some tests the
+//! peer is Linux's TCP; in the other tests both hosts run iWARP.
 
 use tests::device::af_packet;
 use tests::iwperf::{self, Net, Test};

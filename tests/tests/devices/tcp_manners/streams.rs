@@ -89,7 +89,7 @@ const fn away(name: &'static str) -> Case {
     Case::new(name, Sender::Ours, true)
 }
 
-/// An unanswered probe would end these streams, since Linux gives up after the first one.
+/// An unanswered probe would end these streams, since Linux gives up after the first unanswered probe.
 const KEEPALIVES: &[Case] = &[
     away("keepalives_of_a_linux_that_receives_are_answered")
         .ours(&["--pause", "2500"])

@@ -59,7 +59,7 @@ struct Run {
     ahead: bool,
     /// Number of the stack's next frames that will be lost.
     losses: usize,
-    /// Delivered frames, to be repeated, whole or in fragments.
+    /// Delivered frames, which may be delivered again, whole or in fragments.
     frames: Vec<Vec<u8>>,
     /// The identification of the next fragmented packet.
     fragmented: u16,
@@ -300,7 +300,7 @@ impl Run {
         match input.below(18) {
             0..=3 => self.segment(input),
             4 | 5 => {
-                // Regular traffic for a while.
+                // The peer sends some regular segments.
                 let (count, bytes) = (1 + input.below(6), input.pick(&[1460, 100, 536, 1]));
                 for _ in 0..count {
                     let from = self.peer.written;
@@ -430,8 +430,8 @@ impl Run {
         }
     }
 
-    /// Stops the rules on the wire: the peer has acknowledged bytes that it does not have, and the stack may
-    /// retransmit these bytes or not.
+    /// Stops the rules on the wire: the peer has acknowledged bytes that it does not have, and the stack need
+    /// not retransmit these bytes.
     fn stop_rules_on_wire(&mut self) {
         self.watch = None;
     }
@@ -489,7 +489,8 @@ impl Run {
         let back = input.below(self.frames.len().max(1));
         let Some(mut frame) = self.frames.iter().rev().nth(back).cloned() else { return };
         if !packet::is_whole_tcp(&frame) {
-            // The frame was damaged before; its fragments would differ.
+            // The frame is damaged, so its fragments could not be reassembled to the same frame. The frame is
+            // repeated whole.
             return self.arrive(&frame, &[], false);
         }
         if let Some(tcp) = parse(&frame).filter(|tcp| tcp.has(flag::ACK)) {
@@ -565,7 +566,8 @@ impl Run {
 
     /// Behaves as an honest peer until both streams are complete and closed.
     fn settle(&mut self) {
-        // Bytes that have long been unacknowledged may time out before their acknowledgement arrives.
+        // If bytes have long been unacknowledged, the user timeout may pass before their acknowledgement
+        // arrives.
         let waits = self.user.closing || self.user.sent > self.peer.received_to();
         self.user.slow = false;
         self.user.release(&mut self.host.stack, usize::MAX);

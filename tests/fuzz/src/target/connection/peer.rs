@@ -91,8 +91,9 @@ impl Peer {
         }
     }
 
-    /// Returns the offset that the peer has to acknowledge: after the bytes that arrived, and after the bytes
-    /// that the peer once claimed to have.
+    /// Returns the offset up to which the peer has to acknowledge. This offset is the end of the bytes that
+    /// arrived, or the end of the bytes that the peer once claimed to have, whichever is higher. A received
+    /// FIN adds one.
     pub(super) fn received_to(&self) -> u64 {
         let frontier = self.received.frontier().max(self.acked_to);
         frontier + u64::from(self.heard_fin == Some(frontier))

@@ -10,7 +10,7 @@ pub(super) fn byte(side: u8, offset: u64) -> u8 {
     (offset.wrapping_add(u64::from(side)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Returns `count` bytes of this stream from `offset` on.
+/// Returns `count` bytes, from `offset` on, of the stream that `side` sends.
 pub(super) fn bytes(side: u8, offset: u64, count: usize) -> Vec<u8> {
     (offset..).take(count).map(|at| byte(side, at)).collect()
 }

@@ -23,7 +23,8 @@ const ACTIONS: usize = 40;
 /// Time, in microseconds, after which all timeouts of startup and close have passed.
 const REST_US: i64 = 200_000_000;
 
-/// A Write of no bytes. A responder may send only after such a first FPDU.
+/// An RDMA Write of no bytes. A responder may send only after the peer's first FPDU, and this Write is such
+/// an FPDU.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// The progress of an identifier.
@@ -239,7 +240,8 @@ impl Run {
             let (place, read) = (end.read..end.read + count, &out[..count]);
             let sent = self.said.iter().any(|said| match end.started {
                 false => said.get(place.clone()) == Some(read),
-                // The engine has removed startup frames of any length from the stream.
+                // The engine removes startup frames of any length from the stream, so these bytes may be at
+                // any offset.
                 true => count == 0 || said.windows(count).any(|run| run == read),
             });
             assert!(sent, "another stream than was sent: {read:02x?} at {}", end.read);

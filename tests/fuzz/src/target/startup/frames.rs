@@ -9,12 +9,13 @@ use crate::input::Input;
 pub(super) fn bytes(input: &mut Input<'_>, request: bool) -> Vec<u8> {
     let request = request ^ input.one_in(24);
     let mut bytes = if request { b"MPA ID Req Frame".to_vec() } else { b"MPA ID Rep Frame".to_vec() };
-    // Mostly a valid frame. A frame of revision 2 has depths; a frame of revision 1 has none.
+    // In most cases the frame is valid. A frame of revision 2 has depths; a frame of revision 1 has none.
     let (flags, two) = (input.u8(), !input.one_in(3));
     let flags = if two { flags & 0xe0 | 0x10 } else { flags & 0xe0 };
     let mut private = if two { vec![input.u8(), input.u8(), input.u8(), input.u8()] } else { Vec::new() };
     if two && input.one_in(2) {
-        // Depths within limits, whatever the control bits are.
+        // Clears the upper bits of both depths, so that the depths are within the limits whatever the control
+        // bits are.
         (private[0], private[2]) = (private[0] & 0xc0, private[2] & 0xc0);
     }
     private.extend(input.bytes(24));

@@ -123,7 +123,7 @@ impl Memory {
         }
     }
 
-    /// Returns local memory for a request, at most 128 bytes.
+    /// Returns at most 128 bytes of local memory for a request.
     pub(super) fn local(&self, inbox: bool, at: usize, bytes: usize) -> Sge {
         if inbox {
             let at = at % INBOX.1;

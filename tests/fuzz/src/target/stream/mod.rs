@@ -1,11 +1,12 @@
 //! A live RDMA stream. The peer sends FPDUs with valid CRC, markers and length. Their DDP and RDMAP fields
 //! are close to the state of the connection and its memory. The segments may arrive out of order. The user
-//! has posted receives, outstanding Reads and atomics, and bound windows. The engine is the responder, or the
+//! has receives, outstanding Reads and atomics, and bound windows. The engine is the responder, or the
 //! initiator with any RTR.
 //!
 //! Rules: only lent memory changes; the engine sends valid FPDUs, byte by byte, and nothing after its
 //! Terminate; an error that the engine detects causes a Terminate with codes from the RFCs' tables, and the
-//! user gets the same codes; every request completes once; at the end the engine holds nothing.
+//! user gets the same codes; every request that is not silent (`ledger.rs`) completes exactly once; at the
+//! end the engine holds nothing.
 
 mod memory;
 mod peer;
@@ -36,7 +37,8 @@ const ACTIONS: usize = 64;
 /// Time, in microseconds, after which all timeouts of a close have passed.
 const REST_US: i64 = 120_000_000;
 
-/// A Write of no bytes. A responder may send only after such a first FPDU.
+/// An RDMA Write of no bytes. A responder may send only after the peer's first FPDU, and this Write is such
+/// an FPDU.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// The private data of the peer's Reply: it requests a Write, a Read or a Send as RTR, with depths of 4 (RFC

@@ -1,5 +1,5 @@
-//! The peer of the stream. It frames its messages with valid CRC, markers and ULPDU length, and derives the
-//! fields of DDP and RDMAP from the current state of the stream.
+//! The peer of the stream. The peer frames its messages with valid CRC, markers and ULPDU length, and derives
+//! the fields of DDP and RDMAP from the current state of the stream.
 
 use iwarp::memory::Stag;
 use iwarp::mpa::Framer;

@@ -2,9 +2,9 @@
 //! engines on a wire in memory. Two queue pairs are connected at the beginning; the input decides everything
 //! else.
 //!
-//! Rules: no call panics; every limit is kept; every request completes or is flushed exactly once; after the
-//! users have dropped everything, no object is held. The model of two engines (`iwarp/tests/it/model`) checks
-//! the contents of memory.
+//! Rules: no call panics; every limit is kept; every request that is not silent (`ledger.rs`) completes or is
+//! flushed exactly once; after the users have dropped everything, no object is held. This target does not
+//! check the contents of memory: the random runs of `iwarp/tests/it/model` do.
 
 mod side;
 mod work;
@@ -85,8 +85,8 @@ impl Run {
         self.sides.iter_mut().for_each(Side::look);
     }
 
-    /// Polls both sides, and advances the time to `limit_us` at most. Returns whether both sides are idle
-    /// without a deadline.
+    /// Polls both sides, and advances the time, but not beyond `limit_us`. Returns whether both sides are
+    /// idle without a deadline.
     fn turn_before(&mut self, limit_us: i64) -> bool {
         self.polls += 1;
         let now = Instant::from_micros(self.now_us);
@@ -106,8 +106,8 @@ impl Run {
         }
     }
 
-    /// Polls until `us` microseconds have passed, or both sides are idle without a deadline, but at most
-    /// `most` times.
+    /// Polls at most `most` times, until `us` microseconds have passed or both sides are idle without a
+    /// deadline.
     fn pass(&mut self, us: i64, most: usize) {
         let (end_us, end_turns) = (self.now_us + us, self.polls + most);
         while self.now_us < end_us && self.polls < end_turns && !self.turn_before(end_us) {}

@@ -7,7 +7,7 @@ use iwarp::verbs::{BindWindow, FastRegister, RecvRequest, RemoteAddr, SendFlags,
 use super::side::Side;
 use crate::input::Input;
 
-/// Returns any access rights, in most cases all.
+/// Returns access rights that the input chooses, in most cases all rights.
 pub(super) fn access(input: &mut Input<'_>) -> Access {
     match input.u8() {
         0..=159 => Access::all(),
@@ -15,7 +15,7 @@ pub(super) fn access(input: &mut Input<'_>) -> Access {
     }
 }
 
-/// Returns local memory: of a region, a fast region or a window (which is an error), or not registered.
+/// Returns local memory: in a region, in a fast region, in a window (which is an error), or not registered.
 fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
     let bytes = input.size() % 3000;
     let at = input.delta();
@@ -35,7 +35,7 @@ fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
     }
 }
 
-/// Returns memory of the peer: of a region, a window or a fast region, or not registered.
+/// Returns memory of the peer: in a region, in a window, in a fast region, or not registered.
 fn remote(input: &mut Input<'_>, peer: &Side) -> RemoteAddr {
     let at = input.delta() as u64;
     match input.below(8) {

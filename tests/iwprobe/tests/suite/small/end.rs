@@ -23,7 +23,7 @@ const SINK: u32 = 0x7000_0000;
 
 static SERIAL: AtomicU32 = AtomicU32::new(0x101);
 
-/// Whether the endpoint connects again.
+/// How a connection ended: for a time, after which the endpoint connects again, or for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disconnect {
     Temporary,
@@ -229,7 +229,7 @@ impl<'a> End<'a> {
         segments.iter().try_for_each(|segment| self.send(segment))
     }
 
-    /// Cuts a message into pieces. Returns each piece with its offset, and whether it is the last one.
+    /// Cuts a message into pieces. Returns each piece with its offset, and whether it is the last piece.
     fn pieces<'o>(&self, bytes: &'o [u8]) -> Vec<(usize, &'o [u8], bool)> {
         let pieces: Vec<&[u8]> = if bytes.is_empty() { vec![&[]] } else { bytes.chunks(ROOM).collect() };
         let count = pieces.len();
@@ -541,7 +541,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// Returns a sum in which no carry passes a bit that is set in `mask`.
+/// Returns `a + b`, where no carry passes a bit that is set in `mask`.
 fn fetch_add(a: u64, b: u64, mask: u64) -> u64 {
     let (mut sum, mut carry) = (0, 0);
     for bit in 0..64 {

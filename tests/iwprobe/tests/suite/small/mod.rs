@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `flaw` | the flaws |
-//! | `startup` | MPA's frames, either end |
+//! | `startup` | MPA startup frames, in both roles |
 //! | `end` | a connection in full operation: received and sent segments |
 //! | `judge` | the checks of received segments |
 //! | `target` | memory, receives and operations, and the report on them |
@@ -58,7 +58,7 @@ pub(crate) fn start_target(flaw: Flaw) -> SocketAddr {
     address
 }
 
-/// Starts an endpoint that connects repeatedly, until the probe says goodbye or no probe listens.
+/// Starts an endpoint that connects repeatedly, until the probe dismisses it or no probe listens.
 pub(crate) fn call(flaw: Flaw, has_target: bool, remote: SocketAddr) {
     std::thread::spawn(move || {
         let mut last = Report::refused();
@@ -78,7 +78,8 @@ fn more(mut stream: &TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Sends FIN, then drops all bytes that still arrive. If bytes were unread, Linux would send RST.
+/// Sends FIN, then reads and drops all bytes that still arrive. If bytes were unread at the close, Linux
+/// would send RST.
 fn hang_up(stream: &TcpStream) -> Option<()> {
     stream.shutdown(Shutdown::Write).ok()?;
     while more(stream).is_some() {}

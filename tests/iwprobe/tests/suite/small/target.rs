@@ -22,7 +22,7 @@ pub(super) struct Region {
     pub(super) to: u64,
     pub(super) bytes: Vec<u8>,
     pub(super) rights: String,
-    /// The letter that a scene gives for the region's scope; `-` if it gives none.
+    /// The letter that a scene gives for the region's scope; `-` if the scene gives no scope.
     pub(super) scope: char,
     pub(super) valid: bool,
 }
