@@ -1,4 +1,4 @@
-//! Parts of the data path, for the crate `benches` to measure one by one. This module exists only with the
+//! Parts of the data path that the crate `benches` measures one by one. This module exists only with the
 //! feature `bench`, and may change in any release. Each function is a thin wrapper around private code that
 //! the stack calls.
 

@@ -26,8 +26,8 @@ use crate::secrets::KeyedState;
 
 /// Number of queries for an address (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
 const QUERIES: u8 = 3;
-/// Time between queries (`RETRANS_TIMER`), and the time for which an address without an answer counts as
-/// unreachable.
+/// Time between two queries (`RETRANS_TIMER`). An address without an answer also counts as unreachable for
+/// this time.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
@@ -112,7 +112,7 @@ pub(crate) struct Neighbors {
     limit: usize,
     always_known: KnownNeighbors,
     index: HashMap<IpAddress, usize, KeyedState>,
-    /// The entry that was resolved last. Usually the next call resolves the same entry.
+    /// The index of the entry that was resolved last. Usually the next call resolves the same entry.
     latest: usize,
     entries: Slab<NeighborEntry>,
     /// The slot at which the next search for an entry to evict starts.
@@ -206,7 +206,7 @@ impl Neighbors {
         }
     }
 
-    /// Called after the link was down. Known neighbours will be confirmed at their next use, and unresolved
+    /// Called after the link was down: known neighbours will be confirmed at their next use, and unresolved
     /// neighbours will be queried again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
@@ -301,8 +301,8 @@ impl Neighbors {
         !was_known
     }
 
-    /// Repeats queries and forgets failures that are due. Returns whether waiting connections should try
-    /// again.
+    /// Sends the queries again that are due, and forgets the failures that are due. Returns whether waiting
+    /// connections should try again.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         if self.next_due.is_none_or(|due| now < due) {
             return false;
@@ -325,7 +325,7 @@ impl Neighbors {
         changed
     }
 
-    /// The next time at which [`poll`](Self::poll) has something to do.
+    /// The next time at which [`poll`](Self::poll) sends a query or forgets a failure.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_due
     }
@@ -382,7 +382,9 @@ impl Neighbors {
 }
 
 impl NeighborEntry {
-    /// Performs the actions that are due. Returns `false` if the entry has to be removed.
+    /// Called when the entry is due: queues the next query, or changes the state after the last unanswered
+    /// query. Sets `changed` if waiting connections should try again. Returns `false` if the entry has to be
+    /// removed.
     fn advance(&mut self, now: Instant, queue: &mut VecDeque<Query>, changed: &mut bool) -> bool {
         let due = now + QUERY_INTERVAL;
         self.due = Some(due);

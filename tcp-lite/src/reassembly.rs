@@ -70,8 +70,8 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Adds one fragment. `packet` is the IP packet that carries the fragment. If no fragment is missing any
-    /// more, returns the reassembled packet, without the options and extensions before the fragment.
+    /// Adds one fragment. `packet` is the IP packet that carries the fragment. If this was the last missing
+    /// fragment, returns the reassembled packet, without the options and extensions before the fragment.
     pub(crate) fn add(
         &mut self,
         now: Instant,

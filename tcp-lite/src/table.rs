@@ -1,4 +1,4 @@
-//! Demultiplexer: a hash table from 4-tuples to connection slots. The hash has a secret key, so that
+//! Demultiplexer: a hash table that maps 4-tuples to connection slots. The hash has a secret key, so that
 //! attackers cannot choose tuples that collide.
 //!
 //! The table stores only hashes and slots. The caller compares the tuple with the tuple in the connection's

@@ -1,5 +1,5 @@
-//! The invariants of a stack: the invariants of its parts hold, and the usage of each part is the sum of the
-//! usage of all connections.
+//! The invariants of a stack: the invariants of its parts hold, and each part has as many entries in use as
+//! all connections together use.
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};

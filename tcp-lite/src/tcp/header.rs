@@ -12,7 +12,7 @@ use crate::facade::TcpSeqNumber;
 pub(crate) const MIN_HEADER_BYTES: usize = 20;
 /// Number of bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;
-/// Maximum number of SACK blocks that fit into a header.
+/// Maximum number of SACK blocks that a header can have.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
 /// The bytes are not a TCP header, because there are too few bytes, or because the data offset points outside
@@ -166,8 +166,8 @@ impl TcpHeader {
 }
 
 impl Options {
-    /// Parses the known options in `bytes`. Skips other options. If the list of options is malformed, parsing
-    /// ends at the error.
+    /// Parses the known options in `bytes`, and skips other options. If the list of options is malformed,
+    /// parsing stops there.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let [kind, rest @ ..] = bytes {
@@ -265,7 +265,8 @@ impl Options {
     }
 }
 
-/// Number of option bytes of `blocks` SACK blocks, including two NOPs in front (RFC 2018 section 3).
+/// Number of bytes of the SACK option with `blocks` blocks, including the two NOPs before it (RFC 2018
+/// section 3).
 pub(crate) const fn sack_bytes(blocks: usize) -> usize {
     4 + 8 * blocks
 }

@@ -1,7 +1,7 @@
 //! Header prediction: the fast path for a segment that is next in order and has only usual header fields. The
-//! general path, [`Tcb::on_segment`], has the same result for such a segment, and explains the rules. The
-//! fast path leaves out the steps that cannot apply to such a segment (`tests/stack/prediction.rs` compares
-//! both paths).
+//! general path, [`Tcb::on_segment`], has the same result for such a segment, and its comments explain the
+//! rules. The fast path leaves out the steps that have no effect for such a segment
+//! (`tests/stack/prediction.rs` compares both paths).
 
 use dp::Mbuf;
 

@@ -13,14 +13,13 @@ use crate::{CloseReason, Instant, Keepalive, TcpConfig};
 pub(super) enum ConnTimer {
     /// The next keepalive probe.
     Keepalive,
-    /// The end of TIME-WAIT, or the end of the attempts to send a RST.
+    /// The end of TIME-WAIT, or the end of the attempts to send an RST.
     End,
 }
 
 impl Tcb {
-    /// Sets the timer of the sending half for the data that is outstanding or queued now. To be called after
-    /// each call that takes a [`Ctx`], or once after several such calls. The stack calls this function in one
-    /// place.
+    /// Sets the timer of the sending half for the data that is outstanding or queued now. The caller has to
+    /// call this function after each call that takes a [`Ctx`], or once after several such calls.
     #[inline]
     pub(crate) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
         // A closed connection has no timer except the connection's own timer.
@@ -30,7 +29,7 @@ impl Tcb {
     }
 
     /// Whether the connection has a timer of only microseconds, or would get such a timer from
-    /// [`arm`](Self::arm). Pacing and the wait for overtaken segments use such timers.
+    /// [`arm`](Self::arm). Pacing and the wait for segments that may only be reordered use such timers.
     #[inline]
     pub(crate) fn has_short_timer(&self) -> bool {
         self.send.has_short_timer()

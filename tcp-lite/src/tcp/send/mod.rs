@@ -154,7 +154,8 @@ impl SendHalf {
         self.pending |= Pending::SYN;
     }
 
-    /// Called if the SYN-ACK was already sent, by a control block that was dropped (with a SYN cookie).
+    /// Called if the SYN-ACK was already sent by an answer with a SYN cookie, before this control block
+    /// existed.
     pub(super) fn on_syn_sent_before(&mut self) {
         self.pending.remove(Pending::SYN);
         self.queue.positions_mut().on_syn_sent();
@@ -259,8 +260,8 @@ impl SendHalf {
         self.rate.set_emss(emss);
         self.queue.sent().mark_oversized(ctx.segments, emss);
         if self.queue.scoreboard().has_lost() {
-            // The lost segments are retransmitted in a size that fits. The acknowledgement of these segments
-            // reveals as much as the probe would.
+            // The lost segments are retransmitted in a size that fits. Their acknowledgement reveals as much
+            // as the tail loss probe would reveal.
             self.loss.cancel_probe();
         }
     }

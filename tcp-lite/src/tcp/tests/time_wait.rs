@@ -90,7 +90,7 @@ fn a_syn_reopens_by_its_timestamp_and_else_by_its_sequence_number() {
                 (Some(0), -100_000, false),
                 (Some(-1), 100_000, false),
                 (Some(-1), -100_000, false),
-                // The clock has wrapped.
+                // The clock of the timestamps has wrapped.
                 (Some(i32::MAX), -1, true),
                 (Some(i32::MIN), 1, false),
             ][..],

@@ -9,7 +9,7 @@ use crate::Instant;
 use crate::tcp::congestion::Timeout;
 use crate::tcp::ctx::Ctx;
 
-/// What the caller still has to do after a timer.
+/// What the caller has to do after the timer has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp::send) enum TimerAction {
     Nothing,
@@ -54,8 +54,8 @@ impl LossRecovery {
         }
         match timer {
             SendTimer::Rto | SendTimer::Stuck if self.is_stuck(ctx.segments, state.queue, syn_due) => {
-                // The segment was not sent, so no acknowledgement is missing. The network and the path MTU
-                // are not the cause, so the RTO stays the same.
+                // The retransmission could not be sent, so no acknowledgement is missing. The network and the
+                // path MTU are not the cause, so the RTO stays the same.
                 let stuck = (ctx.now + STUCK_INTERVAL, SendTimer::Stuck);
                 self.timers.start(ctx.now, stuck, ctx.config.user_timeout);
                 TimerAction::Nothing
@@ -88,7 +88,8 @@ impl LossRecovery {
         }
     }
 
-    /// Called when the reordering timer expired: marks segments that were overtaken for long enough as lost.
+    /// Called when the reordering timer expired: marks the segments lost for which the reordering window has
+    /// passed.
     fn on_reorder_timer(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) {
         if self.detect_loss(ctx, state) && self.phase == Phase::Fast {
             self.update_prr(state, 0, false);

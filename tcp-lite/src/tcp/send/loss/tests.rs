@@ -78,7 +78,7 @@ fn segments_sent_in_a_recovery_count_for_its_limit_and_its_undo() {
         loss.undo.start(1, 501, false, None);
         loss.on_sent_again(at(7), 100);
         loss.prr.on_ack(500, 600, 500, 100, false);
-        // Half of the delivered bytes, less the bytes that were sent already.
+        // PRR allows half of the delivered bytes, less the bytes that were sent already.
         assert_eq!(loss.prr.cwnd(), 600 + 250 - if counts { 100 } else { 0 }, "{phase:?}");
         assert_eq!(loss.undo.on_dsack((1, 101)), counts, "{phase:?}");
     }
