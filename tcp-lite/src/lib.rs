@@ -19,7 +19,7 @@
 //! | 5 | `tcp` | connections |
 //! | 6 | `frame`, `reassembly`, `syn_cookie` | modules that know TCP headers |
 //! | 7 | `stack` | one host on one port |
-//! | 8 | `bench` | private parts for `benches` to time |
+//! | 8 | `bench` | private parts that `benches` measures |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

@@ -2,20 +2,20 @@
 //!
 //! | file in `stack/` | what |
 //! |---|---|
-//! | here | the calls of users |
-//! | `receive.rs` | from a frame to a connection: any frame |
-//! | `prediction.rs` | the same for the usual frame, in place |
-//! | `sender.rs` | queueing segments on a connection |
-//! | `transmit.rs` | from connections to frames: which connection is next, any segment |
-//! | `usual.rs`, `headers.rs` | the same for the usual segment, and the headers that it copies |
+//! | this file | the calls of users |
+//! | `receive.rs` | handles any received frame, and finds its connection |
+//! | `prediction.rs` | the entry point of received frames, and the fast path for usual frames |
+//! | `sender.rs` | queues segments on a connection |
+//! | `transmit.rs` | chooses the connection to serve next, and builds the frame of any segment |
+//! | `usual.rs`, `headers.rs` | builds the frames of usual segments, and the headers that these frames share |
 //! | `connections.rs` | the slots of connections, and their places in the ready queue |
 //! | `arming.rs` | when timers are set |
-//! | `parts.rs` | what a control block uses of the stack: `split`, `ctx` |
-//! | `ahead.rs`, `gro.rs` | prefetching for a burst, and joining its segments |
+//! | `parts.rs` | the parts of the stack that a control block uses: `split`, `ctx` |
+//! | `ahead.rs`, `gro.rs` | prefetches for a burst, and merges its segments |
 //! | `opening.rs`, `errors.rs` | active opens, and their errors |
-//! | `acknowledgements.rs` | for users that wait for acknowledgements |
+//! | `acknowledgements.rs` | calls of users that wait for acknowledgements, or decide when ours are sent |
 //! | `slow.rs` | ARP, neighbour discovery, ICMP, fragments |
-//! | `steering.rs` | one of several stacks of its host |
+//! | `steering.rs` | calls of a stack that is one of several stacks of a host |
 //! | `departure.rs`, `link.rs` | neighbours that are gone, the link of the port |
 //! | `usage.rs`, `trace.rs`, `invariants.rs` | resources in use, events of `tracing`, invariants |
 

@@ -23,7 +23,7 @@
 //! | 1 | `congestion`, `slabs` | congestion control; records shared by all connections |
 //! | 2 | `ctx` | what a call borrows from the stack |
 //! | 3 | `send`, `receive` | the two halves |
-//! | 4 | `connection` | the state machine that connects them |
+//! | 4 | `connection` | the state machine that connects the two halves |
 //!
 //! EMSS is RFC 5044's name of Eff.snd.MSS (RFC 9293 section 3.7.1): the maximum number of payload bytes in a
 //! segment. An FPDU is MPA's frame, which should not be split between segments.

@@ -4,7 +4,7 @@
 //!
 //! | what | where | document |
 //! |---|---|---|
-//! | payload arrives, in order or not | `payload.rs` | RFC 9293 sections 3.4, 3.10.7.4 |
+//! | payload, in order or ahead of a hole | `payload.rs` | RFC 9293 sections 3.4, 3.10.7.4 |
 //! | giving up bytes ahead of a hole when there are too many | `held.rs`, `slabs/out_of_order.rs` | RFC 2018 section 8 |
 //! | the window | `window.rs` | RFC 9293 section 3.8.6, RFC 7323 section 2 |
 //! | SACK and D-SACK blocks | `sack.rs` | RFC 2018, RFC 2883 |

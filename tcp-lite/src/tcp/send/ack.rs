@@ -6,12 +6,12 @@
 //!
 //! | type | contents | made by | used by |
 //! |---|---|---|---|
-//! | [`AckInfo`] | the fields of its segment | `connection/input.rs` | [`SendHalf::on_ack`] |
+//! | [`AckInfo`] | the fields of the acknowledging segment | `connection/input.rs` | [`SendHalf::on_ack`] |
 //! | [`Handshake`] | the fields of the segment that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
-//! | [`PriorSendState`] | the state before it | `on_ack` | `on_ack` |
-//! | [`AckSample`] | its news about the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
-//! | [`AckKind`] | whether it is a duplicate | `on_ack` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) |
-//! | [`Acked`] | how the window may grow by it | `on_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
+//! | [`PriorSendState`] | the state before the acknowledgement | `on_ack` | `on_ack` |
+//! | [`AckSample`] | what the acknowledgement reveals about the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
+//! | [`AckKind`] | whether the acknowledgement is a duplicate | `on_ack` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) |
+//! | [`Acked`] | what decides how the window may grow | `on_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
 use super::loss::AckKind;

@@ -25,10 +25,10 @@
 //! connection. The cost is that the first oversized segment of each new connection is lost before the
 //! connection knows the path MTU.
 //!
-//! | RFC 8899 | here |
+//! | RFC 8899 | this module |
 //! |---|---|
-//! | DISABLED, SEARCH_COMPLETE | no record; [`PathMtu::due`] is the PMTU_RAISE_TIMER, if there is more to find |
-//! | BASE, ERROR | EMSS is that of BASE_PLPMTU, or the least; retransmissions are its probes |
+//! | DISABLED, SEARCH_COMPLETE | no record; [`PathMtu::due`] is the PMTU_RAISE_TIMER, if a larger size is possible |
+//! | BASE, ERROR | the EMSS belongs to BASE_PLPMTU, or to the minimum; retransmissions serve as probes |
 //! | SEARCHING | a [`Search`] in the stack's slab; [`PathMtu::due`] is the PROBE_TIMER |
 
 use std::num::NonZeroU64;

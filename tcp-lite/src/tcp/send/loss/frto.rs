@@ -70,7 +70,7 @@ impl Frto {
         }
     }
 
-    /// Called after an acknowledgement. Returns whether the timeout turns out to be spurious.
+    /// Called after an acknowledgement. Returns whether the timeout was spurious.
     pub(super) fn on_ack(&mut self, sample: &AckSample, state: &AckState) -> bool {
         if sample.acked == 0 && !state.dup_ack {
             return false;
