@@ -140,8 +140,8 @@ pub struct TcpConfig {
     /// as many bytes as this limit. Beyond either limit, the user has to give up the bytes that are furthest
     /// from the frontier. Default: 4 MiB.
     pub out_of_order_bytes: u32,
-    /// Maximum number of bytes that a connection holds for transmission (unsent and unacknowledged).
-    /// Default: 4 MiB.
+    /// Maximum number of bytes that a connection holds for transmission (unsent, or sent and not
+    /// acknowledged). Default: 4 MiB.
     pub send_buffer_bytes: u32,
     /// How the congestion window grows, and how it reacts to loss and marks.
     /// Default: [`CongestionAlgorithm::Cubic`].
@@ -210,7 +210,7 @@ pub struct TcpConfig {
 /// How the congestion window grows, and how it reacts to loss and marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionAlgorithm {
-    /// The window grows by one segment for each round trip (RFC 5681, RFC 6582).
+    /// In congestion avoidance, the window grows by one segment for each round trip (RFC 5681, RFC 6582).
     NewReno,
     /// The window grows with time rather than with round trips (RFC 9438). Slow start ends when the
     /// round-trip time grows (RFC 9406).

@@ -37,7 +37,7 @@ pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
 /// MTU plateaus, for routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest MTU
-/// that an error can set. The value 0 ends the search for a plateau. If the search gets to 0, the result is
+/// that an error can set. The value 0 ends the search for a plateau. If the search reaches 0, the result is
 /// raised to the minimum of the IP version.
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
@@ -86,7 +86,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         (3, 2 | 3 | 9 | 10 | 13) => IcmpErrorKind::Hard,
         // Other codes of "destination unreachable"; "time exceeded"; "parameter problem".
         (3 | 11 | 12, _) => IcmpErrorKind::Soft,
-        // Source quench (4) is obsolete (RFC 6633). All other types are not errors.
+        // Source quench (4) is obsolete (RFC 6633). All other types do not concern TCP connections.
         _ => return None,
     };
     let address =

@@ -8,10 +8,11 @@
 //! has the packet formats.
 //!
 //! A full table evicts a known neighbour to make room for an unknown neighbour. The table never evicts a
-//! neighbour that is being queried, because a connection waits for the answer, and the query ends within
-//! seconds.
+//! neighbour whose Ethernet address is unknown, because a connection may wait for the answer, and the queries
+//! end within seconds.
 //!
-//! smoltcp has a separate neighbour table, which it uses for its answers. Both tables see the same packets.
+//! smoltcp has a separate neighbour table, which it uses for its answers. That table learns from the packets
+//! that the stack passes to smoltcp.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -169,8 +170,8 @@ impl Neighbors {
         let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {
             let due = now + QUERY_INTERVAL;
             let state = NeighborState::Incomplete { queries: 1 };
-            // If all entries are being queried, this query starts after another query has ended. `poll` or
-            // `heard` reports that end.
+            // If the table is full and has no known neighbour to evict, this query starts when another query
+            // has ended. `poll` or `heard` reports that end.
             if self.insert(NeighborEntry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
                 enqueue(&mut self.queries, Query { target: ip, to: None });
             }
@@ -350,7 +351,8 @@ impl Neighbors {
         self.next_due = Some(self.next_due.map_or(due, |d| d.min(due)));
     }
 
-    /// Puts an entry into the table. Returns `false` if the table is full of entries that are being queried.
+    /// Puts an entry into the table. Returns `false` if the table is full and has no known neighbour to
+    /// evict.
     fn insert(&mut self, entry: NeighborEntry) -> bool {
         if self.entries.len() >= self.limit && !self.evict() {
             return false;

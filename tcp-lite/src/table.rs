@@ -11,7 +11,7 @@ use crate::four_tuple::FourTuple;
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
-/// The hash table, which grows when connections are created, never when segments arrive.
+/// The hash table, which grows when a connection is created, and not when other segments arrive.
 ///
 /// The table uses open addressing with linear probing: a search goes from the home position of the hash up to
 /// the next free entry.

@@ -11,7 +11,8 @@ use crate::facade::{Duration, Instant};
 use crate::tcp::State;
 
 /// The maximum delay of a timer. This delay is short compared with the times of retransmissions and delayed
-/// acknowledgements. Timers of a few microseconds are [set at once](crate::tcp::Tcb::has_short_timer).
+/// acknowledgements. [Short timers](crate::tcp::Tcb::has_short_timer), of a few microseconds, are not
+/// delayed: they are set at the end of the turn.
 const TIMER_SLACK: Duration = Duration::from_micros(100);
 
 /// Maximum number of marked connections whose timers wait. If more connections are marked, all their timers

@@ -234,8 +234,8 @@ impl Connections {
             self.waiting.reserve_exact(most - self.waiting.len());
             self.unarmed.reserve(most);
             self.free.reserve_exact(most - self.free.len());
-            // The queue has twice as many entries as there are slots, because it contains stale entries: see
-            // `enter_time_wait`.
+            // The queue has room for twice as many entries as there are slots, because it may contain stale
+            // entries (see `enter_time_wait`).
             self.time_waits.reserve_exact(2 * most - self.time_waits.len());
         }
         self.wheel.grow(count);

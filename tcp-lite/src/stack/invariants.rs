@@ -1,5 +1,5 @@
-//! The invariants of a stack: the invariants of its parts hold, and each part has as many entries in use as
-//! all connections together use.
+//! The invariants of a stack: the invariants of its parts hold, and the slabs and counters agree with the sum
+//! of what all connections hold.
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};

@@ -1,9 +1,9 @@
 //! Builds the frames of connections: the implementation of [`Stack::transmit`].
 //!
 //! Frames are sent in this order: frames of the slow path, our own ARP and NDP messages, answers to segments
-//! of no connection, then segments of the connections. The connections are served round robin, and each of
-//! them sends a few segments. If the pool is empty, nothing is lost, because the next call tries to send the
-//! same frames again.
+//! of no connection, segments of the connections, and ARP and NDP queries that these segments need. The
+//! connections are served round robin, and each of them sends a few segments. If the pool is empty, nothing
+//! is lost, because the next call tries to send the same frames again.
 
 use dp::{Burst, Offloads};
 

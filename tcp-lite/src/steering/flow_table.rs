@@ -1,8 +1,8 @@
 //! A table of the connections of a host, each with the number of its stack. All stacks read and write the
 //! table without locks.
 //!
-//! A stack writes to the table when a connection begins and when it ends. A stack reads the table only for a
-//! segment that belongs to none of its own connections.
+//! A stack writes to the table when a connection begins and when it ends. Apart from that, a stack reads the
+//! table only for a segment (or an ICMP error about a segment) that belongs to none of its own connections.
 //!
 //! An entry has a keyed hash of the 4-tuple, and the number of the stack. If the 56-bit hashes of two
 //! connections are equal, the second connection is refused, as if it existed already. The entry of a flow can

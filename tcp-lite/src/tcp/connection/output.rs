@@ -43,7 +43,8 @@ pub(crate) struct UsualSegment {
     pub(crate) control_bits: u8,
 }
 
-/// The fields of the header that all usual segments share that are sent now.
+/// The header fields that are the same for all usual segments sent in one call of
+/// [`Stack::transmit`](crate::Stack::transmit).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsualHeader {
     pub(crate) ack: u32,
@@ -110,8 +111,9 @@ impl Tcb {
         }
     }
 
-    /// The header fields that all usual segments share that are sent now: the connection is established,
-    /// timestamps are the only option, and no mark is echoed. `None` if the next header is not usual.
+    /// The header fields that are the same for all usual segments that are sent now. `None` if the header is
+    /// not usual: in the usual case, the connection is established, timestamps are the only option, and no
+    /// mark is echoed.
     #[inline(always)]
     pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
         if self.state != State::Established || !self.receive.has_usual_header() {

@@ -3,7 +3,8 @@
 //!
 //! Segments that have to be sent for other reasons acknowledge only the bytes before the first byte whose
 //! acknowledgement is withheld. Meanwhile no segment is sent only as an acknowledgement, because the peer
-//! would treat the repeated acknowledgement as a sign of loss.
+//! would treat the repeated acknowledgement as a sign of loss. (With DCTCP, a separate acknowledgement is
+//! still sent when the ECN mark changes.)
 
 use super::ReceiveHalf;
 

@@ -248,7 +248,7 @@ impl SendHalf {
         self.path.on_probe_too_big(ctx, pos, mss)
     }
 
-    /// Sets the largest segment that the path carries to `mss`.
+    /// Notes that the path carries only segments of `mss`, and lowers the EMSS if needed.
     pub(super) fn set_path_mss(&mut self, ctx: &mut Ctx<'_>, mss: u16) {
         if self.path.on_report(ctx, mss) {
             self.on_emss_lowered(ctx);

@@ -73,7 +73,7 @@ impl ConnectionPages {
         }
     }
 
-    /// Called when the last segment of a page was freed, and the page with it.
+    /// Called when a page was freed together with its last segment.
     #[inline]
     pub(in crate::tcp) fn on_freed(&mut self, page: PageKey, kind: PageKind) {
         self.small -= u32::from(kind == PageKind::Small);

@@ -3,8 +3,8 @@
 //!
 //! The policy:
 //!
-//! - Bytes in order are always accepted and never given up. Bytes that the user has placed are never given up
-//!   either. Only bytes that are ahead of a frontier and still held can be given up.
+//! - Bytes in order are never refused because of memory, and never given up. Bytes that the user has placed
+//!   are never given up either. Only bytes that are ahead of a frontier and still held can be given up.
 //! - A connection at its own limit ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses the bytes
 //!   furthest from its frontier. These are held bytes beyond the new segment, or else the new segment itself.
 //! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16 of

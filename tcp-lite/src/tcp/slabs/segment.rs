@@ -112,8 +112,8 @@ pub(in crate::tcp) struct Segment {
     pub(in crate::tcp) next: Option<SegmentKey>,
     /// With [`Marks::IN_FLIGHT`], the neighbours in the order of transmission. With [`Marks::LOST`], the
     /// neighbours among the lost segments. With [`Marks::SACKED`], `later` is a later segment of the queue:
-    /// this segment, that segment and all segments between them are selectively acknowledged. In this case,
-    /// `later` is `None` if the next segment is not selectively acknowledged.
+    /// all segments from this segment to `later` are selectively acknowledged. If the next segment is not
+    /// selectively acknowledged, `later` is `None`.
     pub(in crate::tcp) earlier: Option<SegmentKey>,
     pub(in crate::tcp) later: Option<SegmentKey>,
 }

@@ -5,9 +5,10 @@
 //! This module has the state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
 //! segments in flight, oldest transmission first. The order includes retransmissions, so lost retransmissions
 //! are found like any other lost segment. `DupThresh` (RFC 6675) is still used: until reordering is seen, the
-//! reordering window is zero once `DupThresh` segments have arrived (section 6.2, step 4). The other rules of
-//! RFC 6675, including its rescue retransmission, would find no loss that RACK and the tail loss probe miss.
-//! RACK needs SACK. Without SACK, NewReno's rules apply (`recovery.rs`).
+//! reordering window is zero during a recovery, and once `DupThresh` segments above a hole have arrived
+//! (section 6.2, step 4). The other rules of RFC 6675, including its rescue retransmission, would find no
+//! loss that RACK and the tail loss probe miss. RACK needs SACK. Without SACK, NewReno's rules apply
+//! (`recovery.rs`).
 
 use crate::tcp::send::ack_sample::AckSample;
 use crate::tcp::slabs::Sent;

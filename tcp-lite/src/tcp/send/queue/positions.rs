@@ -53,7 +53,7 @@ impl Positions {
         self.end
     }
 
-    /// Number of bytes in unacknowledged segments, whether sent or unsent.
+    /// Number of pushed bytes that are not acknowledged, whether sent or unsent.
     #[inline]
     pub(in crate::tcp) fn queued(&self) -> u64 {
         self.end.saturating_sub(self.una.max(1))
