@@ -200,8 +200,8 @@ impl ConflictDetection {
         self.next_due
     }
 
-    /// Called when the link is up again, perhaps to another switch: announces the addresses that are in use
-    /// again. Probes of other addresses continue.
+    /// Called when the link is up again, perhaps to another switch: announces again the addresses that are in
+    /// use. Probes of other addresses continue.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces && !self.follows) {
             if let AddressState::Ours { announcements } = &mut own.state {

@@ -150,8 +150,8 @@ impl SlowPath {
     }
 }
 
-/// A socket for TCP packets of up to `bytes` bytes. The ring has twice as many bytes, because it stores a
-/// packet contiguously.
+/// A socket for TCP packets of up to `bytes` bytes. The socket's ring has twice this size, because the ring
+/// stores each packet contiguously.
 fn raw_socket(bytes: usize) -> raw::Socket<'static> {
     let rx = raw::PacketBuffer::new(vec![raw::PacketMetadata::EMPTY; RAW_PACKETS], vec![0; 2 * bytes]);
     let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());

@@ -217,7 +217,7 @@ impl Options {
             }
     }
 
-    /// Number of SACK blocks that [`emit`](Self::emit) writes: as many as fit.
+    /// Number of SACK blocks that [`emit`](Self::emit) writes: all blocks that fit into the header.
     fn emitted_blocks(&self) -> usize {
         self.sack.len().min(sack_room(MAX_HEADER_BYTES - MIN_HEADER_BYTES - self.fixed_len()))
     }

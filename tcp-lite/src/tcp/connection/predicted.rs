@@ -35,7 +35,7 @@ impl Tcb {
             && self.send.positions().is_ack_expected(segment.ack)
     }
 
-    /// Handles a segment that it [`predicts`](Self::predicts), with the same result as
+    /// Handles a segment that [`predicts`](Self::predicts) accepts, with the same result as
     /// [`on_segment`](Self::on_segment).
     #[inline]
     pub(crate) fn on_predicted(&mut self, ctx: &mut Ctx<'_>, segment: &PredictedSegment, payload: Mbuf) {
@@ -50,7 +50,7 @@ impl Tcb {
         }
     }
 
-    /// Handles a segment that it [`predicts`](Self::predicts), without payload and with SACK blocks.
+    /// Handles a segment that [`predicts`](Self::predicts) accepts and that has SACK blocks and no payload.
     #[inline]
     pub(crate) fn on_predicted_sack(
         &mut self,

@@ -49,8 +49,8 @@ impl Echo {
             // Each acknowledgement reports the marks of its own segments (RFC 8257 section 3.2).
             self.on = marked;
             if was != marked && waiting {
-                // If the mark changes several times before the separate acknowledgement is sent, it has ECE
-                // if any of its bytes were marked.
+                // If the mark changes several times before the separate acknowledgement is sent, the separate
+                // acknowledgement has ECE if any of its bytes were marked.
                 self.separate_on = was || self.separate.is_some() && self.separate_on;
                 self.separate = NonZeroU64::new(frontier);
             }

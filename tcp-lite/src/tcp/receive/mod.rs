@@ -78,8 +78,8 @@ pub(super) struct ReceiveHalf {
     timestamps: PeerTimestamps,
     echo: Echo,
     agreed: Agreed,
-    /// The position from which on the user withholds acknowledgements; [`NOTHING`](withheld::NOTHING) if the
-    /// user withholds no acknowledgement.
+    /// The position of the first byte whose acknowledgement the user withholds;
+    /// [`NOTHING`](withheld::NOTHING) if the user withholds no acknowledgement.
     withheld: u64,
 }
 
@@ -259,7 +259,7 @@ impl ReceiveHalf {
             && self.nxt + bytes as u64 <= self.edge
     }
 
-    /// Stores the timestamp of a segment that it [`predicts`](Self::predicts).
+    /// Stores the timestamp of a segment that [`predicts`](Self::predicts) accepts.
     #[inline]
     pub(super) fn learn_next_timestamp(&mut self, ctx: &Ctx<'_>, timestamp: u32) {
         if self.nxt <= self.acks.last_ack_sent() {
@@ -267,8 +267,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Passes the payload of a segment that it [`predicts`](Self::predicts) to the user, and decides when to
-    /// acknowledge the payload. The event queue must have room.
+    /// Passes the payload of a segment that [`predicts`](Self::predicts) accepts to the user, and decides
+    /// when to acknowledge the payload. The event queue must have room.
     #[inline]
     pub(super) fn on_next_payload(&mut self, ctx: &mut Ctx<'_>, payload: Mbuf) {
         let (start, bytes) = (self.nxt, payload.len());

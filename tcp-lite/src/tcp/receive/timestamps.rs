@@ -4,7 +4,7 @@ use crate::Duration;
 use crate::tcp::ctx::{Ctx, Seconds};
 use crate::tcp::header::{Flags, TcpHeader};
 
-/// Age from which on TS.Recent is invalid (RFC 7323 section 5.5: 24 days).
+/// The age at which TS.Recent becomes invalid (RFC 7323 section 5.5: 24 days).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// The timestamps that the peer sends.

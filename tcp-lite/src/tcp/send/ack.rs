@@ -189,9 +189,9 @@ impl SendHalf {
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
-        // Two kinds of acknowledgements are no duplicates: an old acknowledgement, which arrives after a
-        // later one, and an answer to a path MTU probe. But segments that such an acknowledgement newly
-        // reports in SACK blocks count (RFC 8985 section 6.2).
+        // Two kinds of acknowledgements do not count as duplicate acknowledgements: an old acknowledgement,
+        // which arrives after a later one, and an answer to a path MTU probe. But segments that such an
+        // acknowledgement newly reports in SACK blocks count (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
             self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));

@@ -43,7 +43,7 @@ use crate::{Duration, Instant, PathMtuProbing};
 /// Maximum number of routers' reports that lower the EMSS one after another. With the last of these reports,
 /// the EMSS falls to the minimum that every path carries. Each report makes us retransmit everything in
 /// flight, so an attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path,
-/// there are not so many links that each have a smaller MTU than the link before.
+/// the MTU rarely becomes smaller at more than a few links.
 const MAX_REPORTS: u8 = 4;
 
 /// The EMSS, and the other facts that a connection knows about its path.

@@ -399,9 +399,9 @@ fn segments_in_large_buffers_leave_a_connection_its_share_of_the_small_ones() {
     let now = pair.now;
     let push = |pair: &mut Pair| pair.a.push(now, &pattern(0, EMSS));
     let pushed = std::iter::from_fn(|| push(&mut pair).ok()).count();
-    // The segments are in two small buffers of two segments each, in a large buffer of 32 segments, and in
-    // further small buffers. The limit is reached when the connection has at least half as many small buffers
-    // as are left.
+    // The segments are in two small buffers with two segments each, then in a large buffer with 32 segments,
+    // and then in more small buffers. The limit is reached when the connection has at least half as many
+    // small buffers as are still free.
     assert_eq!((pushed, pair.a.segments.small_pages()), (4 + 32 + 8, 6));
     pair.transmit();
     pair.a.seen.clear();

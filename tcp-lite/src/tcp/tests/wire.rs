@@ -369,7 +369,7 @@ impl Pair {
         }
     }
 
-    /// A pair in which `a` has connected to `b`, which listened.
+    /// A pair after `a` has connected to `b`.
     pub(super) fn established(a: TcpConfig, b: TcpConfig) -> Self {
         let mut pair = Self::new(a, b);
         pair.a.connect(pair.now);

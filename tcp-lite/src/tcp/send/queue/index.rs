@@ -10,8 +10,8 @@
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
 
-/// The segments of one queue that have places. These are all segments from the oldest segment to the segment
-/// that was the last sent segment at the last call of [`Index::find`].
+/// The segments of one queue that have places: the oldest segment and all later segments that had been sent
+/// at the last call of [`Index::find`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Index {
     /// The last segment that has a place, and its position. This segment may have left the queue, with all
@@ -156,7 +156,7 @@ mod tests {
         AckSample::new(RetransmitFilter { echo_ms: None, horizon: Instant::from_millis(1 << 20) })
     }
 
-    /// A queue with as many segments as fit in flight in a test that counts steps.
+    /// A queue with room for all segments that a test that counts steps has in flight.
     fn queued() -> TestQueue {
         TestQueue::new(1 << 13)
     }

@@ -199,8 +199,9 @@ impl SendQueue {
         self.segments.unsent().is_some_and(|key| self.fits_window(slab.get(key)))
     }
 
-    /// Whether the peer's window does not cover the oldest queued segment. This is so if nothing is in flight
-    /// and the window is too small for the next segment, or if the window shrank below the bytes in flight.
+    /// Whether the peer's window does not cover the oldest queued segment. There are two cases: nothing is in
+    /// flight and the window is too small for the next segment, or the window shrank below the bytes in
+    /// flight.
     #[inline]
     pub(super) fn is_blocked_by_window(&self, slab: &SegmentSlab) -> bool {
         self.segments.head().is_some_and(|key| !self.fits_window(slab.get(key)))

@@ -1,5 +1,5 @@
-//! Marks on the segments of the send queue: which are in flight, which have arrived, and which are lost (RFC
-//! 2018, RFC 8985).
+//! Marks on the segments of the send queue: in flight, selectively acknowledged, or lost (RFC 2018, RFC
+//! 8985).
 //!
 //! `loss/recovery.rs` has the recovery process, and `loss/rack.rs` has RACK's state.
 
