@@ -163,7 +163,7 @@ impl From<CloseReason> for io::Error {
 /// The events that the user has not taken yet, oldest first.
 ///
 /// Usually at most one event waits: the bytes of a segment, which the user takes before the next segment
-/// arrives. A separate field holds such bytes, because a ring takes several times as long as this field.
+/// arrives. A separate field holds such bytes, because storing them in a ring takes several times as long.
 ///
 /// The queue has memory for several events of each connection, so its entries are small. Long contents are in
 /// separate queues, which need memory for only one event of each connection, or for a few events of the whole

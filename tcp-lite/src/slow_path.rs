@@ -4,8 +4,8 @@
 //! The stack passes contiguous copies of frames to smoltcp, except fragments and TCP segments that the stack
 //! itself can parse. TCP segments after IPv6 extension headers that only smoltcp can parse go to a raw
 //! socket. The raw socket returns such segments to the stack, so smoltcp does not answer with RST. In
-//! addition, the stack drops all TCP segments that smoltcp sends. smoltcp writes the frames that it sends
-//! directly into packet buffers.
+//! addition, the stack drops all TCP segments that smoltcp sends. smoltcp writes its frames directly into
+//! packet buffers.
 
 use std::collections::VecDeque;
 

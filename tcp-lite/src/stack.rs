@@ -1,4 +1,4 @@
-//! The stack: an engine passes received frames to its stack, and takes events and frames to send from it.
+//! The stack. An engine passes received frames to its stack. The stack returns events, and frames to send.
 //!
 //! | file in `stack/` | what |
 //! |---|---|

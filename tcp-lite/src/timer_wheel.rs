@@ -183,7 +183,8 @@ impl TimerWheel {
         (timer.deadline_us != NEVER).then_some(timer.deadline_us)
     }
 
-    /// Checks that each running timer is in exactly the list of its place, and that no timer was missed.
+    /// Checks that each running timer is in the list where it belongs and in no other list, and that no timer
+    /// was missed.
     pub(crate) fn check(&self) -> Check {
         let mut linked = self.check_list(self.due, TimerPlace::Due)?;
         for (number, level) in self.levels.iter().enumerate() {

@@ -25,8 +25,8 @@ impl Stack {
     }
 
     /// Withholds acknowledgements of the peer's bytes from this stream offset on, although the bytes have
-    /// arrived. With `None`, all bytes are acknowledged. This call is for a user whose peer concludes from an
-    /// acknowledgement more than TCP guarantees, so that the user has to send another message before the
+    /// arrived. With `None`, all bytes are acknowledged. This call is for a user whose peer concludes more
+    /// from an acknowledgement than TCP guarantees. Such a user has to send another message before the
     /// acknowledgement. Bytes that were acknowledged before remain acknowledged, and the whole stream is
     /// acknowledged once the peer's FIN has arrived. Withhold acknowledgements for at most a round trip,
     /// because the peer retransmits the bytes after a longer time.

@@ -1,5 +1,5 @@
 //! The headers of the connection that was served last, which are used again for its next frame. Usually the
-//! next connection to be served is the same connection.
+//! same connection is served again.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};

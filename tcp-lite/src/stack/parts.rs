@@ -47,7 +47,8 @@ impl<'a> StackParts<'a> {
 }
 
 impl Stack {
-    /// Splits the stack into the parts of control blocks, the connections and the neighbours.
+    /// Splits the stack into three: the parts that a control block uses, the connections, and the neighbour
+    /// table.
     pub(super) fn split(&mut self, now: Instant) -> (StackParts<'_>, &mut Connections, &mut Neighbors) {
         let Self {
             config,

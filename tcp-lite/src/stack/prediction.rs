@@ -1,4 +1,4 @@
-//! The entry point of received frames into the stack, and the fast path (header prediction).
+//! Decides whether a received frame takes the fast path (header prediction), and implements the fast path.
 //!
 //! A predicted frame continues an established stream and has only usual headers: Ethernet without a tag, a
 //! whole IPv4 packet without options, TCP with timestamps as its only option, and the flags ACK, or ACK and

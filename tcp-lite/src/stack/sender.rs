@@ -1,4 +1,4 @@
-//! Queueing segments on a connection.
+//! Queues segments on a connection.
 
 use dp::{ExtBuf, Offloads};
 

@@ -1,4 +1,4 @@
-//! Builds the frames of connections: the implementation of [`Stack::transmit`].
+//! The implementation of [`Stack::transmit`], which builds the frames to send.
 //!
 //! Frames are sent in this order: frames of the slow path, our own ARP and NDP messages, answers to segments
 //! of no connection, segments of the connections, and ARP and NDP queries that these segments need. The

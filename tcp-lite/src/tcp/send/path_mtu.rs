@@ -138,8 +138,8 @@ impl PathMtu {
         self.timeouts = 0;
     }
 
-    /// Called when the peer sent a segment, so that a small segment has arrived: an acceptable
-    /// acknowledgement, or a segment from below RCV.NXT.
+    /// Called when the peer has sent an acceptable acknowledgement, or a segment below RCV.NXT. Such a
+    /// segment shows that small segments arrive.
     #[inline]
     pub(super) fn on_heard(&mut self) {
         self.heard = true;

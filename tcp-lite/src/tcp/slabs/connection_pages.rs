@@ -1,5 +1,5 @@
 //! The pages of one connection: the page to which its next segment is written, and the number of its small
-//! pages, which the connection's share limits. `pages.rs` has the pages of all connections.
+//! pages. The connection's share limits this number. `pages.rs` has the pages of all connections.
 
 use dp::Mempool;
 

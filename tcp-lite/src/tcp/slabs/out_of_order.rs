@@ -8,13 +8,13 @@
 //! - A connection at its own limit ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses the bytes
 //!   furthest from its frontier. These are held bytes beyond the new segment, or else the new segment itself.
 //! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16 of
-//!   the pool's buffers free, the stack asks the connections that hold the most memory. Each of these
-//!   connections is asked for at most half of the memory that it holds, until 3/4 of the limit are used or a
-//!   quarter of the pool is free. Each connection gives up the bytes furthest from its frontier. If these
-//!   bytes are the new segment of the connection that holds the most, the stack refuses that segment and asks
-//!   no connection. Thus no connection keeps memory merely because it was the first, and a connection with a
-//!   small hole makes progress. The requests free more memory than necessary, so that the next segment does
-//!   not cause new requests.
+//!   the pool's buffers free, the stack asks the connections that hold the most memory to give up bytes. Each
+//!   of these connections is asked for at most half of the memory that it holds, until 3/4 of the limit are
+//!   used or a quarter of the pool is free. Each connection gives up the bytes furthest from its frontier. If
+//!   these bytes are the new segment of the connection that holds the most, the stack refuses that segment
+//!   and asks no connection. Thus no connection keeps memory merely because it was the first, and a
+//!   connection with a small hole makes progress. The requests free more memory than necessary, so that the
+//!   next segment does not cause new requests.
 //! - At the limit itself, or with less than an eighth of the buffers free, new out-of-order segments are
 //!   refused, as if they had been lost, because the users did not or could not give up enough.
 //!

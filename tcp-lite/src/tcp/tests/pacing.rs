@@ -1,4 +1,4 @@
-//! Pacing: segments spread over the round trip.
+//! Pacing: segments are spread over the round trip.
 
 use super::stream::{each, lose};
 use super::wire::*;

@@ -1,4 +1,4 @@
-//! A port that accepts no frames, or a pool without buffers: nothing can be sent, and time passes.
+//! What happens while nothing can be sent, because the port accepts no frames or the pool has no buffers.
 
 use super::wire::*;
 use crate::tcp::Verdict;

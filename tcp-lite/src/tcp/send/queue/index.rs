@@ -156,7 +156,7 @@ mod tests {
         AckSample::new(RetransmitFilter { echo_ms: None, horizon: Instant::from_millis(1 << 20) })
     }
 
-    /// A queue with room for all segments that a test that counts steps has in flight.
+    /// A queue with room for 8192 segments, which is enough for the tests that count steps.
     fn queued() -> TestQueue {
         TestQueue::new(1 << 13)
     }

@@ -26,8 +26,8 @@ pub(in crate::tcp::send) struct Reduction {
 }
 
 impl Reduction {
-    /// A reduction that is made now, when `sent` has been sent. `deep` is true if the reduction is as deep as
-    /// a reduction for a loss. CWR is due.
+    /// A new reduction, made after `sent` was sent. `deep` is true if the reduction is as deep as a reduction
+    /// for a loss. CWR is due.
     pub(super) fn new(sent: SentSoFar, deep: bool) -> Self {
         Self { announce: true, nr: sent.transmissions, until: sent.nxt, deep }
     }
