@@ -1,5 +1,4 @@
-//! Challenge ACKs: a limited number of answers to segments with unexpected sequence numbers (RFC 5961
-//! section 7).
+//! Challenge ACKs: a limited number of answers to segments that are not acceptable (RFC 5961 section 7).
 
 use super::Tcb;
 use crate::tcp::ctx::{Ctx, Seconds};

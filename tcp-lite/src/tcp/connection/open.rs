@@ -1,4 +1,4 @@
-//! Opening a connection: SYNs, the parameters on which the SYNs agree, and the two states before ESTABLISHED
+//! Opens connections: the SYNs, the parameters on which the SYNs agree, and the two states before ESTABLISHED
 //! (RFC 9293 sections 3.5, 3.10.1, 3.10.7.3).
 
 use super::{Reported, Tcb, Verdict};

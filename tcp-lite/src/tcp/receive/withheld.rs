@@ -2,9 +2,9 @@
 //! to the peer before the acknowledgement is sent.
 //!
 //! Segments that have to be sent for other reasons acknowledge only the bytes before the first byte whose
-//! acknowledgement is withheld. Meanwhile no segment is sent only as an acknowledgement, because the peer
-//! would treat the repeated acknowledgement as a sign of loss. (With DCTCP, a separate acknowledgement is
-//! still sent when the ECN mark changes.)
+//! acknowledgement is withheld. No segment is sent only as an acknowledgement while such a byte has arrived,
+//! because the peer would treat the repeated acknowledgement as a sign of loss. (With DCTCP, a separate
+//! acknowledgement is still sent when the ECN mark changes.)
 
 use super::ReceiveHalf;
 

@@ -21,8 +21,8 @@
 //! | the timer | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //!
-//! The sending half does not use the receiving half: `connection/output.rs` adds the header fields for
-//! received bytes. The fields of the sending half are private; `connection` calls its methods.
+//! The sending half does not use the receiving half: `connection/output.rs` adds the header fields of the
+//! receiving half. The fields of the sending half are private; `connection` calls its methods.
 
 mod ack;
 mod ack_sample;

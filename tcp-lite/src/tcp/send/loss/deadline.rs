@@ -1,4 +1,4 @@
-//! The time at which the timer of the sending half is due, and the purpose of this timer. The timer runs to
+//! The time at which the timer of the sending half is due, and the purpose of this timer. The timer is due at
 //! the first of the deadlines of all outstanding and queued segments (RFC 6298, RFC 8985 section 7.2, RFC
 //! 9293 sections 3.8.1 and 3.8.6.1). `timers.rs` has the times from which these deadlines are computed.
 //! `expiry.rs` has the actions of the timer.
