@@ -76,7 +76,7 @@ pub struct Limits {
     /// Maximum number of entries in the neighbour table. Default: 1024.
     pub neighbors: usize,
     /// Maximum number of segments that all connections together hold for transmission. Several segments may
-    /// share a buffer. The stack lowers the limit to half of the pool's buffers, because received
+    /// share a buffer. These segments use at most half of the pool's buffers, because received
     /// acknowledgements need buffers as well. Default: 32,768.
     pub tx_segments: usize,
     /// Maximum number of bytes of packet buffers in which all connections together keep out-of-order bytes;

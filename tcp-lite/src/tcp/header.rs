@@ -1,7 +1,7 @@
 //! The TCP header: conversion of bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
 //! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options and options with a
-//! wrong length are skipped. The stack computes and verifies the checksum, which includes a pseudo-header.
+//! wrong length are skipped. The checksum, which includes a pseudo-header, is not computed in this module.
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;

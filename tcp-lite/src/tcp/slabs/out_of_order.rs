@@ -151,8 +151,8 @@ impl OutOfOrderSlab {
         &mut self.records[key.record()]
     }
 
-    /// Called when the connection of this set holds `held` bytes in `pinned` bytes of packet buffers, as far
-    /// as is known: updates its charge.
+    /// Called when the number of held bytes, or the number of pinned bytes that the user reports, has
+    /// changed: updates the charge of the set's connection.
     pub(in crate::tcp) fn charge(&mut self, key: RangesKey, held: u64, pinned: u64) {
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let holder = &mut self.holders[key.record()];

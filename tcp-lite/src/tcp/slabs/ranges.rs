@@ -73,8 +73,8 @@ impl Ranges {
         }
     }
 
-    /// The index at which `start..end`, which is in no range, belongs. Also returns whether a range ends at
-    /// `start`, and whether the next range starts at `end`.
+    /// The index at which `start..end`, which is in no range, has to be inserted. Also returns whether a
+    /// range ends at `start`, and whether the next range starts at `end`.
     fn neighbors(&self, start: u64, end: u64) -> (usize, bool, bool) {
         let at = self.sorted.partition_point(|range| range.end < start);
         let grows_behind = self.sorted.get(at).is_some_and(|range| range.end == start);

@@ -17,8 +17,8 @@ fn acknowledged(pair: &Pair) -> u64 {
     pair.a.tcb().send_offsets().1
 }
 
-/// The segments that B has sent since `since`: each as the number of A's bytes that the segment acknowledges,
-/// and whether the segment has payload.
+/// The segments that B has sent since `since`. For each segment, the list has the number of A's bytes that
+/// the segment acknowledges, and whether the segment has payload.
 fn acks_of_b(pair: &Pair, since: usize) -> Vec<(usize, bool)> {
     let first = pair.a.params.iss + 1;
     let of_b = pair.log[since..].iter().filter(|(_, side, _)| *side == Side::B);

@@ -96,8 +96,8 @@ impl LossRecovery {
         }
     }
 
-    /// Called when the retransmission timer expired: the segments in flight are lost (RFC 6298 section 5.4 to
-    /// 5.6, RFC 5681 section 3.1).
+    /// Called when the retransmission timer expired: marks segments in flight lost, and reduces the window
+    /// (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
     pub(in crate::tcp::send) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>) {
         let SendState { queue, rate, agreed, .. } = state;
         ctx.counters.rto_expired += 1;

@@ -357,8 +357,8 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Marks segments in flight of more than `emss` bytes lost, because the path dropped them. Other segments
-    /// do not change.
+    /// Marks lost the segments in flight that have more than `emss` bytes, because the path dropped them.
+    /// Other segments do not change.
     pub(in crate::tcp::send) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
         let mut cursor = self.segments.oldest_sent();
         while let Some(key) = cursor {
