@@ -123,10 +123,10 @@ pub struct TcpConfig {
     /// same. Default: `true`.
     pub header_prediction: bool,
     /// Receive window in bytes, on which the window scale depends. To fill a path, the window has to be at
-    /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes),
-    /// because the peer's user gets `Event::Writable` only when a quarter of that buffer is free. The
-    /// defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip of 3 ms, or at 600 Mb/s
-    /// with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
+    /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes).
+    /// The reason for the quarter is that the peer's user gets `Event::Writable` only when a quarter of that
+    /// buffer is free. The defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip of 3
+    /// ms, or at 600 Mb/s with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
     ///
     /// The stack announces the whole window from the beginning, less the bytes that a slow reader
     /// [`hold`](crate::Stack::hold)s. Other stacks start with a small window and enlarge it with the rate of
@@ -265,11 +265,11 @@ pub struct PathMtuConfig {
     /// `MAX_PROBES`: number of consecutive lost probes of a size after which the size counts as too large.
     /// Default: 3.
     pub max_probes: u8,
-    /// `PROBE_TIMER`: the time to wait for the answer to a probe; if the RTO is longer, the RTO. RFC 8899
-    /// section 5.1.1 requires at least 1 s, and more than 15 s if the round trip is not known (RFC 8085
-    /// section 3.1.1). TCP measures the round trip, and a peer answers a duplicate at once, so an answer that
-    /// has not arrived within the RTO will not arrive. With 15 s, every search would take minutes. Default: 1
-    /// s.
+    /// `PROBE_TIMER`: the time to wait for the answer to a probe. If the RTO is longer, this time is the RTO.
+    /// RFC 8899 section 5.1.1 requires at least 1 s, and more than 15 s if the round trip is not known (RFC
+    /// 8085 section 3.1.1). TCP measures the round trip, and a peer answers a duplicate at once, so an answer
+    /// that has not arrived within the RTO will not arrive. With 15 s, every search would take minutes.
+    /// Default: 1 s.
     pub probe_timer: Duration,
     /// `PMTU_RAISE_TIMER`: the time after which the stack searches for a larger path MTU, if the path MTU is
     /// below the size that the SYNs agreed on (RFC 8201 section 4: at least 5 minutes; 10 minutes are

@@ -1,10 +1,10 @@
 //! A gauge of the bytes that are held, for one connection and for a whole stack.
 //!
 //! TCP itself holds no received data. This gauge counts bytes that TCP passed to the user and that the user
-//! has not released: all bytes that were ahead of the frontier (the next expected byte), and the bytes in
-//! order that the user reports with `hold`. The gauge also counts the bytes of the packet buffers that the
-//! user keeps for held bytes, as the user reports with `pin`. `tcp/slabs/out_of_order.rs` decides which bytes
-//! are given up if too much memory is held.
+//! has not released. Bytes count if they arrived ahead of the frontier (the next expected byte), or if the
+//! user reports them with `hold`. The gauge also counts the bytes of the packet buffers that the user keeps
+//! for held bytes, as the user reports with `pin`. `tcp/slabs/out_of_order.rs` decides which bytes are given
+//! up if too much memory is held.
 
 dp::counters! {
     "uwarp_tcp_out_of_order_", "";

@@ -82,9 +82,9 @@ use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, S
 /// again only after a second.
 const PENDING_ANSWERS: usize = 4 * BURST;
 
-/// Number of event slots in addition to the slots of the connections: one slot for each `Evict` that can wait
-/// at the same time, one more for the `Evict` of a connection that has just begun to hold bytes, and one for
-/// the `AddressConflict` of each address that we lose.
+/// Number of event slots in addition to the slots of the connections. Each `Evict` that can wait at the same
+/// time has a slot, and there is one more slot for the `Evict` of a connection that has just begun to hold
+/// bytes. The `AddressConflict` of each address that we lose has a slot as well.
 const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 
 /// A host on one port.

@@ -44,8 +44,8 @@ impl Tcb {
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
                 // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open is handled below, because it
-                // contains an ACK.) If the peer no longer requests ECN, the peer does not know that we agreed
-                // to ECN (RFC 3168 section 6.1.1).
+                // contains an ACK.) If the repeated SYN no longer requests ECN, we must not use ECN either,
+                // because the peer does not know that we agreed to ECN (RFC 3168 section 6.1.1).
                 if !self.agrees_on_ecn(ctx.config, header) {
                     self.decline_ecn();
                 }

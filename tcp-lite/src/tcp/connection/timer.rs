@@ -29,7 +29,8 @@ impl Tcb {
     }
 
     /// Whether the connection has a timer of only microseconds, or would get such a timer from
-    /// [`arm`](Self::arm). Pacing and the wait for segments that may only be reordered use such timers.
+    /// [`arm`](Self::arm). Pacing uses such timers, and RACK uses them for segments that may be lost or only
+    /// reordered.
     #[inline]
     pub(crate) fn has_short_timer(&self) -> bool {
         self.send.has_short_timer()

@@ -15,8 +15,8 @@
 //!   and asks no connection. Thus no connection keeps memory merely because it was the first, and a
 //!   connection with a small hole makes progress. The requests free more memory than necessary, so that the
 //!   next segment does not cause new requests.
-//! - At the limit itself, or with less than an eighth of the buffers free, new out-of-order segments are
-//!   refused, as if they had been lost, because the users did not or could not give up enough.
+//! - At the limit itself, or with less than an eighth of the buffers free, the users did not or could not
+//!   give up enough. In this case, new out-of-order segments are refused, as if they had been lost.
 //!
 //! Bytes that were given up count as not received: they are removed from the ranges and the SACK blocks, and
 //! may arrive again. Memory is counted in bytes of packet buffers if the user reports these bytes, and

@@ -11,8 +11,9 @@ use crate::{Duration, TcpConfig};
 const SEGMENT: usize = 20;
 /// Number of segments in flight.
 const SEGMENTS: usize = 2000;
-/// Maximum number of records that may be visited for one SACK block, however many segments are in flight:
-/// three records or places for each of about twice the logarithm of the number of segments, and a few more.
+/// Maximum number of records that may be visited for one SACK block, however many segments are in flight. The
+/// number of steps of a search is about twice the logarithm of the number of segments, and each step reads
+/// three records or places. The limit allows a few more records.
 const BOUND: u64 = 90;
 
 /// A peer whose acknowledgements the test forges. The test gives an acknowledgement as a number of segments,
@@ -248,7 +249,7 @@ fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() 
     }
     let undone = forger.pair.a.counters.spurious_recoveries;
     assert!(undone >= 2, "{undone} undone, {:?}", forger.phase());
-    // The limit is a few visits of all segments, and [`BOUND`] for each other acknowledgement.
+    // The limit allows a few visits of all segments, and [`BOUND`] visits for each other acknowledgement.
     let most = 40 * SEGMENTS as u64 + 2 * rounds as u64 * BOUND;
     assert!(total <= most, "{total} records in {rounds} rounds, {undone} undone");
 }

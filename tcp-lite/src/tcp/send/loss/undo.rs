@@ -26,8 +26,8 @@ pub(super) struct Episode {
     until: u64,
     /// True if the recovery began with a timeout.
     pub(super) timeout: bool,
-    /// The reduction before this recovery's reduction. `None` if the recovery reduced nothing, or if
-    /// congestion was confirmed since.
+    /// The reduction before this recovery's reduction. `None` if the recovery did not reduce the window, or
+    /// if congestion was confirmed since.
     pub(super) reduced: Option<Reduction>,
     /// Time of the first retransmission (`RetransmitTS`) in milliseconds, because timestamps tick in
     /// milliseconds.

@@ -481,7 +481,7 @@ fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
 
 /// Checks that the links of each selectively acknowledged segment lead to the last segment of its run.
 fn check_sacked(slab: &SegmentSlab, head: Option<SegmentKey>) -> Check {
-    // Positions of segments of this run whose links lead beyond the present segment.
+    // The highest position to which the links so far lead.
     let mut beyond = 0;
     for key in walk(slab, head, |segment| segment.next) {
         let (_, segment) = key?;

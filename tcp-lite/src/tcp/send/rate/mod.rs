@@ -227,9 +227,10 @@ impl RateControl {
     }
 
     /// Called when the peer echoes marks in an acknowledgement up to `ack`. Reduces the window at most once
-    /// for each window of data (RFC 3168 section 6.1.2), also during a recovery: marks on bytes sent since
-    /// the last reduction are new congestion, and a receiver of RFC 8257 echoes such marks only once.
-    /// `in_flight` is RFC 5681's `FlightSize`. Returns whether the window was reduced.
+    /// for each window of data (RFC 3168 section 6.1.2). The window is also reduced during a recovery,
+    /// because marks on bytes sent since the last reduction are new congestion, and a receiver of RFC 8257
+    /// echoes such marks only once. `in_flight` is RFC 5681's `FlightSize`. Returns whether the window was
+    /// reduced.
     pub(super) fn reduce_for_marks(
         &mut self,
         now: Instant,
