@@ -130,7 +130,7 @@ fn period(at: Instant) -> i64 {
     at.secs() / PERIOD_SECS
 }
 
-/// The index of the largest MSS of the table that is not above `mss`.
+/// The index of the largest MSS of the table that is not above `mss`; 0 if all are above `mss`.
 fn index_of(mss: u16) -> usize {
     MSS.iter().rposition(|known| *known <= mss).unwrap_or(0)
 }

@@ -64,7 +64,8 @@ impl Ranges {
         (start < end).then_some((start, end))
     }
 
-    /// Whether the set has room for `start..end`, which is in no range.
+    /// Whether [`insert`](Self::insert) can add `start..end`, which is in no range: the set has room for the
+    /// bytes, and its ranges have not grown at their front too often ([`MAX_GROWN_IN_FRONT`]).
     pub(in crate::tcp) fn takes(&self, start: u64, end: u64) -> bool {
         let (_, grows_behind, grows_in_front) = self.neighbors(start, end);
         match grows_in_front && !grows_behind {
