@@ -18,7 +18,7 @@ use crate::tcp::info::SendError;
 /// With fewer bytes, most of a large buffer would stay empty.
 pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 
-/// Minimum number of small buffers of a pool for which one buffer is kept as the spare page.
+/// A buffer is kept as the spare page only if the limit of small pages is at least this number.
 const SPARE_MIN: usize = 64;
 
 /// The key of a page. It is the slab index plus one, so that an `Option` of a key is no larger than a key.
