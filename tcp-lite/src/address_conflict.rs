@@ -1,11 +1,12 @@
 //! Address conflict detection: probes, announces and defends our addresses (RFC 5227; RFC 4862 section
 //! 5.4, RFC 4861 section 7.2.6).
 //!
-//! The stack announces its addresses at the start and when the link comes up again, so that switches learn
-//! our port and neighbours learn our Ethernet address. When another host uses one of our addresses, the stack
-//! reports the conflict to the user and sends an announcement, at most once in ten seconds. We keep the
-//! address (RFC 5227 section 2.4 (c)), since connections depend on it. We give up an address only while it is
-//! still being probed. [`discovery`](crate::discovery) has the packet formats.
+//! With [`AddressProbing::Announce`] and [`AddressProbing::Probe`], the stack announces its addresses when it
+//! starts to use them and when the link comes up again, so that switches learn our port and neighbours learn
+//! our Ethernet address. When another host uses one of our addresses, the stack reports the conflict to the
+//! user and sends an announcement, at most once in ten seconds. We keep the address (RFC 5227 section 2.4
+//! (c)), since connections depend on it. We give up an address only while it is still being probed.
+//! [`discovery`](crate::discovery) has the packet formats.
 
 use arrayvec::ArrayVec;
 
@@ -88,8 +89,8 @@ pub(crate) struct Conflict {
 pub(crate) struct ConflictDetection {
     addresses: ArrayVec<OwnAddress, ADDRESSES>,
     announces: bool,
-    /// True if another stack of the host probes, announces and defends the addresses, and reports their
-    /// states.
+    /// True if another stack of the host probes, announces and defends the addresses, and tells this stack
+    /// their states.
     follows: bool,
     /// True if an address has changed its state since [`note_news`](Self::note_news).
     has_news: bool,
@@ -193,14 +194,14 @@ impl ConflictDetection {
         changed
     }
 
-    /// The next time at which [`poll`](Self::poll) has something to do; `None` if no address
-    /// waits for a probe or an announcement.
+    /// The next time at which [`poll`](Self::poll) sends a message or ends a wait; `None` if no address waits
+    /// for a probe or an announcement.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_due
     }
 
-    /// Called when the link is up again, perhaps to another switch: announces the addresses that are in use
-    /// again. Probes of other addresses continue.
+    /// Called when the link is up again, perhaps to another switch: announces again the addresses that are in
+    /// use. Probes of other addresses continue.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces && !self.follows) {
             if let AddressState::Ours { announcements } = &mut own.state {
@@ -240,7 +241,8 @@ impl ConflictDetection {
         Some(Conflict { address: queried.address, mac: queried.mac, lost })
     }
 
-    /// Called when another stack of the host probes, announces and defends the addresses from now on.
+    /// Called when another stack of the host leads from now on: this stack sends no more probes and
+    /// announcements.
     pub(crate) fn stop_leading(&mut self) {
         self.follows = true;
         self.next_due = None;
@@ -249,7 +251,8 @@ impl ConflictDetection {
         }
     }
 
-    /// The states of the addresses, for the stacks that follow: two bits for each address.
+    /// The states of the addresses, two bits for each address. The leading stack publishes this value for the
+    /// other stacks.
     pub(crate) fn states(&self) -> u32 {
         self.addresses.iter().rev().fold(0, |states, own| states << 2 | own.state.bits())
     }
@@ -285,7 +288,7 @@ impl ConflictDetection {
         self.has_news
     }
 
-    /// Resets [`has_news`](Self::has_news), because all stacks know the states.
+    /// Called when the states were published or taken over: resets [`has_news`](Self::has_news).
     pub(crate) fn note_news(&mut self) {
         self.has_news = false;
     }

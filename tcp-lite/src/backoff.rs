@@ -1,16 +1,17 @@
-//! Retry times for a resource whose release raises no event: packet buffers, or slots in a port's ring.
+//! Times at which a stack tries again to get packet buffers or slots in a port's ring, because no event
+//! reports that they are free again.
 
 use crate::{Duration, Instant};
 
-/// The first wait. It is short, because a full ring usually drains within microseconds.
+/// The first wait. The wait is short, because a full ring usually drains within microseconds.
 const MIN_WAIT: Duration = Duration::from_micros(20);
 
 /// The longest wait. With a longer wait, frames would be sent late after the port accepts frames again. With
 /// a shorter wait, the engine would poll more often while the port refuses frames, which can last a minute.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// The times at which a refused attempt is repeated: the longer the attempts have been refused, the longer
-/// the wait.
+/// The times at which a refused attempt is repeated. The longer the attempts have been refused, the longer
+/// the wait for the next attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     since: Option<Instant>,
@@ -33,7 +34,7 @@ impl Backoff {
     }
 
     /// The time of the next attempt; `None` if the last attempt succeeded. The wait is an eighth of the time
-    /// since the first refusal.
+    /// since the first refusal, but at least 20 us and at most 1 ms.
     pub fn next_try(&self, now: Instant) -> Option<Instant> {
         self.since.map(|since| now + ((now - since) / 8).clamp(MIN_WAIT, MAX_WAIT))
     }

@@ -1,4 +1,4 @@
-//! Parts of the data path, for the crate `benches` to measure one by one. This module exists only with the
+//! Parts of the data path that the crate `benches` measures one by one. This module exists only with the
 //! feature `bench`, and may change in any release. Each function is a thin wrapper around private code that
 //! the stack calls.
 
@@ -65,8 +65,9 @@ impl SegmentHeaders {
     }
 }
 
-/// Parses the headers of a frame as [`Stack::input`](crate::Stack::input) does, except for the TCP checksum.
-/// Returns the peer's port, and the offset of the payload; `None` if the frame has no whole TCP segment.
+/// Parses the headers of a frame as [`Stack::input`](crate::Stack::input) does, but does not verify the TCP
+/// checksum. Returns the peer's port, and the offset of the payload; `None` if the frame has no whole TCP
+/// segment.
 pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
     let ethernet = EthernetHeader::parse(frame)?;
     let packet = &frame[ethernet.bytes..];

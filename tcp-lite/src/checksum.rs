@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) over bytes in several pieces.
+//! The Internet checksum (RFC 1071) of bytes that are stored in several pieces.
 //!
 //! [`dp::checksum::partial`] sums each piece. The sum of a piece is folded when it is added, and the total is
 //! folded at the end. After a piece of odd length, the high and low bytes of all later words are swapped, so
@@ -61,19 +61,20 @@ impl InternetChecksum {
     }
 }
 
-/// Copies `src` to `dst`, which has the same length, and returns the partial checksum of the bytes, folded.
+/// Copies `src` to `dst`, which has the same length. Returns the partial checksum of the bytes, folded to 16
+/// bits.
 #[inline]
 pub(crate) fn copy_partial(dst: &mut [u8], src: &[u8]) -> u16 {
     folded(dp::checksum::copy_partial(dst, src))
 }
 
-/// The partial checksum of `bytes`, folded.
+/// The partial checksum of `bytes`, folded to 16 bits.
 #[inline]
 pub(crate) fn partial(bytes: &[u8]) -> u16 {
     folded(dp::checksum::partial(bytes))
 }
 
-/// A [`dp::checksum::partial`] as a number of 16 bits.
+/// Folds the result of [`dp::checksum::partial`] to 16 bits.
 #[inline]
 pub(crate) fn folded(sum: u64) -> u16 {
     u16::from_be(fold(sum))

@@ -76,17 +76,18 @@ pub struct Limits {
     /// Maximum number of entries in the neighbour table. Default: 1024.
     pub neighbors: usize,
     /// Maximum number of segments that all connections together hold for transmission. Several segments may
-    /// share a buffer. The stack lowers the limit to half of the pool's buffers, because received
+    /// share a buffer. These segments use at most half of the pool's buffers, because received
     /// acknowledgements need buffers as well. Default: 32,768.
     pub tx_segments: usize,
-    /// Maximum number of bytes in packet buffers that all connections together keep ahead of their frontiers;
+    /// Maximum number of bytes of packet buffers in which all connections together keep out-of-order bytes;
     /// at most three eighths of the pool. At seven eighths of the limit, an
     /// [`Event::Evict`](crate::Event::Evict) asks the connections that keep the most bytes to give up some of
-    /// these bytes. At the limit, new segments are refused. Default: 64 MiB.
+    /// these bytes. At the limit, new out-of-order segments are refused. Default: 64 MiB.
     pub out_of_order_bytes: u64,
     /// Maximum number of events that wait for [`Stack::event`](crate::Stack::event). Beyond the limit,
     /// received bytes are dropped, so that the peer retransmits them. In addition, no new connection is
-    /// accepted or opened. Each existing connection may still queue at most four events. Default: 4096.
+    /// accepted or opened. Each existing connection may still queue at most five events that are not received
+    /// bytes. Default: 4096.
     pub events: usize,
     /// Maximum number of connections that search for a larger path MTU at the same time, each with a packet
     /// buffer; at most a sixteenth of the pool's buffers. Other connections wait until a search ends.
@@ -122,29 +123,31 @@ pub struct TcpConfig {
     /// same. Default: `true`.
     pub header_prediction: bool,
     /// Receive window in bytes, on which the window scale depends. To fill a path, the window has to be at
-    /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes),
-    /// because the peer's user gets `Event::Writable` only when a quarter of that buffer is free. The
-    /// defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip of 3 ms, or at 600 Mb/s
-    /// with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
+    /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes).
+    /// The reason for the quarter is that the peer's user gets `Event::Writable` only when a quarter of that
+    /// buffer is free. The defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip of 3
+    /// ms, or at 600 Mb/s with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
     ///
     /// The stack announces the whole window from the beginning, less the bytes that a slow reader
-    /// [`hold`](crate::Stack::hold)s. Other stacks enlarge the window with the rate of the path, because they
-    /// charge a socket for its window. In this stack, only bytes ahead of a hole take memory. Two limits
-    /// bound that memory: this struct's `out_of_order_bytes` and the field of the same name in [`Limits`].
-    /// Default: 4 MiB.
+    /// [`hold`](crate::Stack::hold)s. Other stacks start with a small window and enlarge it with the rate of
+    /// the path, because a socket may use as much memory as its window allows. In this stack, only
+    /// out-of-order bytes take memory. Two limits bound that memory: this struct's `out_of_order_bytes` and
+    /// the field of the same name in [`Limits`]. Default: 4 MiB.
     pub recv_window_bytes: u32,
-    /// Maximum number of bytes that are held ahead of the frontier. A connection can exceed this limit by one
-    /// segment, until the user has given up as many bytes. The packet buffers that the user keeps for held
-    /// bytes ([`Stack::pin`](crate::Stack::pin)) may have at most twice as many bytes as this limit. Beyond
-    /// either limit, the user has to give up the bytes that are furthest from the frontier. Default: 4 MiB.
+    /// Maximum number of bytes that a connection holds ahead of the frontier (the next expected byte). A
+    /// connection can exceed this limit by one segment, until the user has given up the excess. The packet
+    /// buffers that the user keeps for held bytes ([`Stack::pin`](crate::Stack::pin)) may have at most twice
+    /// as many bytes as this limit. Beyond either limit, the user has to give up the bytes that are furthest
+    /// from the frontier. Default: 4 MiB.
     pub out_of_order_bytes: u32,
-    /// Maximum number of bytes that a connection holds for transmission (unsent and unacknowledged).
-    /// Default: 4 MiB.
+    /// Maximum number of bytes that a connection holds for transmission (unsent, or sent and not
+    /// acknowledged). Default: 4 MiB.
     pub send_buffer_bytes: u32,
     /// How the congestion window grows, and how it reacts to loss and marks.
     /// Default: [`CongestionAlgorithm::Cubic`].
     pub congestion: CongestionAlgorithm,
-    /// Use of ECN, with which routers mark packets instead of dropping them. Default: [`EcnMode::Accept`].
+    /// Use of ECN, with which routers mark packets instead of dropping them (RFC 3168). Default:
+    /// [`EcnMode::Accept`].
     pub ecn: EcnMode,
     /// Spaces segments over the round trip; `None`: segments are sent as soon as the window allows. Pacing
     /// helps if the bottleneck queue is at most a quarter of a round trip and the round trip is at least a
@@ -191,7 +194,7 @@ pub struct TcpConfig {
     /// for whose bytes memory is short (RFC 5961 section 7). Default: 64.
     pub challenge_acks_per_second: u32,
     /// Minimum time in TIME-WAIT (twice the MSL). The time is longer if the peer took longer to retransmit
-    /// its FIN. If this time is shorter than the largest RTO of a peer, the peer may get an RST for its last
+    /// its FIN. If a peer's largest RTO is longer than this time, the peer may get an RST for its last
     /// retransmission. Default: 10 s.
     pub time_wait: Duration,
     /// Traffic class (IPv6) or type of service (IPv4) of TCP packets that we send: DSCP times 4 (RFC 2474).
@@ -207,7 +210,7 @@ pub struct TcpConfig {
 /// How the congestion window grows, and how it reacts to loss and marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionAlgorithm {
-    /// The window grows by one segment for each round trip (RFC 5681, RFC 6582).
+    /// In congestion avoidance, the window grows by one segment for each round trip (RFC 5681, RFC 6582).
     NewReno,
     /// The window grows with time rather than with round trips (RFC 9438). Slow start ends when the
     /// round-trip time grows (RFC 9406).
@@ -262,11 +265,11 @@ pub struct PathMtuConfig {
     /// `MAX_PROBES`: number of consecutive lost probes of a size after which the size counts as too large.
     /// Default: 3.
     pub max_probes: u8,
-    /// `PROBE_TIMER`: the time to wait for the answer to a probe; if the RTO is longer, the RTO. RFC 8899
-    /// section 5.1.1 requires at least 1 s, and more than 15 s if the round trip is not known (RFC 8085
-    /// section 3.1.1). TCP measures the round trip, and a peer answers a duplicate at once, so an answer that
-    /// has not arrived within the RTO will not arrive. With 15 s, every search would take minutes. Default: 1
-    /// s.
+    /// `PROBE_TIMER`: the time to wait for the answer to a probe. If the RTO is longer, this time is the RTO.
+    /// RFC 8899 section 5.1.1 requires at least 1 s, and more than 15 s if the round trip is not known (RFC
+    /// 8085 section 3.1.1). TCP measures the round trip, and a peer answers a duplicate at once, so an answer
+    /// that has not arrived within the RTO will not arrive. With 15 s, every search would take minutes.
+    /// Default: 1 s.
     pub probe_timer: Duration,
     /// `PMTU_RAISE_TIMER`: the time after which the stack searches for a larger path MTU, if the path MTU is
     /// below the size that the SYNs agreed on (RFC 8201 section 4: at least 5 minutes; 10 minutes are
@@ -274,8 +277,8 @@ pub struct PathMtuConfig {
     pub raise_timer: Duration,
 }
 
-/// When the path MTU is probed. A search for a larger MTU needs a peer that agrees on SACK and reports
-/// duplicates (RFC 2883).
+/// When the path MTU is probed. A search for a larger MTU is possible only if the peer agrees on SACK and
+/// reports duplicates (RFC 2883).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMtuProbing {
     /// Never: a connection whose path becomes a black hole ends, and a reduced MTU is never raised again.

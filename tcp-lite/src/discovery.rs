@@ -1,5 +1,6 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: parsing for the neighbour table and for conflict
-//! detection, and writing of our queries, probes and announcements (RFC 5227, RFC 4862 section 5.4).
+//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets. This module parses received packets for the
+//! neighbour table and for conflict detection, and writes our queries, probes and announcements (RFC 5227,
+//! RFC 4862 section 5.4).
 //!
 //! smoltcp answers ordinary queries for our addresses; it does not answer probes.
 
@@ -10,7 +11,7 @@ use crate::facade::{
 };
 use crate::route::Routes;
 
-/// The information in a packet about one neighbour.
+/// What a packet says about one neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// The neighbour.
@@ -18,8 +19,8 @@ pub(crate) struct Heard {
     /// The neighbour's Ethernet address; `None` if the packet does not change the known address. An answer to
     /// a unicast query need not repeat the address (RFC 4861 section 7.2.4).
     pub(crate) mac: Option<EthernetAddress>,
-    /// True if an entry is created for the neighbour, because a neighbour that queried our address will soon
-    /// send us packets.
+    /// True if the neighbour table should create an entry for the neighbour: the neighbour has queried our
+    /// address, so it will soon send us packets.
     pub(crate) creates: bool,
     /// True if the address in the packet may replace a different known address.
     pub(crate) overrides: bool,
@@ -47,7 +48,7 @@ pub(crate) struct Queried {
 pub(crate) struct Message {
     /// The address that is queried or announced.
     pub(crate) target: IpAddress,
-    /// True if the source is the unspecified address or one of our addresses, so that there is no host to
+    /// True if the source address is unspecified or is one of our addresses, so that there is no host to
     /// answer.
     pub(crate) anonymous: bool,
     pub(crate) heard: Option<Heard>,

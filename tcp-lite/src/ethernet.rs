@@ -1,5 +1,5 @@
-//! Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q): parsing to a type that is always
-//! valid, and writing.
+//! Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q). This module parses bytes to a type that
+//! is always valid, and writes headers.
 
 use crate::facade::EthernetAddress;
 

@@ -1,4 +1,4 @@
-//! Events of a stack, and their queue.
+//! The events of a stack, and the queue in which they wait for the user.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,8 +12,8 @@ use crate::id::{ConnId, ListenerId};
 /// Bytes of a stream, in or out of order. The stack passes bytes to the user as soon as they have passed
 /// TCP's checks.
 ///
-/// The stack passes bytes to the user only once, unless they were [given up](crate::Stack::evict). Offset 0
-/// is the first byte that the peer sent (ISN + 1).
+/// The stack passes each byte to the user only once, unless the user has [given it up](crate::Stack::evict).
+/// Offset 0 is the first byte that the peer sent (ISN + 1).
 pub struct Received {
     /// Stream offset of the first byte of `buf`.
     pub offset: u64,
@@ -42,9 +42,10 @@ pub enum Event {
         received: Received,
     },
     /// Memory is short: the user should give up at least `bytes` of the bytes that this connection holds
-    /// ahead of its frontier, the furthest first, with [`Stack::evict`](crate::Stack::evict). Bytes that the
-    /// user has placed, and bytes that are in order by now, are not given up. If the user does nothing, the
-    /// stack refuses new out-of-order bytes.
+    /// ahead of its frontier (the next expected byte). The user calls [`Stack::evict`](crate::Stack::evict),
+    /// and gives up the bytes furthest from the frontier first. Bytes that the user has placed, and bytes
+    /// that are in order by now, are not given up. If the user does nothing, the stack refuses new
+    /// out-of-order bytes.
     Evict {
         /// The connection.
         conn: ConnId,
@@ -58,9 +59,9 @@ pub enum Event {
         conn: ConnId,
     },
     /// The peer has acknowledged segments with external memory
-    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)). A connection that reports acknowledgements
-    /// ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)) raises this event for
-    /// other segments as well. [`Stack::acknowledged`](crate::Stack::acknowledged) returns the acknowledged
+    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)). If a connection reports all acknowledgements
+    /// ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)), the event is also raised
+    /// for other segments. [`Stack::acknowledged`](crate::Stack::acknowledged) returns the acknowledged
     /// offset.
     Acknowledged {
         /// The connection.
@@ -162,11 +163,11 @@ impl From<CloseReason> for io::Error {
 /// The events that the user has not taken yet, oldest first.
 ///
 /// Usually at most one event waits: the bytes of a segment, which the user takes before the next segment
-/// arrives. A separate field holds such bytes, because a ring costs several times as much as this field.
+/// arrives. A separate field holds such bytes, because storing them in a ring takes several times as long.
 ///
 /// The queue has memory for several events of each connection, so its entries are small. Long contents are in
-/// separate queues. These queues need memory for only one event of each connection, or for a few events of
-/// the whole stack.
+/// separate queues, which need memory for only one event of each connection, or for a few events of the whole
+/// stack.
 pub(crate) struct EventQueue {
     /// Bytes that arrived while no event waited. All events in `rest` are later.
     first: Option<(ConnId, Received)>,
@@ -293,7 +294,7 @@ impl EventQueue {
         self.first.take()
     }
 
-    /// The number of [`Event::Evict`] in the queue.
+    /// The number of [`Event::Evict`] events in the queue.
     pub(crate) fn evictions(&self) -> usize {
         self.evictions.len()
     }

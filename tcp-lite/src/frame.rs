@@ -1,10 +1,10 @@
-//! Frames of TCP segments: Ethernet, IP and TCP headers in front of a payload. The payload stays where it is
-//! stored.
+//! Frames of TCP segments: Ethernet, IP and TCP headers in front of a payload. The payload is usually not
+//! copied.
 //!
-//! The retained payload of a segment is never changed. The headers have a separate buffer, and a view of the
-//! payload is chained to that buffer. In three cases the payload is copied instead, because a copy costs
-//! little: the payload is short, the port sends one buffer per frame, or software computes the checksum in
-//! the same pass. (`stack/usual.rs` writes the headers in front of a long payload into the buffer of the
+//! The bytes of a queued segment never change. The headers have a separate buffer, and a view of the payload
+//! is chained to that buffer. In three cases the payload is copied after the headers instead, because a copy
+//! costs little: the payload is short, the port sends one buffer per frame, or software computes the checksum
+//! in the same pass. (`stack/usual.rs` writes the headers in front of a long payload into the buffer of the
 //! payload, unless an earlier frame in that buffer is still in use.)
 
 mod plain;
@@ -175,7 +175,7 @@ impl Headers<'_> {
         let class = framing.traffic_class | *ecn as u8;
         let ethertype = match (src, dst) {
             (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) => {
-                // Each piece fills in its length and checksum.
+                // `CommonHeaders::complete` fills in the length and the checksum.
                 ip[0..4].copy_from_slice(&[0x45, class, 0, 0]);
                 // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
                 ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
@@ -196,7 +196,7 @@ impl Headers<'_> {
         };
         ethernet::emit(ethernet, *dst_mac, framing.mac, framing.vlan, ethertype);
         tcp.emit(out);
-        // Each piece fills in its own sequence number.
+        // `CommonHeaders::complete` fills in the sequence number.
         out[SEQ_AT..SEQ_AT + 4].fill(0);
         out[FLAGS_AT] &= !Flags::PSH.bits();
         let mut ip_checksum = InternetChecksum::new();
@@ -212,7 +212,7 @@ impl Headers<'_> {
     }
 }
 
-/// The part that one frame carries when several frames share their headers.
+/// One frame of several frames that share their headers: its part of the payload.
 struct Piece {
     /// Number of payload bytes in the frames before this frame.
     offset: usize,
@@ -349,7 +349,7 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Links buffers to one chain. Returns `None` if there are no buffers or too many buffers.
+/// Links `buffers` to one chain. Returns `None` if there are no buffers or too many buffers.
 pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
     // The buffers are linked from back to front, so that no chain has to be traversed.
     let chain = buffers.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut buffer| {
@@ -373,7 +373,7 @@ pub(crate) fn checksum_is_right(
     checksum_fits(frame, offset, bytes, || pseudo_header(src, dst, PROTOCOL_TCP, 0))
 }
 
-/// Whether the port found the checksum correct; `None` if the port did not check it.
+/// Whether the port found the checksum correct; `None` if the port did not check the checksum.
 #[inline]
 fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
     match frame.rx_checksum() {

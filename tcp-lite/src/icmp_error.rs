@@ -1,7 +1,7 @@
-//! ICMP errors that quote a TCP segment of ours (RFC 792, RFC 4443), parsed for TCP.
+//! Parses ICMP errors (RFC 792, RFC 4443) that quote a TCP segment of ours.
 //!
-//! Any host can send such errors, so the stack believes an error only if the quoted sequence number is in
-//! flight (RFC 5927).
+//! Any host can send such errors, so the stack believes an error only if the quoted sequence number was sent
+//! and is not acknowledged (RFC 5927).
 
 use crate::checksum::{InternetChecksum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
@@ -37,8 +37,8 @@ pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
 /// MTU plateaus, for routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest MTU
-/// that an error can set. The value 0 ends the search; in this case, the result is raised to the minimum of
-/// the IP version.
+/// that an error can set. The value 0 ends the search for a plateau. If the search reaches 0, the result is
+/// raised to the minimum of the IP version.
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
 /// Parses `packet`, whose IP header was parsed as `header`; `None` if the packet is no ICMP error about a TCP
@@ -86,7 +86,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         (3, 2 | 3 | 9 | 10 | 13) => IcmpErrorKind::Hard,
         // Other codes of "destination unreachable"; "time exceeded"; "parameter problem".
         (3 | 11 | 12, _) => IcmpErrorKind::Soft,
-        // Source quench (4) is obsolete (RFC 6633). All other types are not errors.
+        // Source quench (4) is obsolete (RFC 6633). All other types do not concern TCP connections.
         _ => return None,
     };
     let address =

@@ -63,7 +63,7 @@ impl Ecn {
 /// Content of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upper {
-    /// A whole payload, which begins after `header_bytes` of IP header and extensions.
+    /// A whole payload, which begins after `header_bytes` bytes of IP header and extensions.
     Whole { protocol: u8, header_bytes: usize },
     /// A fragment of a packet.
     Fragment(Fragment),
@@ -209,8 +209,8 @@ fn fragment(head: &[u8], at: usize, total_bytes: usize) -> Result<Upper, Refused
         next_header: header[0],
         header_bytes: at + 8,
     };
-    // A packet with a fragment header but with all bytes (RFC 6946) is handled like a packet without this
-    // header, unless more extensions follow.
+    // An atomic fragment (a fragment header on a packet that is whole, RFC 6946) is handled like a packet
+    // without a fragment header, unless more extensions follow.
     let extension = matches!(fragment.next_header, IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS);
     if fragment.offset == 0 && !fragment.more && !extension {
         return Ok(Upper::Whole { protocol: fragment.next_header, header_bytes: at + 8 });

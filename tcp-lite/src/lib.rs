@@ -1,5 +1,6 @@
-//! A host stack for poll-mode ports. smoltcp answers ARP, neighbour discovery and echo requests. Addresses,
-//! neighbours, reassembly and TCP are our own. Our TCP queues segments, not bytes.
+//! A host stack for poll-mode ports. smoltcp answers ordinary ARP and neighbour discovery queries, and echo
+//! requests. This crate itself implements addresses, neighbours, reassembly and TCP. Its TCP queues segments,
+//! not bytes.
 //!
 //! This crate is deterministic, does no I/O, reads no clock and starts no thread. The inputs of the crate are
 //! frames, times and a seed. The outputs are frames and events. A test can run whole connections by moving
@@ -18,7 +19,7 @@
 //! | 5 | `tcp` | connections |
 //! | 6 | `frame`, `reassembly`, `syn_cookie` | modules that know TCP headers |
 //! | 7 | `stack` | one host on one port |
-//! | 8 | `bench` | private parts for `benches` to time |
+//! | 8 | `bench` | private parts that `benches` measures |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

@@ -72,7 +72,7 @@ pub struct ListenerCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Admission {
-    /// The connection is counted as half-open.
+    /// The listener has counted the connection as half-open.
     Counted,
     /// The backlog is full: a cookie may be sent.
     Full,
@@ -84,7 +84,8 @@ struct Listener {
     port: u16,
     config: ListenConfig,
     half_open: usize,
-    /// The number of half-open connections from each address that has such connections.
+    /// The number of half-open connections from each address. An address without half-open connections has no
+    /// entry.
     by_address: HashMap<IpAddress, usize, KeyedState>,
     /// Blocked addresses, each with the time at which its block ends. Expired entries are removed when an
     /// address is blocked.

@@ -8,10 +8,11 @@
 //! has the packet formats.
 //!
 //! A full table evicts a known neighbour to make room for an unknown neighbour. The table never evicts a
-//! neighbour that is being queried, because a connection waits for the answer, and the query ends within
-//! seconds.
+//! neighbour whose Ethernet address is unknown, because a connection may wait for the answer, and the queries
+//! end within seconds.
 //!
-//! smoltcp has a separate neighbour table, which it uses for its answers. Both tables see the same packets.
+//! smoltcp has a separate neighbour table, which it uses for its answers. That table learns from the packets
+//! that the stack passes to smoltcp.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -26,8 +27,8 @@ use crate::secrets::KeyedState;
 
 /// Number of queries for an address (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
 const QUERIES: u8 = 3;
-/// Time between queries (`RETRANS_TIMER`), and the time for which an address without an answer counts as
-/// unreachable.
+/// Time between two queries (`RETRANS_TIMER`). An address without an answer also counts as unreachable for
+/// this time.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
@@ -112,7 +113,7 @@ pub(crate) struct Neighbors {
     limit: usize,
     always_known: KnownNeighbors,
     index: HashMap<IpAddress, usize, KeyedState>,
-    /// The entry that was resolved last. Usually the next call resolves the same entry.
+    /// The index of the entry that was resolved last. Usually the next call resolves the same entry.
     latest: usize,
     entries: Slab<NeighborEntry>,
     /// The slot at which the next search for an entry to evict starts.
@@ -169,8 +170,8 @@ impl Neighbors {
         let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {
             let due = now + QUERY_INTERVAL;
             let state = NeighborState::Incomplete { queries: 1 };
-            // If all entries are being queried, this query starts after another query has ended. `poll` or
-            // `heard` reports that end.
+            // If the table is full and has no known neighbour to evict, this query starts when another query
+            // has ended. `poll` or `heard` reports that end.
             if self.insert(NeighborEntry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
                 enqueue(&mut self.queries, Query { target: ip, to: None });
             }
@@ -206,7 +207,7 @@ impl Neighbors {
         }
     }
 
-    /// Called after the link was down. Known neighbours will be confirmed at their next use, and unresolved
+    /// Called after the link was down: known neighbours will be confirmed at their next use, and unresolved
     /// neighbours will be queried again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
@@ -301,8 +302,8 @@ impl Neighbors {
         !was_known
     }
 
-    /// Repeats queries and forgets failures that are due. Returns whether waiting connections should try
-    /// again.
+    /// Sends the queries again that are due, and forgets the failures that are due. Returns whether waiting
+    /// connections should try again.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         if self.next_due.is_none_or(|due| now < due) {
             return false;
@@ -325,7 +326,7 @@ impl Neighbors {
         changed
     }
 
-    /// The next time at which [`poll`](Self::poll) has something to do.
+    /// The next time at which [`poll`](Self::poll) sends a query or forgets a failure.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_due
     }
@@ -350,7 +351,8 @@ impl Neighbors {
         self.next_due = Some(self.next_due.map_or(due, |d| d.min(due)));
     }
 
-    /// Puts an entry into the table. Returns `false` if the table is full of entries that are being queried.
+    /// Puts an entry into the table. Returns `false` if the table is full and has no known neighbour to
+    /// evict.
     fn insert(&mut self, entry: NeighborEntry) -> bool {
         if self.entries.len() >= self.limit && !self.evict() {
             return false;
@@ -382,7 +384,9 @@ impl Neighbors {
 }
 
 impl NeighborEntry {
-    /// Performs the actions that are due. Returns `false` if the entry has to be removed.
+    /// Called when the entry is due: queues the next query, or changes the state after the last unanswered
+    /// query. Sets `changed` if waiting connections should try again. Returns `false` if the entry has to be
+    /// removed.
     fn advance(&mut self, now: Instant, queue: &mut VecDeque<Query>, changed: &mut bool) -> bool {
         let due = now + QUERY_INTERVAL;
         self.due = Some(due);

@@ -1,22 +1,22 @@
-//! A gauge of held memory, for one connection and for a whole stack.
+//! A gauge of the bytes that are held, for one connection and for a whole stack.
 //!
-//! TCP itself holds no received data. This gauge counts the bytes that TCP passed to the user and that were
-//! not released: all bytes that were ahead of the frontier, and the bytes in order that the user reports with
-//! `hold`. The gauge also counts the bytes of the packet buffers that the user keeps for held bytes, as the
-//! user reports with `pin`. `tcp/slabs/out_of_order.rs` decides which bytes are given up if too much memory
-//! is held.
+//! TCP itself holds no received data. This gauge counts bytes that TCP passed to the user and that the user
+//! has not released. Bytes count if they arrived ahead of the frontier (the next expected byte), or if the
+//! user reports them with `hold`. The gauge also counts the bytes of the packet buffers that the user keeps
+//! for held bytes, as the user reports with `pin`. `tcp/slabs/out_of_order.rs` decides which bytes are given
+//! up if too much memory is held.
 
 dp::counters! {
     "uwarp_tcp_out_of_order_", "";
-    /// Held bytes, current and maximum: the bytes passed to the user ahead of the frontier, and the bytes in
-    /// order that the user has not read yet.
+    /// The number of held bytes now, and its maximum so far. Held bytes are bytes that were passed to the
+    /// user ahead of the frontier, and bytes in order that the user has not read yet.
     ///
-    /// Several gauges may reach their maxima at different times, so the sum of the maxima is only an upper
-    /// bound.
+    /// Several gauges may reach their maxima at different times. So if gauges are added, the sum of their
+    /// maxima is only an upper bound of the maximum.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OutOfOrder {
         /// Number of bytes of payload that were passed to the user ahead of the frontier, or that the user
-        /// reported with [`Stack::hold`](crate::Stack::hold), and that were not
+        /// reported with [`Stack::hold`](crate::Stack::hold), and that the user has not
         /// [`release`](crate::Stack::release)d since.
         pub held_bytes: u64,
         /// The largest value of `held_bytes` so far.

@@ -11,8 +11,8 @@
 //! Fragments belong to the same packet if their addresses, their identification and, with IPv4, their
 //! protocol are equal. An overlap discards the packet and all its later fragments, as RFC 5722 requires for
 //! IPv6. RFC 791 lets the later fragment overwrite the earlier fragment, so an attacker who guesses an
-//! identification could replace bytes. No sender creates overlapping fragments, so the stack uses RFC 5722's
-//! rule for IPv4 as well.
+//! identification could replace bytes. Ordinary senders create no overlapping fragments, so the stack uses
+//! RFC 5722's rule for IPv4 as well.
 
 use arrayvec::ArrayVec;
 
@@ -70,8 +70,8 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Adds one fragment. `packet` is the IP packet that carries the fragment. If no fragment is missing any
-    /// more, returns the reassembled packet, without the options and extensions before the fragment.
+    /// Adds one fragment. `packet` is the IP packet that carries the fragment. If this was the last missing
+    /// fragment, returns the reassembled packet, without the options and extensions before the fragment.
     pub(crate) fn add(
         &mut self,
         now: Instant,

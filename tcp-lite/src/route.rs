@@ -21,7 +21,7 @@ pub(crate) struct Path {
 }
 
 impl Routes {
-    /// Creates the table. If `addresses` has IPv6 addresses but no link-local address, adds the link-local
+    /// Creates the routes. If `addresses` has IPv6 addresses but no link-local address, adds the link-local
     /// address of the Ethernet address (RFC 4291 appendix A), unless the list is full. Every IPv6 node has a
     /// link-local address, which is the source of its queries for gateways and neighbours.
     pub(crate) fn new(

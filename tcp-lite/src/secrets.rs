@@ -1,6 +1,6 @@
-//! All values that an attacker must not be able to guess. They are derived from one seed: initial sequence
-//! numbers (RFC 6528), ephemeral ports (RFC 6056 algorithm 3) and hash table keys. Stacks with equal seeds
-//! behave equally.
+//! Values that an attacker must not be able to guess. All of them are derived from one seed: among others,
+//! initial sequence numbers (RFC 6528), ephemeral ports (RFC 6056 algorithm 3), keys of SYN cookies, and hash
+//! table keys. Stacks with equal seeds behave equally.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -85,7 +85,7 @@ impl Secrets {
         EPHEMERAL_FIRST + number % EPHEMERAL_PORTS
     }
 
-    /// Notes that the port of `attempt` is in use.
+    /// Notes that the port that [`ephemeral_port`](Self::ephemeral_port) returned for `attempt` is in use.
     pub(crate) fn ephemeral_port_taken(&mut self, attempt: u16) {
         self.ports_given = self.ports_given.wrapping_add(attempt).wrapping_add(1);
     }

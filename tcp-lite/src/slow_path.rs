@@ -1,10 +1,11 @@
-//! The slow path: smoltcp's `Interface` for ARP and neighbour replies and ICMP echo.
+//! The slow path: smoltcp's `Interface`, which answers ARP requests, neighbour solicitations and echo
+//! requests.
 //!
 //! The stack passes contiguous copies of frames to smoltcp, except fragments and TCP segments that the stack
 //! itself can parse. TCP segments after IPv6 extension headers that only smoltcp can parse go to a raw
 //! socket. The raw socket returns such segments to the stack, so smoltcp does not answer with RST. In
-//! addition, the stack drops all TCP segments that smoltcp sends. smoltcp writes the frames that it sends
-//! directly into packet buffers.
+//! addition, the stack drops all TCP segments that smoltcp sends. smoltcp writes its frames directly into
+//! packet buffers.
 
 use std::collections::VecDeque;
 
@@ -37,7 +38,8 @@ pub(crate) struct SlowPath {
     /// Number of bytes of the longest packet that fits into `tcp`.
     tcp_bytes: usize,
     device: SlowDevice,
-    /// True if a frame was passed in since the last [`poll`](Self::poll), or if smoltcp has more to send.
+    /// True if a frame was passed to smoltcp since the last [`poll`](Self::poll), or if smoltcp has more to
+    /// send.
     dirty: bool,
 }
 
@@ -68,8 +70,8 @@ impl SlowPath {
                 IpAddress::Ipv4(gateway) => interface.routes_mut().add_default_ipv4_route(*gateway),
                 IpAddress::Ipv6(gateway) => interface.routes_mut().add_default_ipv6_route(*gateway),
             };
-            // A second default route of a family replaces the first route of that family, so both families
-            // fit.
+            // smoltcp has room for two routes. If there are two gateways of a family, the second gateway
+            // replaces the first, so the gateways of both families fit.
             added.expect("room for two default routes");
         }
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
@@ -89,8 +91,8 @@ impl SlowPath {
         &self.device.rx
     }
 
-    /// Enlarges the raw socket so that the longest possible packet fits. The socket is empty, as it always is
-    /// after a frame.
+    /// Enlarges the raw socket so that the longest possible packet fits. No packet is lost, because the
+    /// socket is empty after each frame.
     #[cold]
     fn grow(&mut self) {
         self.sockets.remove(self.tcp);
@@ -106,7 +108,7 @@ impl SlowPath {
         self.device.rx_full = true;
         let Self { interface, sockets, device, .. } = self;
         let _: smoltcp::iface::PollIngressSingleResult = interface.poll_ingress_single(now, device, sockets);
-        // smoltcp consumed the frame, or dropped it because smoltcp cannot send now.
+        // smoltcp consumed the frame, or dropped the frame because smoltcp cannot send now.
         self.device.rx_full = false;
         self.dirty = true;
     }
@@ -122,8 +124,8 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) has something to do. `false` while the queue of frames to send is full.
-    /// smoltcp needs no timers for its work here.
+    /// Whether [`poll`](Self::poll) has something to do. While the queue of frames to send is full, the
+    /// result is `false`. smoltcp answers frames at once, so no timer is needed.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty && self.device.tx.frames.len() < TX_FRAMES
     }
@@ -148,8 +150,8 @@ impl SlowPath {
     }
 }
 
-/// A socket for TCP packets of up to `bytes` bytes. The ring has twice as many bytes, because it stores a
-/// packet contiguously.
+/// A socket for TCP packets of up to `bytes` bytes. The socket's ring has twice this size, because the ring
+/// stores each packet contiguously.
 fn raw_socket(bytes: usize) -> raw::Socket<'static> {
     let rx = raw::PacketBuffer::new(vec![raw::PacketMetadata::EMPTY; RAW_PACKETS], vec![0; 2 * bytes]);
     let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());
@@ -317,7 +319,7 @@ mod tests {
     #[test]
     fn tcp_of_any_length_is_handed_back_whole() {
         let mut slow = slow_path();
-        // The packets in this order: a short packet, the longest packet that the first socket can hold, a
+        // The packets, in this order: a short packet, the longest packet that the first socket can hold, a
         // packet with one byte more, the longest possible packet, a short packet, and the longest possible
         // packet again.
         for bytes in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {

@@ -1,21 +1,21 @@
-//! The stack. Each engine has a stack, passes frames to it, and gets frames and events from it.
+//! The stack. An engine passes received frames to its stack. The stack returns events, and frames to send.
 //!
 //! | file in `stack/` | what |
 //! |---|---|
-//! | here | the calls of users |
-//! | `receive.rs` | from a frame to a connection: any frame |
-//! | `prediction.rs` | the same for the usual frame, in place |
-//! | `sender.rs` | queueing segments on a connection |
-//! | `transmit.rs` | from connections to frames: which connection is next, any segment |
-//! | `usual.rs`, `headers.rs` | the same for the usual segment, and the headers that it copies |
+//! | this file | the calls of users |
+//! | `receive.rs` | handles any received frame, and finds its connection |
+//! | `prediction.rs` | the entry point of received frames, and the fast path for usual frames |
+//! | `sender.rs` | queues segments on a connection |
+//! | `transmit.rs` | chooses the connection to serve next, and builds the frame of any segment |
+//! | `usual.rs`, `headers.rs` | builds the frames of usual segments, and the headers that these frames share |
 //! | `connections.rs` | the slots of connections, and their places in the ready queue |
 //! | `arming.rs` | when timers are set |
-//! | `parts.rs` | what a control block uses of the stack: `split`, `ctx` |
-//! | `ahead.rs`, `gro.rs` | prefetching for a burst, and joining its segments |
+//! | `parts.rs` | the parts of the stack that a control block uses: `split`, `ctx` |
+//! | `ahead.rs`, `gro.rs` | prefetches for a burst, and merges its segments |
 //! | `opening.rs`, `errors.rs` | active opens, and their errors |
-//! | `acknowledgements.rs` | for users that wait for acknowledgements |
+//! | `acknowledgements.rs` | calls of users that wait for acknowledgements, or decide when ours are sent |
 //! | `slow.rs` | ARP, neighbour discovery, ICMP, fragments |
-//! | `steering.rs` | one of several stacks of its host |
+//! | `steering.rs` | calls of a stack that is one of several stacks of a host |
 //! | `departure.rs`, `link.rs` | neighbours that are gone, the link of the port |
 //! | `usage.rs`, `trace.rs`, `invariants.rs` | resources in use, events of `tracing`, invariants |
 
@@ -76,23 +76,23 @@ use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, Segment
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
 /// Maximum number of queued answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. The limit
-/// bounds the memory for such answers. Further answers are dropped, as if lost on the wire. The limit is four
-/// bursts, because an engine receives up to four bursts before it transmits. If thousands of peers connect at
-/// once, each SYN beyond the backlog should get an answer, because its sender would try again only after a
-/// second.
+/// bounds the memory for such answers. Further answers are dropped, as if the network had lost them. The
+/// limit is four bursts, because an engine receives up to four bursts before it transmits. If thousands of
+/// peers connect at once, each SYN beyond the backlog should get an answer, because its sender would try
+/// again only after a second.
 const PENDING_ANSWERS: usize = 4 * BURST;
 
-/// Number of event slots in addition to the slots of the connections: one for each `Evict` that can wait at
-/// the same time, one more for the `Evict` of a new holder, and one for the `AddressConflict` of each address
-/// that we lose.
+/// Number of event slots in addition to the slots of the connections. Each `Evict` that can wait at the same
+/// time has a slot, and there is one more slot for the `Evict` of a connection that has just begun to hold
+/// bytes. The `AddressConflict` of each address that we lose has a slot as well.
 const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 
 /// A host on one port.
 ///
-/// One poll has these calls, in this order: [`input`](Self::input) for every received frame, or
-/// [`input_next`](Self::input_next) while frames are left (with many connections after
-/// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until it returns
-/// `None`, [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline)
+/// A caller makes these calls in each poll, in this order: [`input`](Self::input) for every received frame,
+/// or [`input_next`](Self::input_next) while frames are left (with many connections after
+/// [`look_ahead`](Self::look_ahead)); [`poll`](Self::poll) once; [`event`](Self::event) until it returns
+/// `None`; [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline)
 /// returns the time of the next poll. The stack does nothing between polls.
 pub struct Stack {
     config: StackConfig,
@@ -108,16 +108,16 @@ pub struct Stack {
     conflicts: ConflictDetection,
     /// True if the port has a link, according to the last call of [`Stack::set_link`].
     link_up: bool,
-    /// True if the port was removed, so that each connection ends with the next poll.
+    /// True if the port was removed, so that the next poll ends all connections.
     port_gone: bool,
-    /// The time at which the connections end, if the link is still down.
+    /// The time at which the connections end, unless the link comes up before.
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
-    /// Buffer for a reassembled packet between the slow path and TCP.
+    /// Buffer in which a reassembled packet is passed from the slow path to TCP.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
-    /// The times at which sending is tried again while the pool has no buffer.
+    /// The times at which the stack tries again to send, while the pool has no buffer.
     pool_retry: Backoff,
     segments: SegmentSlab,
     out_of_order: OutOfOrderSlab,
@@ -132,8 +132,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Creates a stack that allocates its buffers from `pool`. The stack's memory is allocated here, or grows
-    /// up to `config.limits` when objects are created.
+    /// Creates a stack that allocates its buffers from `pool`. Other memory is allocated in this call, or
+    /// later when connections and other objects are created, up to `config.limits`.
     ///
     /// A segment is one buffer, so if `pool`'s buffers are smaller than the MTU, segments are smaller as
     /// well. If there are IPv6 addresses but no link-local address, the stack adds the link-local address
@@ -185,9 +185,9 @@ impl Stack {
         }
     }
 
-    /// Makes connections with much to send use the buffers of `pool`, with several segments in each buffer,
-    /// so that a train consists of few views. Small messages use the stack's own pool. If `pool` is empty,
-    /// all messages use the stack's own pool.
+    /// Sets a pool of large buffers for connections that have much to send. Several segments share a large
+    /// buffer, so a train consists of few views. Connections with few bytes to send use the stack's own pool.
+    /// If `pool` is empty, all connections use the stack's own pool.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
     }
@@ -199,7 +199,7 @@ impl Stack {
         self.framing.tso = limits;
     }
 
-    /// Sets whether the port passes on trains of segments uncut although [`StackConfig::offloads`] has no
+    /// Sets whether the port forwards trains of segments uncut although [`StackConfig::offloads`] has no
     /// [`TX_TSO`](dp::Offloads::TX_TSO). The default is `false`.
     pub fn set_passes_large_frames(&mut self, passes: bool) {
         let cuts = self.config.offloads.contains(Offloads::TX_TSO);
@@ -213,8 +213,8 @@ impl Stack {
     }
 
     /// Handles the next frame of a received burst, and also the following frames that continue the same
-    /// stream in order. The result is the same as with separate calls, except that one event has all
-    /// payloads.
+    /// stream in order. The result is the same as with a separate call for each frame, except that one event
+    /// has all payloads.
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         self.advance(now);
         if let Some(frame) = frames.next() {
@@ -233,7 +233,7 @@ impl Stack {
         let now = self.now;
         while let Some(slot) = self.connections.wheel.expired(now) {
             if self.connections.is_unarmed(slot) {
-                // A segment that arrived may have moved the timer that is due.
+                // A segment that arrived may have changed the deadline of the timer that is due.
                 self.arm_timers();
                 continue;
             }
@@ -294,9 +294,9 @@ impl Stack {
     /// Fills the free places of `out` with frames to send. Connections are served round robin. Returns
     /// whether more frames could be sent now. Frames that wait for packet buffers do not count.
     ///
-    /// Frames in `out` count as sent and their timers run, even if the port accepts the frames late. Do not
-    /// call this function while the port accepts no frames, because timers run anyway, and retransmissions
-    /// would be queued after their first copies.
+    /// Frames in `out` count as sent, and their timers start, even if the port accepts the frames late. Do
+    /// not call this function while the port accepts no frames: the timers would expire, and retransmissions
+    /// would be queued behind the segments that they repeat.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
         let more = match self.has_to_transmit() {
@@ -312,8 +312,8 @@ impl Stack {
     }
 
     /// The next time at which [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do;
-    /// `None` if neither function has anything to do without a new frame or call. The returned time may be
-    /// early, but is never late.
+    /// `None` if both functions have nothing to do until a frame arrives or the user calls the stack. The
+    /// returned time may be early, but is never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_to_transmit() {
             return self.next_timer(now);
@@ -363,9 +363,9 @@ impl Stack {
         self.listeners.counters(listener)
     }
 
-    /// Drops SYNs from `address` to a listener until `until`. Use this call for addresses whose connections
-    /// fail, because each such connection costs more than many segments. The call does not change existing
-    /// connections. If the id is not valid, the call does nothing.
+    /// Drops SYNs from `address` to a listener until the time `until`. Use this call for addresses whose
+    /// connections fail, because each such connection costs more than many segments. The call does not change
+    /// existing connections. If the id is not valid, the call does nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
@@ -444,13 +444,13 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier.
-    /// The user has placed these bytes, or has consumed them after the frontier passed them. The limits of
-    /// out-of-order bytes count all bytes that were passed to the user ahead of the frontier and not
-    /// released.
+    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier
+    /// (the next expected byte), or that it has reported with [`hold`](Self::hold). The user has placed these
+    /// bytes, or has consumed them after the frontier passed them. The limits of out-of-order bytes count all
+    /// bytes that were passed to the user ahead of the frontier and not released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
-        // In the usual case, the bytes were in order, and our announced window is large enough, so nothing
+        // In the usual case, the user holds no bytes, and our announced window is large enough, so nothing
         // changes.
         if bytes == 0
             && let Some(live) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
@@ -490,7 +490,7 @@ impl Stack {
 
     /// Tells the stack how many bytes of packet buffers the user keeps in total for bytes ahead of the
     /// frontier. This number may be much larger than the number of held bytes, because a small segment may
-    /// pin a whole buffer.
+    /// occupy a whole buffer.
     pub fn pin(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.pin(ctx, bytes));
     }

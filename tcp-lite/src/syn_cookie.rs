@@ -3,8 +3,8 @@
 //! flood of SYNs.
 //!
 //! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other options
-//! of the SYN are encoded in the low bits of our timestamp, which the ACK echoes. Without timestamps, the
-//! other options are lost.
+//! of the SYN are encoded in the low bits of our timestamp, which the ACK echoes. If the SYN has no
+//! timestamps, its other options are not used.
 
 use std::hash::{Hash, Hasher as _};
 
@@ -16,8 +16,8 @@ use crate::four_tuple::FourTuple;
 use crate::secrets::HashBytes;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
-/// Length of a period. A cookie is valid in the period in which it was sent and in the next period: for one
-/// to two minutes, as in Linux. The five bits of time distinguish 32 periods.
+/// Length of a period. A cookie is valid in the period in which it was sent and in the next period, so for
+/// one to two minutes, as in Linux. The five bits of time distinguish 32 periods.
 const PERIOD_SECS: i64 = 64;
 /// MSS values that a cookie can encode. The cookie has the largest of these values that is not above the
 /// peer's MSS. The values are the minimum that we accept, the default of RFC 9293, and the MSS of small
@@ -39,8 +39,8 @@ impl SynCookies {
         Self { key, latest: None }
     }
 
-    /// Reduces `syn` to the part that a cookie encodes. The SYN-ACK answers only this part. The options of
-    /// `syn` must include the peer's MSS.
+    /// Reduces `syn` to the part that a cookie encodes, because the SYN-ACK may answer only this part. The
+    /// options of `syn` must include the peer's MSS.
     pub(crate) fn forget_the_rest(config: &TcpConfig, syn: &mut TcpHeader) {
         let mss = syn.options.mss.map(|mss| MSS[index_of(mss)]);
         if config.timestamps && syn.options.timestamps.is_some() {
@@ -97,10 +97,10 @@ impl SynCookies {
         Some(syn)
     }
 
-    /// Whether `segment` may have overtaken the ACK of a cookie. Such a segment cannot be verified. Only the
-    /// first segment after the SYN can be verified, because the peer's sequence number is part of the cookie.
-    /// The function returns `false` if the time bits of the acknowledged number do not belong to a valid
-    /// period.
+    /// Whether `segment` may have arrived before the ACK of a cookie, although the peer sent it later. Such a
+    /// segment cannot be verified, because the cookie includes the peer's sequence number, which only the
+    /// first segment after the SYN has. The function returns `false` if the time bits of the acknowledged
+    /// number do not belong to a valid period.
     pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;
@@ -130,7 +130,7 @@ fn period(at: Instant) -> i64 {
     at.secs() / PERIOD_SECS
 }
 
-/// The index of the largest MSS of the table that is not above `mss`.
+/// The index of the largest MSS of the table that is not above `mss`; 0 if all are above `mss`.
 fn index_of(mss: u16) -> usize {
     MSS.iter().rposition(|known| *known <= mss).unwrap_or(0)
 }

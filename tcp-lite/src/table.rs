@@ -1,8 +1,8 @@
-//! Demultiplexer: a hash table from 4-tuples to connection slots. The hash has a secret key, so that
+//! Demultiplexer: a hash table that maps 4-tuples to connection slots. The hash has a secret key, so that
 //! attackers cannot choose tuples that collide.
 //!
-//! The table stores only hashes and slots. The caller compares the tuple with the tuple in the connection's
-//! state, which the caller needs anyway. Two connections rarely have the same hash. A lookup reads one cache
+//! The table stores only hashes and slots. The caller reads the connection's state anyway, and compares the
+//! tuple with the tuple in this state. Two connections rarely have the same hash. A lookup reads one cache
 //! line, which can be prefetched. A lookup in a map of tuples would read three cache lines.
 
 use std::hash::BuildHasher;
@@ -11,7 +11,7 @@ use crate::four_tuple::FourTuple;
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
-/// The hash table, which grows when connections are created, never when segments arrive.
+/// The hash table, which grows when a connection is created, and not when other segments arrive.
 ///
 /// The table uses open addressing with linear probing: a search goes from the home position of the hash up to
 /// the next free entry.

@@ -1,10 +1,10 @@
-//! One timer for each connection slot, in a hierarchical wheel with a tick of one microsecond.
+//! One timer for each connection slot, in a hierarchical timer wheel with a tick of one microsecond.
 //!
 //! Slots are linked by index inside arrays that grow with the number of connections: setting, moving and
 //! cancelling a timer are O(1) and never allocate. Most deadlines are moved to a later time before they are
-//! reached, because the peer acknowledges in time. Therefore a timer that is moved to a later time or
-//! cancelled stays in its list. When the wheel reaches the list, it links the timer again by its deadline, or
-//! unlinks a cancelled timer.
+//! reached, because the peer acknowledges in time. Therefore a timer stays in its list when it is cancelled
+//! or moved to a later time. When the wheel reaches the list, it links the timer again by its new deadline,
+//! or unlinks a cancelled timer.
 //!
 //! Level `l` has 64 lists of `64^l` microseconds each. A timer is at the level of the highest digit (base 64)
 //! in which its deadline differs from the current time. When the wheel reaches that digit, the timer moves to
@@ -13,15 +13,15 @@
 use crate::facade::Instant;
 use crate::invariant::{Check, ensure};
 
-/// Number of bits of a deadline for each level: the 64 lists of a level fit the 64 bits of
+/// Number of bits of a deadline that one level uses: the 64 lists of a level fit the 64 bits of
 /// [`Level::occupied`].
 const BITS: u32 = 6;
 const LISTS: usize = 1 << BITS;
 /// Number of levels: six levels of six bits cover 2^36 microseconds, 19 hours.
 const LEVELS: usize = 6;
-/// A timer further away than this time (18 hours) is linked at this time. When the wheel reaches the timer,
-/// it links the timer again by its deadline, so the timer does not fire early. The horizon is one list less
-/// than a whole revolution, so that the top level never overlaps itself.
+/// If a deadline is further away than this time (18 hours), the timer is linked at this time. When the wheel
+/// reaches the timer, it links the timer again by its deadline, so the timer does not fire early. The horizon
+/// is one list less than a whole revolution, so that the top level never overlaps itself.
 const HORIZON_US: u64 = (LISTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
 const NONE: u32 = u32::MAX;
 
@@ -151,8 +151,8 @@ impl TimerWheel {
     }
 
     /// The earliest time at which [`expired`](Self::expired) may have something to do. The result is never
-    /// later than the first deadline. The result is earlier if the first timer still has to move down a
-    /// level, or was moved to a later time or cancelled.
+    /// later than the first deadline. It is earlier if the first timer still has to move down a level, or was
+    /// moved to a later time or cancelled.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let us = if self.due != NONE { self.now_us } else { self.next_list()?.2 };
         Some(Instant::from_micros(us as i64))
@@ -183,12 +183,13 @@ impl TimerWheel {
         (timer.deadline_us != NEVER).then_some(timer.deadline_us)
     }
 
-    /// Checks that each running timer is in exactly the list of its place, and that no timer was missed.
+    /// Checks that each running timer is in the list where it belongs and in no other list, and that no timer
+    /// was missed.
     pub(crate) fn check(&self) -> Check {
         let mut linked = self.check_list(self.due, TimerPlace::Due)?;
         for (number, level) in self.levels.iter().enumerate() {
             // Few lists have timers, and this check runs after every step of a simulation. Therefore empty
-            // lists are counted, but not checked one by one.
+            // lists are counted but not checked one by one.
             let mut occupied = level.occupied;
             let (linked_lists, says) =
                 (level.heads.iter().filter(|&&head| head != NONE).count(), occupied.count_ones());

@@ -193,7 +193,7 @@ mod tests {
     use crate::facade::TcpSeqNumber;
     use crate::tcp::header::Flags;
 
-    /// Random headers, with these numbers as the values of their fields.
+    /// Headers whose fields have the values `numbers`, which the test chooses at random.
     fn headers(
         numbers: [u32; 8],
         flags: u8,

@@ -20,7 +20,7 @@ fn answer(n: u8, mac: EthernetAddress) -> Heard {
     Heard { ip: ip(n), mac: Some(mac), creates: false, overrides: true, confirms: true }
 }
 
-/// Removes all queries that wait, as if they were sent, and returns them.
+/// Removes all queries that wait to be sent, as if they were sent, and returns them.
 fn queries(neighbors: &mut Neighbors) -> Vec<Query> {
     let mut all = Vec::new();
     while let Some(query) = neighbors.query() {

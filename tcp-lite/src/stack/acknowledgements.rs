@@ -1,5 +1,5 @@
-//! Calls about the peer's acknowledgements, for which some users wait, and about our acknowledgements, whose
-//! time some users choose.
+//! Calls for users that wait for the peer's acknowledgements, and for users that decide when our
+//! acknowledgements are sent.
 
 use super::Stack;
 use crate::{ConnId, Instant};
@@ -26,7 +26,7 @@ impl Stack {
 
     /// Withholds acknowledgements of the peer's bytes from this stream offset on, although the bytes have
     /// arrived. With `None`, all bytes are acknowledged. This call is for a user whose peer concludes more
-    /// from an acknowledgement than TCP promises, so that another message has to be sent before the
+    /// from an acknowledgement than TCP guarantees. Such a user has to send another message before the
     /// acknowledgement. Bytes that were acknowledged before remain acknowledged, and the whole stream is
     /// acknowledged once the peer's FIN has arrived. Withhold acknowledgements for at most a round trip,
     /// because the peer retransmits the bytes after a longer time.

@@ -1,4 +1,4 @@
-//! Prefetching for the later frames of a burst, while earlier frames are processed.
+//! Prefetches the connections of the later frames of a burst, while earlier frames are processed.
 //!
 //! With many connections, the state of a connection is usually no longer in the cache. The stack guesses the
 //! connection of a frame from the addresses and ports in the frame. A wrong guess only costs time.
@@ -34,8 +34,8 @@ impl Stack {
         self.connections.guess(hash?).map(|slot| slot as usize)
     }
 
-    /// Announces that the next frame probably belongs to the connection in `slot`. The lookup then tries that
-    /// slot first.
+    /// Announces that the next frame probably belongs to the connection in `slot`. The lookup of the next
+    /// frame tries that slot first.
     pub fn expect_next(&mut self, slot: usize) {
         self.connections.expect_next(slot as u32);
     }

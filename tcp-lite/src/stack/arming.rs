@@ -1,17 +1,18 @@
-//! Sets the timers of connections. A timer is set once for several calls, as long as nothing else depends on
-//! the timer.
+//! Sets the timers of connections. After several calls on a connection, its timer is set only once, unless
+//! the timer is needed earlier.
 //!
 //! A message and its acknowledgement move the timer of their connection several times, nearly always to a
-//! later time. Therefore a call only marks the connection. Before an engine sleeps, the timers of marked
-//! connections are set. An engine that polls without a pause sets the timers after `TIMER_SLACK`, so a timer
-//! may be late by that time.
+//! later time. Therefore a call only marks the connection. The timers of marked connections are set before an
+//! engine sleeps. An engine that polls without a pause sets the timers after `TIMER_SLACK`, so a timer may be
+//! late by that time. A *turn* is one poll of the engine; it ends with [`Stack::transmit`].
 
 use super::Stack;
 use crate::facade::{Duration, Instant};
 use crate::tcp::State;
 
 /// The maximum delay of a timer. This delay is short compared with the times of retransmissions and delayed
-/// acknowledgements. Timers of a few microseconds are [set at once](crate::tcp::Tcb::has_short_timer).
+/// acknowledgements. [Short timers](crate::tcp::Tcb::has_short_timer), of a few microseconds, are not
+/// delayed: they are set at the end of the turn.
 const TIMER_SLACK: Duration = Duration::from_micros(100);
 
 /// Maximum number of marked connections whose timers wait. If more connections are marked, all their timers
@@ -24,8 +25,8 @@ pub(super) struct Unarmed {
     slots: Vec<u32>,
     /// True if the connection of one of these slots has a short timer.
     is_urgent: bool,
-    /// The time at which the timers have to be set at the latest. `None` until the end of the turn in which
-    /// the first slot was added.
+    /// The latest time at which the timers have to be set. `None` until the end of the turn in which the
+    /// first slot was added.
     by: Option<Instant>,
 }
 
@@ -35,8 +36,8 @@ impl Unarmed {
         self.slots.reserve_exact(count - self.slots.len());
     }
 
-    /// Adds a slot, unless the slot was added before (`is_there`). Called after each call of the slot's
-    /// control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
+    /// Adds a slot, unless `is_there` says that the slot was added before. Called after each call of the
+    /// slot's control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
     #[inline]
     pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, has_short_timer: bool) {
         if !std::mem::replace(is_there, true) {
@@ -58,8 +59,8 @@ impl Unarmed {
         self.slots.iter().copied()
     }
 
-    /// Called when a turn ends at `now`: decides when the timers have to be set. Returns whether the timers
-    /// have to be set before the time advances.
+    /// Called when a turn ends at `now`: decides when the timers have to be set. Returns whether they have to
+    /// be set at once.
     #[inline]
     fn end_turn(&mut self, now: Instant) -> bool {
         !self.slots.is_empty()
@@ -76,9 +77,9 @@ impl Unarmed {
 }
 
 impl Stack {
-    /// Like [`settle`](Self::settle), without the ready queue. After most calls, the connection is in
-    /// ESTABLISHED, where only the timer has to be set. In this state, [`arm_timers`](Self::arm_timers) sets
-    /// the timer later.
+    /// Like [`settle`](Self::settle), but does not queue the connection for transmission. After most calls,
+    /// the connection is in ESTABLISHED, where only the timer has to be set. In this state,
+    /// [`arm_timers`](Self::arm_timers) sets the timer later.
     #[inline(always)]
     pub(super) fn settle_timer(&mut self, slot: u32) {
         if !self.connections.arm_later(slot) {
@@ -86,8 +87,8 @@ impl Stack {
         }
     }
 
-    /// Called before the time advances to `now`: sets the timers that cannot wait, because some timers start
-    /// at the time of the call that needs them.
+    /// Called before the time advances to `now`: sets the timers that cannot wait. (The deadline of some
+    /// timers is computed from the time at which the timer is set.)
     #[inline]
     pub(super) fn arm_before(&mut self, now: Instant) {
         if self.connections.unarmed.is_due_before(now) {
@@ -142,7 +143,7 @@ impl Stack {
 mod tests {
     use super::*;
 
-    /// Adds these slots.
+    /// An `Unarmed` to which the slots `0..slots` were added.
     fn marked(slots: u32) -> Unarmed {
         let mut unarmed = Unarmed::default();
         (0..slots).for_each(|slot| unarmed.add(slot, &mut false, false));

@@ -1,4 +1,4 @@
-//! Slots of connections, with their ids, their timers and their places in the queues.
+//! The slots of connections. A slot has a connection's id, its timer and its places in the queues.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -32,14 +32,14 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Whether a call can change only the timer, so that the timer may be set later.
+    /// Whether calls on this connection can change only its timer, so that the timer may be set later.
     #[inline]
     pub(super) fn may_arm_later(&self) -> bool {
         self.tcb.state() == State::Established && !self.half_open
     }
 }
 
-/// The queue that the slot is in. The queue entry belongs to the slot, not to the connection. After a
+/// The queue that the slot is in. The queue entry belongs to the slot, not to the connection: after a
 /// connection has ended, the entry serves the slot's next connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Queue {
@@ -62,12 +62,12 @@ struct ConnSlot {
     conn: Option<Conn>,
 }
 
-/// Number of slots in one allocation: large enough that allocations are rare, and small enough that the
-/// unused part of the last chunk is small.
+/// Number of slots in one allocation. The number is large enough that allocations are rare, and small enough
+/// that few slots of the last chunk are unused.
 const CHUNK: usize = 64;
 
-/// Slots in chunks that never move. A single array would have to be copied to grow, and would be half empty
-/// after growing.
+/// Slots in chunks that never move. A single array would have to be copied when it grows, and would be half
+/// empty afterwards.
 #[derive(Default)]
 struct ConnSlots {
     chunks: Vec<Box<[ConnSlot; CHUNK]>>,
@@ -150,7 +150,7 @@ pub(crate) struct FoundConn<'a> {
 }
 
 impl FoundConn<'_> {
-    /// Called after a call that did not end the state ESTABLISHED. If the connection has something to send,
+    /// Called after a call that left the connection in ESTABLISHED. If the connection has something to send,
     /// queues it now. The connection's timer is set later, at the end of the turn (`arming.rs`).
     #[inline]
     pub(crate) fn settle_and_arm_later(mut self) {
@@ -226,7 +226,7 @@ impl Connections {
 
     /// Allocates the queues for `count` slots.
     fn reserve_queues(&mut self, count: usize) {
-        // Doubling would leave the queues half empty.
+        // If the capacity of the queues were doubled, half of it would stay unused.
         let most = count + (count / 16).max(CHUNK);
         if self.waiting.capacity() < count {
             self.wheel.reserve(most);
@@ -234,8 +234,8 @@ impl Connections {
             self.waiting.reserve_exact(most - self.waiting.len());
             self.unarmed.reserve(most);
             self.free.reserve_exact(most - self.free.len());
-            // The queue has twice as many entries as there are slots, because it contains stale entries: see
-            // `enter_time_wait`.
+            // The queue has room for twice as many entries as there are slots, because it may contain stale
+            // entries (see `enter_time_wait`).
             self.time_waits.reserve_exact(2 * most - self.time_waits.len());
         }
         self.wheel.grow(count);
@@ -266,7 +266,8 @@ impl Connections {
     /// Notes that a connection is in TIME-WAIT. Called once for each connection.
     pub(crate) fn enter_time_wait(&mut self, id: ConnId) {
         if self.time_waits.len() >= 2 * self.slots.len() {
-            // At least half of the entries are stale, so this pass costs little per removed entry.
+            // At least half of the entries are stale, so the cost of this pass is low for each entry that it
+            // removes.
             let slots = &self.slots;
             self.time_waits.retain(|id| slots[id.slot as usize].generation == id.generation);
         }
@@ -334,7 +335,7 @@ impl Connections {
         self.latest = slot;
     }
 
-    /// The slot of the connection with this id; `None` if the user may no longer use the id.
+    /// The slot of the connection with this id; `None` if the id is no longer valid for the user.
     pub(crate) fn live(&self, id: ConnId) -> Option<u32> {
         let slot = self.slots.get(id.slot as usize).filter(|s| s.generation == id.generation)?;
         slot.conn.as_ref().filter(|c| !c.tcb.is_closed_for_user()).map(|_| id.slot)
@@ -388,8 +389,8 @@ impl Connections {
         self.slots.len() - self.free.len()
     }
 
-    /// Slots in use, with their connections. The iterator visits all slots, so this function is only for rare
-    /// calls.
+    /// The slots in use, with their connections. The iterator visits every slot, so this function is only for
+    /// rare calls.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (u32, &Conn)> {
         self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))
     }
@@ -408,8 +409,8 @@ impl Connections {
         }
     }
 
-    /// Like [`FoundConn::settle_and_arm_later`]. If the timer [has to be set now](Conn::may_arm_later), does
-    /// nothing and returns `false`.
+    /// Like [`FoundConn::settle_and_arm_later`]. If the timer [must not be set later](Conn::may_arm_later),
+    /// does nothing and returns `false`.
     pub(crate) fn settle_and_arm_later(&mut self, slot: u32) -> bool {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
             &mut self.slots[slot as usize]
@@ -452,8 +453,8 @@ impl Connections {
         }
     }
 
-    /// Notes that the timer of a slot has to be set before the time advances. Returns `false` and changes
-    /// nothing if the timer [has to be set now](Conn::may_arm_later).
+    /// Notes that the timer of a slot has to be set later, but before the time advances. If the timer [must
+    /// not be set later](Conn::may_arm_later), changes nothing and returns `false`.
     #[inline]
     pub(crate) fn arm_later(&mut self, slot: u32) -> bool {
         let place = &mut self.slots[slot as usize];

@@ -1,5 +1,5 @@
-//! Generic receive offload: consecutive segments are merged, as a device with LRO does, so that their control
-//! block is updated only once.
+//! Generic receive offload: merges consecutive segments, as a device with LRO does, so that the control block
+//! is updated only once for all of them.
 //!
 //! Segments are merged only if they are next in order and carry only payload. The headers of merged segments
 //! are equal except for lengths, sequence numbers, checksums, PSH and the IPv4 identification. In particular,
@@ -16,12 +16,12 @@ use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_HEADERS_BYTES, SEQ_AT, 
 use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader, PROTOCOL_TCP};
 use crate::tcp::header::Flags;
 
-/// Maximum number of merged segments. The number is small, so that the payload of these segments is still in
-/// the first-level cache when the user reads it.
+/// Maximum number of merged segments. The number is small, so that the payload of all merged segments is
+/// still in the first-level cache when the user reads it.
 const MAX_COALESCED: usize = 16;
 
-/// Maximum number of buffers of a frame that is merged: a buffer with the headers, and a buffer with the
-/// payload. The payloads of all merged frames form a chain.
+/// Maximum number of buffers of a frame that can be merged: one buffer with the headers, and one with the
+/// payload. The payloads of all merged frames form one chain.
 pub(super) const MAX_BUFFERS: usize = 2;
 
 /// Whether `frame` may continue the stream at `next`. This cheap test rejects frames of other connections in

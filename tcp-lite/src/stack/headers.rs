@@ -1,5 +1,5 @@
-//! The headers of the connection that was served last, for its next frame. Most turns serve the same
-//! connection as the turn before.
+//! The headers of the connection that was served last, which are used again for its next frame. Usually the
+//! same connection is served again.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};

@@ -1,5 +1,5 @@
-//! The invariants of a stack: the invariants of its parts hold, and the usage of each part is the sum of the
-//! usage of all connections.
+//! The invariants of a stack: the invariants of its parts hold, and the slabs and counters agree with the sum
+//! of what all connections hold.
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};

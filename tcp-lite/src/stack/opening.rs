@@ -1,5 +1,5 @@
-//! Active opens, and the parameters of new connections that the stack chooses: local port, sequence numbers,
-//! and MSS.
+//! Active opens, and the parameters of new connections that the stack chooses: local port, initial sequence
+//! number, and MSS.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::secrets::EPHEMERAL_PORTS;
 use crate::tcp::{OpenParams, Tcb};
 use crate::{CloseReason, Deadline};
 
-/// Maximum number of local ports that are tried to find a port whose frames arrive at our queue. With 64
+/// Maximum number of local ports that are tried until one is found whose frames arrive at our queue. With 64
 /// queues, the search fails once in ten million cases.
 const CHOOSY_ATTEMPTS: u16 = 1024;
 
@@ -67,7 +67,7 @@ impl Stack {
 
     /// Why an active open is not established yet: [`CloseReason::NoNeighbor`] while nobody has answered the
     /// queries for the Ethernet address of the next hop, otherwise [`CloseReason::TimedOut`]. This call is
-    /// for a caller that gives up earlier than the stack.
+    /// for a caller whose own time limit is shorter than the stack's.
     pub fn unanswered(&self, conn: ConnId) -> CloseReason {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot));
         match conn.is_some_and(|conn| conn.unresolved_since.is_set()) {

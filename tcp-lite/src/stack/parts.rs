@@ -10,8 +10,8 @@ use crate::neighbor::Neighbors;
 use crate::tcp::{Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::{Instant, StackConfig};
 
-/// The parts of the stack that a control block may use: all except the connections themselves and the
-/// neighbours.
+/// The parts of the stack that a control block may use: everything except the connections and the neighbour
+/// table.
 pub(super) struct StackParts<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a StackConfig,
@@ -47,7 +47,8 @@ impl<'a> StackParts<'a> {
 }
 
 impl Stack {
-    /// Splits the stack into the parts of control blocks, the connections and the neighbours.
+    /// Splits the stack into three: the parts that a control block uses, the connections, and the neighbour
+    /// table.
     pub(super) fn split(&mut self, now: Instant) -> (StackParts<'_>, &mut Connections, &mut Neighbors) {
         let Self {
             config,

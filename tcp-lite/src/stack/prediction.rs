@@ -1,4 +1,4 @@
-//! The path of a received frame into the stack, and the fast path (header prediction).
+//! Decides whether a received frame takes the fast path (header prediction), and implements the fast path.
 //!
 //! A predicted frame continues an established stream and has only usual headers: Ethernet without a tag, a
 //! whole IPv4 packet without options, TCP with timestamps as its only option, and the flags ACK, or ACK and
@@ -7,10 +7,10 @@
 //! (`tcp/connection/predicted.rs`). Van Jacobson invented header prediction; RFC 7323 appendix A has the
 //! layout of the options.
 //!
-//! The fast path changes nothing for a frame that is not predicted. Such a frame takes the general path,
-//! [`Stack::receive_any`]. Invalid frames also take the general path, because only that path counts and
-//! answers errors. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction
-//! off, so that `tests/stack/prediction.rs` can compare both paths.
+//! A frame that is not predicted takes the general path, [`Stack::receive_any`], and the fast path changes
+//! nothing for it. Invalid frames also take the general path, because only the general path counts errors and
+//! answers them. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off,
+//! so that `tests/stack/prediction.rs` can compare both paths.
 
 use std::iter::Peekable;
 
@@ -34,15 +34,15 @@ const TCP_AT: usize = IP_AT + IPV4_BYTES;
 const TCP_BYTES: usize = 32;
 const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
 
-/// The bit of the first byte of an Ethernet address that only group addresses have.
+/// The bit in the first byte of an Ethernet address that is set for group addresses.
 const GROUP_BIT: u8 = 1;
 /// The folded sum of bytes that include a correct checksum.
 const ALL_ONES: u16 = 0xffff;
 /// The Ethertype, and the start of an IPv4 header of five words, with any ECN codepoint.
 const IPV4: u32 = (ETHERTYPE_IPV4 as u32) << 16 | 0x4500;
 const TYPE_MASK: u32 = 0xffff_ff00;
-/// Mask of these fields: the flags and the offset of a fragment, without "don't fragment", and the protocol,
-/// which follows the hop limit.
+/// Mask of two fields of the IPv4 header: the field with the fragment's flags and offset, without "don't
+/// fragment", and the protocol, which follows the hop limit.
 const FRAGMENT_AND_PROTOCOL_MASK: u32 = 0x3fff_00ff;
 /// A TCP header of eight words with the flag ACK.
 const OFFSET_AND_FLAGS: u16 = 0x8010;
@@ -132,8 +132,8 @@ impl Stack {
     }
 
     /// The fast path for a predicted frame (see the head of this file), with the same result as
-    /// [`receive_any`](Self::receive_any). Returns any other frame without having changed anything. `next` is
-    /// the frame after `frame`; `sack_blocks` is the number of SACK blocks in `frame`.
+    /// [`receive_any`](Self::receive_any). For any other frame, changes nothing and returns the frame. `next`
+    /// is the frame after `frame`; `sack_blocks` is the number of SACK blocks in `frame`.
     #[inline(always)]
     fn receive_predicted(
         &mut self,

@@ -1,5 +1,5 @@
-//! From a frame to a connection: the general path of [`Stack::input`]. `prediction.rs` has the entry point of
-//! [`Stack::input`], and the fast path.
+//! The general path of [`Stack::input`]: parses a frame and finds its connection. `prediction.rs` has the
+//! entry point of [`Stack::input`], and the fast path.
 
 use std::iter::Peekable;
 
@@ -75,8 +75,8 @@ impl Stack {
             return;
         };
         if !ethernet.src.is_unicast() {
-            // A group address cannot be a source (IEEE 802.3 section 3.2.3). An answer would be sent to the
-            // whole group.
+            // A group address cannot be a source (IEEE 802.3 section 3.2.3). An answer to a group address
+            // would be sent to the whole group.
             self.counters.rx_malformed += 1;
             return;
         }
@@ -255,8 +255,8 @@ impl Stack {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
             }
             if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-                // The stack does not answer, because RST would refuse the connection. The peer retransmits
-                // the segment if the segment occupies sequence numbers.
+                // The stack does not answer, because an RST would refuse the connection. If the segment
+                // occupies sequence numbers, the peer retransmits it.
                 self.counters.rx_no_connection += 1;
                 return;
             }
@@ -385,7 +385,7 @@ impl Stack {
     /// Handles a segment of a half-open connection that acknowledges an earlier SYN-ACK with a cookie. This
     /// happens if the peer sent its SYN again before it got the cookie, and the backlog had room for the
     /// second SYN. The peer has established the connection with the cookie's sequence numbers, so our
-    /// connection adopts them. Returns the payload of any other segment.
+    /// connection adopts them. If the segment is of another kind, returns its payload.
     #[cold]
     fn earlier_cookie_arrives(
         &mut self,
@@ -404,8 +404,8 @@ impl Stack {
             return None;
         }
         if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-            // The stack does not answer, just as if there were no half-open connection, because RST would end
-            // the peer's connection. The peer sends the segment again.
+            // The stack does not answer, just as if there were no half-open connection, because an RST would
+            // end the peer's connection. The peer sends the segment again.
             self.counters.rx_no_connection += 1;
             return None;
         }

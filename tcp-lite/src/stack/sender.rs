@@ -1,4 +1,4 @@
-//! Queueing segments on a connection.
+//! Queues segments on a connection.
 
 use dp::{ExtBuf, Offloads};
 
@@ -26,8 +26,8 @@ impl<'s> Sender<'s> {
     /// Returns an empty segment, which can hold up to EMSS bytes of whole FPDUs.
     ///
     /// # Errors
-    /// A [`SendError`] if the connection is closed, the send buffer is full, or no packet buffer is free.
-    /// After a full send buffer, an `Event::Writable` follows when the send buffer has space again.
+    /// A [`SendError`] if the connection is closed, the send buffer is full, or no packet buffer is free. If
+    /// the send buffer is full, an `Event::Writable` follows when it has space again.
     #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
@@ -142,16 +142,16 @@ impl SegmentBuf<'_, '_> {
         (self.len, self.sum, self.external) = (0, None, None);
     }
 
-    /// Whether the stack uses the sum of the bytes ([`set_sum`](Self::set_sum)), because the port computes no
-    /// TCP checksum.
+    /// Whether the stack can use the sum of the bytes ([`set_sum`](Self::set_sum)), because the port computes
+    /// no TCP checksum.
     #[inline]
     pub fn wants_sum(&self) -> bool {
         !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
-    /// Sets the sum of all bytes in the segment, as computed by [`dp::checksum::partial`]. Call this function
-    /// after the last byte is written. A writer that computes the sum while it writes the bytes saves a pass
-    /// over the bytes.
+    /// Sets the sum of all bytes in the segment, as [`dp::checksum::partial`] computes it. Call this function
+    /// after the last byte is written. If a writer computes the sum while it writes the bytes, the stack does
+    /// not have to read the bytes again.
     #[inline]
     pub fn set_sum(&mut self, sum: u64) {
         self.sum = Some(folded(sum));
@@ -182,9 +182,9 @@ impl SegmentBuf<'_, '_> {
         sum == Some(folded(dp::checksum::partial(bytes)) % 0xffff)
     }
 
-    /// Queues the segment after all other segments. The bytes and boundaries of the segment never change,
-    /// with two exceptions: the segment is cut if the EMSS becomes smaller before the segment is sent, and
-    /// the persist timer may cut the segment. An empty segment is dropped.
+    /// Queues the segment after all other segments. The bytes of the segment never change. Its boundaries
+    /// change in two cases: the segment is cut if the EMSS becomes smaller before the segment is sent or
+    /// retransmitted, and the persist timer may cut the segment. An empty segment is dropped.
     ///
     /// The connection becomes ready to send when the [`Sender`] is dropped.
     #[inline]

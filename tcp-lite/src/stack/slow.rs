@@ -1,4 +1,4 @@
-//! Frames other than whole TCP segments: ARP, neighbour discovery, ICMP, and fragments.
+//! Handles frames other than whole TCP segments: ARP, neighbour discovery, ICMP, and fragments.
 
 use dp::{Checksum, Mbuf};
 
@@ -181,7 +181,7 @@ impl Stack {
         }
     }
 
-    /// Copies bytes into buffers of the pool, as many as needed.
+    /// Copies `bytes` into as many buffers of the pool as are needed; `None` if the pool has too few buffers.
     fn copy_in(&self, bytes: &[u8]) -> Option<Mbuf> {
         let mut chain = self.pool.alloc()?;
         let mut pieces = bytes.chunks(self.pool.data_bytes().max(1));
@@ -196,9 +196,9 @@ impl Stack {
         Some(chain)
     }
 
-    /// Handles an ARP or neighbour discovery packet. Returns whether the packet is passed to smoltcp. A
-    /// request is not passed to smoltcp if the requested address is not ours, or is not ours yet. Probes and
-    /// announcements are not passed either, because smoltcp answers them wrongly or not at all.
+    /// Handles an ARP or neighbour discovery packet. Returns whether the packet is to be passed to smoltcp. A
+    /// request is not passed on if the requested address is not ours, or is not ours yet. Probes and
+    /// announcements are not passed on either, because smoltcp answers them wrongly or not at all.
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard {
             if self.neighbors.heard(now, heard) {

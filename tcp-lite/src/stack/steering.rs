@@ -1,4 +1,5 @@
-//! The methods of a stack that shares a host with other stacks, one stack for each queue: see [`Member`].
+//! The methods of a stack that shares a host with other stacks, with one stack for each queue of the device
+//! (see [`Member`]).
 
 use dp::{Burst, Checksum, Mbuf};
 

@@ -1,4 +1,5 @@
-//! The event queue while the user takes no events. The queue does not grow after the connections are created.
+//! What happens while the user takes no events: the event queue does not grow after the connections are
+//! created.
 
 use std::net::SocketAddr;
 

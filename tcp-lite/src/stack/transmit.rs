@@ -1,9 +1,9 @@
-//! From connections to frames: the implementation of [`Stack::transmit`].
+//! The implementation of [`Stack::transmit`], which builds the frames to send.
 //!
-//! Frames are sent in this order: frames of the slow path, our ARP and NDP messages, answers to segments of
-//! no connection, then segments of the connections. The connections are served round robin, with a few
-//! segments each. If the pool is empty, nothing is lost, because the next call tries to send the same frames
-//! again.
+//! Frames are sent in this order: frames of the slow path, our own ARP and NDP messages, answers to segments
+//! of no connection, segments of the connections, and ARP and NDP queries that these segments need. The
+//! connections are served round robin, and each of them sends a few segments. If the pool is empty, nothing
+//! is lost, because the next call tries to send the same frames again.
 
 use dp::{Burst, Offloads};
 
@@ -19,16 +19,16 @@ use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Ctx, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
-/// Maximum number of segments that one connection sends before the next connection is served. The number is
-/// small enough for fairness, and large enough to use the connection's state while it is in the cache. A
-/// train that the port cuts may have more segments.
+/// Maximum number of segments that one connection sends before the next connection is served, except that a
+/// train that the port cuts may have more segments. The number is small enough for fairness. It is large
+/// enough that several segments use the connection's state while the state is in the cache.
 const QUOTA_SEGMENTS: usize = 8;
 
 /// The offloads that a port needs to cut one frame into several segments.
 pub(super) const TRAINS: Offloads =
     Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// The offloads that a port needs to send external memory, which the stack itself never reads.
+/// The offloads that a port needs to send external memory. The stack itself never reads external memory.
 pub(super) const EXTERNAL: Offloads =
     Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
@@ -97,7 +97,7 @@ impl Stack {
         self.link_up && (self.connections.any_ready() || self.has_other_frames())
     }
 
-    /// Whether frames that belong to no connection wait. In most turns, no such frame waits.
+    /// Whether frames that belong to no connection wait. Usually no such frame waits.
     #[inline]
     fn has_other_frames(&self) -> bool {
         self.slow_path.has_frames()
@@ -238,9 +238,9 @@ impl Stack {
             };
             let port_cuts = port_cuts(framing, &ctx, &transmission);
             let limits = match port_cuts {
-                // One of the buffers is for the headers.
+                // The headers need one of the buffers.
                 true => (MAX_TRAIN, framing.tso.buffers.saturating_sub(1)),
-                // A template needs a payload in one slice.
+                // A template needs the payload of each segment in one slice.
                 false if is_external(&ctx, &transmission) => (1, MAX_TRAIN),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };
@@ -271,7 +271,7 @@ impl Stack {
     }
 }
 
-/// Whether the port can cut a frame into segments as long as the first segment of `transmission`.
+/// Whether the port can cut a frame into segments that are as long as the first segment of `transmission`.
 #[inline]
 fn port_cuts(framing: &Framing, ctx: &Ctx<'_>, transmission: &Transmission) -> bool {
     framing.offloads.contains(TRAINS)
@@ -350,10 +350,10 @@ fn emit_external(
     sent
 }
 
-/// Whether a connection ends because its next hop does not answer. The connection ends at once if it is in
-/// SYN-SENT or if only RST is left to send. Otherwise the connection ends after the user timeout. (In
-/// SYN-RECEIVED the stack waits: a peer that has just sent a SYN is up, even if it does not answer our
-/// requests.)
+/// Whether a connection ends because its next hop does not answer. In SYN-SENT, or if only an RST is left to
+/// send, the connection ends at once. In other states, the connection ends after the user timeout. (In
+/// SYN-RECEIVED the stack waits as well: a peer that has just sent a SYN is up, even if it does not answer
+/// our requests.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout

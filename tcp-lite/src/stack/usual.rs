@@ -3,8 +3,8 @@
 //! are written into a copy of the headers that the connection sent last.
 //!
 //! The fast path builds the same frames as the general path (`transmit.rs`). The general path handles all
-//! other segments: trains that the port cuts, retransmissions, probes, segments with SACK blocks, marks, SYN,
-//! FIN or RST, external memory, and segments whose neighbour has to be resolved.
+//! other segments, for example trains that the port cuts, retransmissions, probes, segments with SACK blocks,
+//! marks, SYN, FIN or RST, external memory, and segments whose neighbour has to be resolved.
 //! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns the fast path off, for sent
 //! and for received segments, so that `tests/stack/prediction.rs` can compare both paths.
 
@@ -23,8 +23,8 @@ use crate::tcp::{SegmentKey, SegmentSlab, UsualHeader, UsualSegment};
 
 impl Stack {
     /// The fast path of [`serve_any`](Self::serve_any). Sends up to `left` segments of one connection, of the
-    /// kinds that the head of this file names, in the same frames as the general path. Returns `None` if a
-    /// next segment exists and has to take the general path.
+    /// kinds that the head of this file names, in the same frames as the general path. Returns `None` if the
+    /// general path has to decide what is sent next.
     #[inline]
     pub(super) fn serve_usual(
         &mut self,
@@ -80,13 +80,13 @@ impl Stack {
             }
         };
         let served = serve();
-        // The timer is marked after sending, because sending may start a short timer.
+        // The timer is marked after the transmission, because the transmission may start a short timer.
         found.arm_later();
         served
     }
 }
 
-/// The frame of a segment; `None` if a pool is empty. A long payload is not copied if that is possible: the
+/// The frame of a segment; `None` if a pool is empty. A long payload is copied only if necessary. Usually the
 /// headers are written into the headroom of the payload's buffer, or into a separate buffer. If the port
 /// computes the checksum, the headers are in a separate buffer, because the driver may write to the headers.
 #[inline]

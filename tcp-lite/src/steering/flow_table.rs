@@ -1,12 +1,13 @@
-//! The table of the connections of a host. Each connection is stored with the number of its stack. All stacks
-//! read and write the table without locks.
+//! A table of the connections of a host, each with the number of its stack. All stacks read and write the
+//! table without locks.
 //!
-//! A stack writes to the table when a connection begins and when it ends. A stack reads the table only for a
-//! segment that belongs to none of its own connections.
+//! A stack writes to the table when a connection begins and when it ends. Apart from that, a stack reads the
+//! table only for a segment (or an ICMP error about a segment) that belongs to none of its own connections.
 //!
 //! An entry has a keyed hash of the 4-tuple, and the number of the stack. If the 56-bit hashes of two
-//! connections are equal, the second connection is refused, as if it existed already. An entry is in one of
-//! two cache lines, so the length of a search is bounded although entries are added and removed.
+//! connections are equal, the second connection is refused, as if it existed already. The entry of a flow can
+//! be in two cache lines only, so a search reads at most two lines, however often entries are added and
+//! removed.
 //!
 //! `tests/loom_flow_table.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -17,7 +18,7 @@ const LINE: usize = 8;
 /// Number of lines in which the entry of a flow may be.
 const WINDOW: usize = 2;
 /// Number of entries for each possible connection. With this number, all 16 places of a flow are occupied in
-/// less than one of a hundred million cases.
+/// less than one case in a hundred million.
 const ENTRIES_PER_CONNECTION: usize = 8;
 /// Mask of the part of an entry that contains the number of its stack.
 const OWNER: u64 = 0xff;
@@ -49,7 +50,7 @@ pub(crate) struct FlowHash(u64);
 
 impl FlowHash {
     pub(crate) fn new(hash: u64) -> Self {
-        // The bits outside the owner must not be 0, because 0 is a free entry.
+        // The bits of the hash must not all be 0, because the value 0 is a free entry.
         let named = hash & !OWNER;
         Self(if named == FREE { OWNER + 1 } else { named })
     }
@@ -69,7 +70,7 @@ impl FlowTable {
     }
 
     /// Adds a flow of stack `owner`, unless a stack has the flow. If two stacks claim one flow at the same
-    /// time, at most one of the two stacks gets the flow. Possibly no stack gets the flow.
+    /// time, at most one of them gets the flow, and possibly neither.
     ///
     /// # Errors
     /// See [`ClaimError`].

@@ -1,4 +1,4 @@
-//! The state of one of several stacks of a host: the rings to the other stacks, and the state that all stacks
+//! The state of one of the stacks of a host: its rings to the other stacks, and the state that all stacks
 //! share.
 
 use std::hash::BuildHasher;
@@ -17,11 +17,11 @@ use crate::four_tuple::FourTuple;
 use crate::secrets::{KeyedState, Secrets};
 
 /// Maximum number of frames that wait in a ring from one stack to another. The number is the default size of
-/// a device's receive ring: if the receiving stack is not polled for so long that this ring overflows, the
-/// device's receive ring overflows as well.
+/// a device's receive ring. So this ring overflows only if the receiving stack is not polled for so long that
+/// the device's receive ring would overflow as well.
 const RING_FRAMES: usize = 1024;
 
-/// The value of `Group::addresses` before the leader has published the states of our addresses.
+/// The value of `Group::addresses` until the leader publishes the states of our addresses for the first time.
 const UNSAID: u32 = u32::MAX;
 
 /// An item that one stack hands to another.
@@ -60,14 +60,14 @@ pub struct Member {
     /// The rings to the other stacks, indexed by the stacks' numbers; `None` at our own number.
     to: Vec<Option<Producer<Handed>>>,
     from: Vec<Option<Consumer<Handed>>>,
-    /// The stacks to which something was handed since [`flush`](Self::flush).
+    /// A bit for each stack to which something was handed since the last [`flush`](Self::flush).
     unflushed: u64,
-    /// The stacks whose rings were not empty when this stack last read its inbox.
+    /// A bit for each stack whose ring to this stack was not empty when this stack last read its inbox.
     unread: u64,
     /// The number from which the search for the next ring to read starts.
     turn: u32,
     queue: Queue,
-    /// The stacks that existed, and the states of our addresses, at the last [`note_news`](Self::note_news).
+    /// The values of `present` and `addresses` at the last [`note_news`](Self::note_news).
     seen: (u64, u32),
 }
 
@@ -149,8 +149,8 @@ impl Member {
 
     /// The number of the stack that leads the host.
     pub(crate) fn leader(&self) -> u8 {
-        // Relaxed is enough. If a stack was just removed, a frame for this stack is lost, as if the device
-        // had dropped the frame.
+        // Relaxed is enough. If the leader was just removed, a frame for it is lost, as if the device had
+        // dropped the frame.
         self.group.present.load(Ordering::Relaxed).trailing_zeros() as u8
     }
 

@@ -1,8 +1,8 @@
-//! The context that the stack passes to a call of a control block: time, buffers, shared slabs, the event
-//! queue.
+//! The context that the stack passes to each call of a control block: the time, the configuration, buffer
+//! pools, shared slabs, counters, and the event queue.
 //!
-//! A [`Tcb`](super::Tcb) holds nothing that is shared. The context gives a [`Tcb`](super::Tcb) access to all
-//! parts of the stack that the [`Tcb`](super::Tcb) needs.
+//! A [`Tcb`](super::Tcb) itself holds nothing that several connections share. Through the context it accesses
+//! the parts of the stack that it needs.
 
 use dp::{Mbuf, Mempool};
 
@@ -12,8 +12,9 @@ use crate::event::EventQueue;
 use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
-/// Maximum number of events of one connection, other than received bytes, that wait for the user:
-/// `Established`, `Writable`, `Acknowledged`, `PeerClosed`, `Closed`.
+/// Maximum number of events of one connection that wait for the user: `Established`, `Writable`,
+/// `Acknowledged`, `PeerClosed`, `Closed`. `Received` and `Evict` do not count, because they have limits of
+/// their own.
 pub(crate) const EVENTS_PER_CONNECTION: usize = 5;
 
 /// The context of one call.
@@ -36,7 +37,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) counters: &'a mut StackCounters,
     /// The stack's event queue.
     pub(crate) events: &'a mut EventQueue,
-    /// Number of waiting events from which on received bytes are dropped (and retransmitted by the peer).
+    /// While at least this number of events wait, received bytes are dropped, and the peer retransmits them.
     /// Other events, at most [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
     pub(crate) events_limit: usize,
     /// The connection whose control block is called.

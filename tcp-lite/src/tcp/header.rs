@@ -1,7 +1,7 @@
 //! The TCP header: conversion of bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
-//! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options and options with
-//! a wrong length are skipped. The stack adds the checksum's pseudo-header.
+//! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options and options with a
+//! wrong length are skipped. The checksum, which includes a pseudo-header, is not computed in this module.
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
@@ -12,7 +12,7 @@ use crate::facade::TcpSeqNumber;
 pub(crate) const MIN_HEADER_BYTES: usize = 20;
 /// Number of bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;
-/// Maximum number of SACK blocks that fit into a header.
+/// Maximum number of SACK blocks that a header can have.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
 /// The bytes are not a TCP header, because there are too few bytes, or because the data offset points outside
@@ -166,8 +166,8 @@ impl TcpHeader {
 }
 
 impl Options {
-    /// Parses the known options in `bytes`. Skips other options. If the list of options is malformed, parsing
-    /// ends at the error.
+    /// Parses the known options in `bytes`, and skips other options. If the list of options is malformed,
+    /// parsing stops there.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let [kind, rest @ ..] = bytes {
@@ -217,7 +217,7 @@ impl Options {
             }
     }
 
-    /// Number of SACK blocks that [`emit`](Self::emit) writes: as many as fit.
+    /// Number of SACK blocks that [`emit`](Self::emit) writes: all blocks that fit into the header.
     fn emitted_blocks(&self) -> usize {
         self.sack.len().min(sack_room(MAX_HEADER_BYTES - MIN_HEADER_BYTES - self.fixed_len()))
     }
@@ -265,7 +265,8 @@ impl Options {
     }
 }
 
-/// Number of option bytes of `blocks` SACK blocks, including two NOPs in front (RFC 2018 section 3).
+/// Number of bytes of the SACK option with `blocks` blocks, including the two NOPs before it (RFC 2018
+/// section 3).
 pub(crate) const fn sack_bytes(blocks: usize) -> usize {
     4 + 8 * blocks
 }

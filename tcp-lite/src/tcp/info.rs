@@ -1,4 +1,5 @@
-//! The user's view of a connection: its state and statistics (RFC 9293 sections 3.3.2 and 3.10.6, STATUS).
+//! What the user can learn about a connection: its state and statistics (RFC 9293 sections 3.3.2 and 3.10.6,
+//! STATUS).
 
 use std::net::SocketAddr;
 
@@ -59,7 +60,7 @@ pub struct ConnInfo {
     pub send_offset: u64,
     /// Free bytes of the send buffer.
     pub send_space: usize,
-    /// Number of bytes that are queued, or sent and not acknowledged.
+    /// Number of bytes that are queued and unsent, or sent and not acknowledged.
     pub unacknowledged: u64,
     /// The stream offset of the next expected byte (the frontier).
     pub frontier: u64,

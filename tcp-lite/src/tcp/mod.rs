@@ -1,7 +1,8 @@
-//! Our TCP: RFC 9293 with a send queue of frozen segments.
+//! Our TCP: RFC 9293 with a send queue of segments whose bytes and boundaries stay as the user pushed them.
 //!
 //! The [`Tcb`] of a connection connects two halves that do not use each other. The stack passes segments and
-//! times to the [`Tcb`], asks the [`Tcb`] for segments to send, and lends all shared state to it ([`Ctx`]):
+//! times to the [`Tcb`], asks the [`Tcb`] for segments to send, and gives the [`Tcb`] access to all shared
+//! state ([`Ctx`]):
 //!
 //! ```text
 //!   segment in                                                 segment out
@@ -22,16 +23,16 @@
 //! | 1 | `congestion`, `slabs` | congestion control; records shared by all connections |
 //! | 2 | `ctx` | what a call borrows from the stack |
 //! | 3 | `send`, `receive` | the two halves |
-//! | 4 | `connection` | the state machine that connects them |
+//! | 4 | `connection` | the state machine that connects the two halves |
 //!
 //! EMSS is RFC 5044's name of Eff.snd.MSS (RFC 9293 section 3.7.1): the maximum number of payload bytes in a
 //! segment. An FPDU is MPA's frame, which should not be split between segments.
 //!
-//! Deliberate deviations:
-//! - A segment without timestamps is accepted even if timestamps were agreed on (RFC 7323 section 3.2 would
-//!   drop the segment; `receive/timestamps.rs`).
-//! - A zero-window probe has no payload, since a byte of payload would split an FPDU (RFC 9293 section
-//!   3.8.6.1 sends a byte; `send/next.rs`).
+//! Deliberate deviations from the RFCs:
+//! - A segment without timestamps is accepted even if timestamps were agreed on. RFC 7323 section 3.2 would
+//!   drop the segment (`receive/timestamps.rs`).
+//! - A zero-window probe has no payload, since a byte of payload would split an FPDU. RFC 9293 section
+//!   3.8.6.1 sends a byte (`send/next.rs`).
 //! - An empty segment is acceptable also if its sequence number is the right edge of the window
 //!   (`receive/mod.rs`).
 //! - URG is ignored: urgent bytes are passed to the user like any other bytes (RFC 9293 section 3.8.5;
@@ -40,14 +41,14 @@
 //!   allows. For bare segments the limit is lower (`connection/challenge.rs`).
 //! - RST does not end TIME-WAIT. In TIME-WAIT, a SYN that may not start a new connection gets a challenge ACK
 //!   (RFC 6191 drops the SYN; `connection/time_wait.rs`).
-//! - The reordering timer waits for the first of the overtaken segments, not for the last (RFC 8985 section
-//!   6.2, step 5; `send/queue/scoreboard.rs`).
-//! - The echoed timestamp is not used for a retransmission above a hole (RFC 8985 section 6.2, step 2;
-//!   `send/ack_sample.rs`).
+//! - The reordering timer expires when the first segment counts as lost, not when the last of the segments
+//!   that may be lost counts as lost (RFC 8985 section 6.2, step 5; `send/queue/scoreboard.rs`).
+//! - For a retransmission above a hole, the echoed timestamp does not decide which transmission has arrived
+//!   (RFC 8985 section 6.2, step 2; `send/ack_sample.rs`).
 //! - The loss of a retransmission reduces the window once more. RFC 8985 leaves this second reduction open,
 //!   and Linux does not make it (`send/rate/reduction.rs`).
-//! - The stack gives up a SYN or data sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least
-//!   3 minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
+//! - The stack gives up a SYN or data sooner than RFC 9293 section 3.8.3 requires (MUST-23: at least 3
+//!   minutes for a SYN; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
 //!   default. A peer in a data centre that has not answered within this time has failed, and the user wants
 //!   to know of the failure (`send/loss/expiry.rs`).
 //! - An out-of-order segment that is refused for lack of memory is in no SACK block, because the sender must

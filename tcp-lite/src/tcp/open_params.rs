@@ -25,15 +25,15 @@ pub(crate) struct OpenParams {
     pub(crate) default_peer_mss: u16,
 }
 
-/// The parameters that the two SYNs agreed on. Before the peer's SYN arrives, the parameters that our SYN
-/// offers.
+/// The parameters that the two SYNs agreed on. Before the peer's SYN arrives, this value has the parameters
+/// that our SYN offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// True if every segment has timestamps.
     pub(super) timestamps: bool,
     /// True if both sides may send SACK blocks.
     pub(super) sack: bool,
-    /// The shift of the peer's windows; `None` if windows are not scaled.
+    /// The shift with which the peer scales its windows; `None` if windows are not scaled.
     pub(super) window_scale: Option<u8>,
     /// True if ECN is used: we echo the peer's marks, and the peer's echoes reduce our rate.
     pub(super) ecn: bool,
@@ -53,7 +53,8 @@ pub(super) fn payload_of(mss: u16, option_bytes: u16) -> u32 {
     u32::from(mss - option_bytes.min(mss.saturating_sub(1)))
 }
 
-/// The smallest shift with which a window, even if it is rounded up, fits its field (RFC 7323 section 2.3).
+/// The smallest shift with which a window of `bytes` bytes fits the window field, even if the window is
+/// rounded up (RFC 7323 section 2.3).
 pub(super) fn window_shift(bytes: u32) -> u8 {
     (0..14).find(|shift| bytes >> shift < u32::from(u16::MAX)).unwrap_or(14)
 }

@@ -1,8 +1,8 @@
 //! Sequence numbers (RFC 9293 section 3.4) as 64-bit positions.
 //!
-//! Inside the crate all sequence numbers are positions: 0 is the SYN, 1 is the first byte of the stream, and
-//! the FIN follows the last byte. Positions never wrap, so they compare as integers. 32-bit numbers exist
-//! only on the wire.
+//! The halves of a connection use positions instead of sequence numbers: 0 is the SYN, 1 is the first byte of
+//! the stream, and the FIN follows the last byte. Positions never wrap, so they compare as integers. 32-bit
+//! sequence numbers occur only in headers, and as the initial sequence numbers.
 
 use crate::facade::TcpSeqNumber;
 
@@ -25,8 +25,8 @@ impl SeqSpace {
 
     /// The position nearest to `near` that has this sequence number. A position before the SYN is negative.
     pub(super) fn pos(self, seq: TcpSeqNumber, near: u64) -> i64 {
-        // RFC 5044 section 4.3 (MPA-062): MPA's byte counts use these positions, which account for the wrap
-        // of 32 bits. The id in parentheses is that of a row of CONFORMANCE.md.
+        // RFC 5044 section 4.3 (MPA-062): MPA counts bytes with these positions, so the wrap of 32-bit
+        // numbers does not matter to MPA. (MPA-062 is the id of a row of CONFORMANCE.md.)
         near as i64 + i64::from(seq.0.wrapping_sub(self.seq(near).0))
     }
 }

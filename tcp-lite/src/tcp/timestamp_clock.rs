@@ -1,4 +1,5 @@
-//! Our timestamps (RFC 7323): a clock that ticks in milliseconds, with another offset for each connection.
+//! Our timestamps (RFC 7323): a clock that ticks in milliseconds, with a different offset for each
+//! connection.
 
 use crate::{Duration, Instant};
 
@@ -35,7 +36,7 @@ impl TimestampClock {
 #[inline]
 pub(super) fn rtt_us(now: Instant, sent_ms: u32, longest: Duration) -> Option<u64> {
     let elapsed_ms = (now.total_millis() as u32).wrapping_sub(sent_ms);
-    // An echo that is older than the largest RTO, or from the future, is not an echo of our timestamp.
+    // An echo that is older than the largest RTO, or later than our clock, is not an echo of our timestamp.
     (u64::from(elapsed_ms) <= longest.total_millis()).then(|| u64::from(elapsed_ms.max(1)) * 1000)
 }
 

@@ -17,7 +17,7 @@ const C: f64 = 0.4;
 /// alpha_cubic).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// CUBIC.
+/// The state of CUBIC for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Cubic {
     mss: u32,
@@ -43,13 +43,13 @@ enum Stage {
     Epoch(Epoch),
 }
 
-/// An epoch of congestion avoidance.
+/// An epoch: a period of congestion avoidance without a reduction.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     /// The time at which the epoch began, plus the time during which the window was not used (section 4.2).
     start: Instant,
-    /// The time of the last acknowledgement. If the window is not used after this time, the unused time
-    /// starts at this time.
+    /// The time of the last acknowledgement. If the window is not fully used after this acknowledgement, the
+    /// unused time starts at this time.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,

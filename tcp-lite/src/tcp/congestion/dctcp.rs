@@ -1,5 +1,6 @@
-//! DCTCP (RFC 8257): NewReno that reduces the window in proportion to the marked bytes. DCTCP is only for
-//! networks whose switches mark early, and for connections with DCTCP at both endpoints.
+//! DCTCP (RFC 8257): like NewReno, but the reduction of the window is proportional to the share of marked
+//! bytes. DCTCP is only for networks whose switches mark early, and for connections with DCTCP at both
+//! endpoints.
 
 use super::newreno::NewReno;
 use super::{Ack, CongestionControl, Signal, Timeout};
@@ -8,7 +9,7 @@ use crate::{Duration, Instant};
 /// Weight of the newest window in the estimate (section 4.2, g).
 const GAIN: f64 = 1.0 / 16.0;
 
-/// DCTCP.
+/// The state of DCTCP for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Dctcp {
     reno: NewReno,
@@ -128,8 +129,9 @@ mod tests {
             dctcp.observe(rest, una + 1, una + 10, false);
             dctcp.alpha
         };
-        // One of two acknowledgements is marked. The marked acknowledgement has nine tenths of the bytes, so
-        // the estimate is 15 / 16 + 0.9 / 16.
+        // In each window, the first acknowledgement echoes marks and the second does not. In the first
+        // window, the marked acknowledgement has nine tenths of the bytes, so the estimate becomes 15 / 16 +
+        // 0.9 / 16.
         let alphas = [window(9000, 1000), window(0, 10_000), window(5000, 5000)];
         let wanted = [0.99375, 0.99375 * 15.0 / 16.0, (0.99375 * 15.0 / 16.0 * 15.0 + 0.5) / 16.0];
         for (alpha, wanted) in alphas.into_iter().zip(wanted) {

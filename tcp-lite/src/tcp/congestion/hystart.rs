@@ -1,16 +1,16 @@
-//! HyStart++ (RFC 9406): the growth of slow start decreases when the round-trip time grows, and slow start
-//! ends before the bottleneck queue overflows.
+//! HyStart++ (RFC 9406): the window grows more slowly in slow start once the round-trip time grows, and slow
+//! start ends before the bottleneck queue overflows.
 
 use super::Ack;
 
 /// Number of samples that a round needs before it is evaluated (section 4.3, N_RTT_SAMPLE).
 const SAMPLES: u8 = 8;
-/// Growth of the round-trip time that indicates congestion: an eighth of the round-trip time, within the
-/// bounds below in microseconds (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
+/// The increase of the round-trip time that indicates congestion: an eighth of the round-trip time, within
+/// the bounds below in microseconds (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
 const THRESHOLD_DIVISOR: u32 = 8;
 const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
-/// Conservative slow start grows at 1/4 of the rate of slow start (section 4.3: CSS_GROWTH_DIVISOR), for
-/// `ROUNDS` rounds (CSS_ROUNDS).
+/// In conservative slow start, the window grows at 1/4 of the rate of slow start (section 4.3:
+/// CSS_GROWTH_DIVISOR), for `ROUNDS` rounds (CSS_ROUNDS).
 const GROWTH_DIVISOR: u32 = 4;
 const ROUNDS: u8 = 5;
 
@@ -39,8 +39,8 @@ pub(super) struct HyStart {
 /// Conservative slow start (section 4.2).
 #[derive(Clone, Copy, Debug)]
 struct Conservative {
-    /// The round-trip time in microseconds at which conservative slow start began. A smaller round-trip time
-    /// later means that the growth of the round-trip time was spurious.
+    /// The round-trip time in microseconds when conservative slow start began. If a later round-trip time is
+    /// smaller, the increase was spurious.
     baseline_us: u32,
     /// Number of rounds so far.
     rounds: u8,

@@ -1,10 +1,10 @@
-//! Congestion control: how many bytes may be in flight (RFC 9293 section 3.8.2, RFC 5681).
+//! Congestion control: decides how many bytes may be in flight (RFC 9293 section 3.8.2, RFC 5681).
 //!
 //! [`CongestionControl`] is the interface of an algorithm. [`Congestion`] is the algorithm of a connection:
-//! an enum, dispatched by `match` without allocation. `send/queue/scoreboard.rs` decides which bytes are in
-//! flight or lost. `send/loss/` decides when recovery starts and ends, and what recovery may send. The window
-//! is in bytes. Before a segment is added, the window is compared with the bytes in flight, so in effect the
-//! window is rounded up to a whole segment.
+//! an enum, so that a call needs neither a virtual function nor an allocation. `send/queue/scoreboard.rs`
+//! decides which bytes are in flight or lost. `send/loss/` decides when recovery starts and ends, and what
+//! recovery may send. The window is in bytes. A segment may be sent if the bytes in flight before it are
+//! below the window, so in effect the window is rounded up to a whole segment.
 
 mod cubic;
 mod dctcp;
@@ -23,9 +23,9 @@ use crate::{CongestionAlgorithm, Duration, Instant};
 pub(super) struct Ack {
     /// The time at which the acknowledgement arrived.
     pub(super) now: Instant,
-    /// Bytes acknowledged cumulatively, including bytes that were selectively acknowledged before.
+    /// Number of bytes acknowledged cumulatively, including bytes that were selectively acknowledged before.
     pub(super) acked: u32,
-    /// Bytes newly acknowledged, cumulatively or selectively. Each byte counts once.
+    /// Number of bytes newly acknowledged, cumulatively or selectively. Each byte counts once.
     pub(super) delivered: u32,
     /// SND.UNA and SND.NXT as 64-bit positions (`seq.rs`). A round trip ends when the bytes sent at its
     /// beginning are acknowledged.
@@ -36,16 +36,17 @@ pub(super) struct Ack {
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// True if pacing spreads the segments that this acknowledgement releases over the round trip
+    /// True if pacing spreads over the round trip the segments that this acknowledgement allows to be sent
     /// (`send/rate/pacing.rs`).
     pub(super) paced: bool,
 }
 
 /// Maximum number of segments that one acknowledgement adds to the window in slow start, unless pacing
-/// spreads the released segments (RFC 9406 section 4.3, L). The RFC recommends 8 segments. But a peer with
-/// GRO acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all segments of one
-/// poll at once. With 8 segments for each such acknowledgement, the window would grow by a few segments per
-/// round trip instead of doubling. Therefore the limit is larger than one such acknowledgement.
+/// spreads the segments that may then be sent (RFC 9406 section 4.3, L). The RFC recommends 8 segments. But a
+/// peer with GRO acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all
+/// segments of one poll at once. With 8 segments for each such acknowledgement, the window would grow by a
+/// few segments per round trip instead of doubling. Therefore the limit is larger than the number of segments
+/// in such an acknowledgement.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
@@ -116,8 +117,8 @@ pub(super) trait CongestionControl {
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
     /// Called when the last reduction was spurious. Restores the window, but for now to at most `limit`
-    /// bytes, and sets the threshold so that slow start restores the rest. If a current value is larger, it
-    /// is kept. Does nothing if the reduction was already undone.
+    /// bytes, and sets the threshold so that slow start restores the rest. The window and the threshold never
+    /// become smaller by this call. Does nothing if the reduction was already undone.
     fn undo(&mut self, now: Instant, limit: u32);
 
     /// Called when nothing was sent for `idle`, which is longer than the retransmission timeout.

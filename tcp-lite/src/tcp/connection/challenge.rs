@@ -1,5 +1,4 @@
-//! Challenge ACKs: a limited number of answers to segments with unexpected sequence numbers (RFC 5961
-//! section 7).
+//! Challenge ACKs: a limited number of answers to segments that are not acceptable (RFC 5961 section 7).
 
 use super::Tcb;
 use crate::tcp::ctx::{Ctx, Seconds};
@@ -8,8 +7,8 @@ use crate::tcp::header::Flags;
 /// Maximum number of answers per second to bare segments (no payload, SYN or FIN) that are out of window or
 /// have an old timestamp or acknowledgement. The RFCs require an answer to each such segment (RFC 9293
 /// section 3.10.7.4, RFC 7323 section 5.3, RFC 5961 section 5.2), so that probes are answered and a half-open
-/// connection is found. But if acknowledgements overtake each other in both directions, both endpoints would
-/// answer each other's answers without end. Eight answers per second are enough for probes, and bound such an
+/// connection is found. But if acknowledgements are reordered in both directions, both endpoints would answer
+/// each other's answers without end. Eight answers per second are enough for probes, and bound such an
 /// exchange.
 const BARE_ANSWERS_PER_SECOND: u16 = 8;
 
@@ -35,8 +34,8 @@ impl Challenges {
 }
 
 impl Tcb {
-    /// Answers a segment with unexpected numbers by an ACK. For bare segments, the number of answers has a
-    /// lower limit.
+    /// Answers a segment with unexpected numbers by an ACK. The number of answers is limited, and the limit
+    /// for bare segments is lower.
     pub(super) fn answer_unexpected(&mut self, ctx: &mut Ctx<'_>, flags: Flags, bytes: usize) {
         if bytes > 0 || flags.intersects(Flags::SYN | Flags::FIN) {
             return self.challenge(ctx);

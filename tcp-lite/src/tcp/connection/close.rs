@@ -34,8 +34,8 @@ impl Tcb {
         self.terminate(ctx, CloseReason::Aborted, send_rst);
     }
 
-    /// Called when the peer cannot be reached because of `reason`: ends the connection without RST, even if
-    /// RST was still to be sent.
+    /// Called when the peer cannot be reached: ends the connection for the given reason without RST, even if
+    /// an RST was still to be sent.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         self.terminate(ctx, reason, false);
         self.rst_due = false;

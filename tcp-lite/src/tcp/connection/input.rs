@@ -1,6 +1,5 @@
 //! Processes an arriving segment (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5). The segment is
-//! checked, and split once: the sending half gets the acknowledgement, and the receiving half gets the
-//! payload.
+//! checked once. Then the sending half gets its acknowledgement, and the receiving half gets its payload.
 
 use dp::Mbuf;
 
@@ -30,8 +29,8 @@ pub(crate) enum Verdict {
 impl Tcb {
     /// Handles any segment with a correct checksum. This is the general path of
     /// [`on_predicted`](Self::on_predicted). The payload may be empty, or a chain. `segments` is the number
-    /// of segments that were merged. This number is more than 1 only if the headers of the merged segments
-    /// are equal and the first segment [`is_next`](Self::is_next).
+    /// of segments that were merged. More than one segment is merged only if their headers are equal and the
+    /// first segment [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -45,8 +44,8 @@ impl Tcb {
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
                 // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open is handled below, because it
-                // contains an ACK.) If the peer no longer requests ECN, the peer does not know that we agreed
-                // to ECN (RFC 3168 section 6.1.1).
+                // contains an ACK.) If the repeated SYN no longer requests ECN, we must not use ECN either,
+                // because the peer does not know that we agreed to ECN (RFC 3168 section 6.1.1).
                 if !self.agrees_on_ecn(ctx.config, header) {
                     self.decline_ecn();
                 }

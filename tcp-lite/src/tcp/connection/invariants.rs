@@ -1,4 +1,5 @@
-//! The invariants of a connection: the invariants of its halves hold, and both halves agree with the state.
+//! The invariants of a connection: the invariants of its two halves hold, and both halves agree with the
+//! connection's state.
 
 use super::{Reported, Tcb};
 use crate::OutOfOrder;
@@ -54,8 +55,8 @@ impl Tcb {
         })
     }
 
-    /// Checks that a timer runs while anything is in flight. Before this call, the caller has set the
-    /// connection's timer.
+    /// Checks that a timer runs while anything is in flight. The caller has set the connection's timer before
+    /// this call.
     pub(crate) fn check_timer(&self) -> Check {
         if self.state == State::Closed { Ok(()) } else { self.send.check_timer() }
     }

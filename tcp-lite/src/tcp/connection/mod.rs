@@ -51,7 +51,7 @@ use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Event, Instant, Keepalive, TcpConfig};
 
-/// The latest event of the connection that the stack reported to the user.
+/// The latest event of a connection that the stack has reported to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
@@ -73,8 +73,8 @@ pub(crate) struct Tcb {
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
-    /// Keepalive settings of this connection that override the settings of the stack. The settings are boxed,
-    /// because few connections have such settings.
+    /// Keepalive settings of this connection, which override the settings of the stack. The settings are
+    /// boxed, because few connections have settings of their own.
     keepalive: Option<Box<Option<Keepalive>>>,
     keepalive_probes: u8,
     /// The timer of the connection itself.
@@ -182,14 +182,14 @@ impl Tcb {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Whether the announced window is large enough, so that a [`release`](Self::release) of no bytes would
-    /// change nothing.
+    /// Whether the announced window is so large that a [`release`](Self::release) of no bytes would change
+    /// nothing.
     #[inline]
     pub(crate) fn has_window(&self, config: &TcpConfig) -> bool {
         self.state == State::Established && self.receive.has_window(config)
     }
 
-    /// Notes that the user no longer holds `bytes` bytes that it received ahead of the frontier.
+    /// Notes that the user has released `bytes` bytes ([`Stack::release`](crate::Stack::release)).
     pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.receive.release(ctx, bytes);
         if self.takes_payload() {

@@ -1,4 +1,4 @@
-//! Opening a connection: SYNs, the parameters on which the SYNs agree, and the two states before ESTABLISHED
+//! Opens connections: the SYNs, the parameters on which the SYNs agree, and the two states before ESTABLISHED
 //! (RFC 9293 sections 3.5, 3.10.1, 3.10.7.3).
 
 use super::{Reported, Tcb, Verdict};
@@ -15,21 +15,21 @@ use crate::{CloseReason, EcnMode, TcpConfig};
 const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {
-    /// Opens a connection actively. Its state is SYN-SENT.
+    /// Opens a connection actively. The connection starts in SYN-SENT.
     pub(crate) fn connect(ctx: &mut Ctx<'_>, params: OpenParams) -> Self {
         Self::new(ctx, &params, (State::SynSent, Reported::Opened))
     }
 
-    /// Opens a connection passively, by a SYN. Its state is SYN-RECEIVED. The caller has checked that the SYN
-    /// has neither ACK nor RST.
+    /// Opens a connection passively, by a SYN. The connection starts in SYN-RECEIVED. The caller has checked
+    /// that the SYN has neither ACK nor RST.
     pub(crate) fn accept(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::new(ctx, &params, (State::SynReceived, Reported::Nothing));
         tcb.learn_syn(ctx, syn);
         tcb
     }
 
-    /// Opens a connection passively, by the ACK of a SYN cookie. Its state is SYN-RECEIVED, as if this
-    /// control block had sent the SYN-ACK.
+    /// Opens a connection passively, by the ACK of a SYN cookie. The connection starts in SYN-RECEIVED, as if
+    /// this control block had sent the SYN-ACK.
     pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::accept(ctx, params, syn);
         tcb.send.on_syn_sent_before();
@@ -109,10 +109,10 @@ impl Tcb {
         }
     }
 
-    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. If we have sent our
-    /// SYN again without ECN setup in the meantime, this SYN-ACK still answers our first SYN. Until our
-    /// second SYN arrives, the peer may send ECN-capable packets, so we have to echo their marks. But we must
-    /// not send ECN-capable packets (RFC 3168 section 6.1.1).
+    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. Meanwhile we may have
+    /// sent our SYN again without ECN setup, but this SYN-ACK still answers our first SYN. Until our second
+    /// SYN arrives, the peer may send ECN-capable packets, so we have to echo their marks. But we must not
+    /// send ECN-capable packets (RFC 3168 section 6.1.1).
     pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
         ecn_agreed(config, syn)
     }
@@ -136,9 +136,9 @@ impl Tcb {
     }
 }
 
-/// The SYN-ACK that a connection of [`Tcb::accept`] would send first. This function needs no control block,
-/// so SYN cookies use it. `mss` is our MSS. `clock` returns our timestamp, and is called only if timestamps
-/// are agreed on.
+/// The first SYN-ACK of a connection that [`Tcb::accept`] creates for `syn`. This function needs no control
+/// block, so SYN cookies use it. `mss` is our MSS. `clock` returns our timestamp, and is called only if
+/// timestamps are agreed on.
 pub(crate) fn syn_ack(
     config: &TcpConfig,
     syn: &TcpHeader,

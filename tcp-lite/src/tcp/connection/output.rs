@@ -1,5 +1,5 @@
-//! Builds segments. The sending half provides the content and the sequence number; the receiving half
-//! provides the acknowledgement (RFC 9293 sections 3.1, 3.4 and 3.7).
+//! Builds segments. The sending half decides on the payload, the flags and the sequence number. The receiving
+//! half decides on the acknowledgement and the window (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
 //! [`Tcb::next_transmission`] chooses the segment. Then the stack builds the frame, which may fail. After
 //! that, [`Tcb::sent`] updates the state.
@@ -43,7 +43,8 @@ pub(crate) struct UsualSegment {
     pub(crate) control_bits: u8,
 }
 
-/// The fields of the header that are the same for all usual segments of a turn.
+/// The header fields that are the same for all usual segments sent in one call of
+/// [`Stack::transmit`](crate::Stack::transmit).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsualHeader {
     pub(crate) ack: u32,
@@ -110,8 +111,9 @@ impl Tcb {
         }
     }
 
-    /// The header fields that all segments of this turn share in the usual case: the connection is
-    /// established, timestamps are the only option, and nothing is marked. `None` in any other case.
+    /// The header fields that are the same for all usual segments that are sent now. `None` if the header is
+    /// not usual: in the usual case, the connection is established, timestamps are the only option, and no
+    /// mark is echoed.
     #[inline(always)]
     pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
         if self.state != State::Established || !self.receive.has_usual_header() {
@@ -151,7 +153,7 @@ impl Tcb {
     }
 
     /// The fast path of [`sent`](Self::sent), with the same result. `segment` is the segment that
-    /// [`next_usual`](Self::next_usual) returned last, and was sent with `header`. Returns whether nothing
+    /// [`next_usual`](Self::next_usual) returned last, and was sent with `header`. Returns `true` if nothing
     /// else is left to send.
     #[inline(always)]
     pub(crate) fn usual_sent(
@@ -166,7 +168,7 @@ impl Tcb {
             None => ctx.counters.tx_acks += 1,
         }
         self.receive.on_usual_sent(header.window);
-        // An acknowledgement was sent, so no new segment may be sent now.
+        // A pure acknowledgement was sent only because no new segment may be sent now.
         segment.payload.is_none() || segment.is_last
     }
 

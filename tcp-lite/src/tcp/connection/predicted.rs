@@ -1,7 +1,7 @@
 //! Header prediction: the fast path for a segment that is next in order and has only usual header fields. The
-//! general path, [`Tcb::on_segment`], has the same result for such a segment, and explains the rules. The
-//! fast path leaves out the steps that cannot apply to such a segment (`tests/stack/prediction.rs` compares
-//! both paths).
+//! general path, [`Tcb::on_segment`], has the same result for such a segment, and its comments explain the
+//! rules. The fast path leaves out the steps that have no effect for such a segment
+//! (`tests/stack/prediction.rs` compares both paths).
 
 use dp::Mbuf;
 
@@ -35,7 +35,7 @@ impl Tcb {
             && self.send.positions().is_ack_expected(segment.ack)
     }
 
-    /// Handles a segment that it [`predicts`](Self::predicts), with the same result as
+    /// Handles a segment that [`predicts`](Self::predicts) accepts, with the same result as
     /// [`on_segment`](Self::on_segment).
     #[inline]
     pub(crate) fn on_predicted(&mut self, ctx: &mut Ctx<'_>, segment: &PredictedSegment, payload: Mbuf) {
@@ -50,7 +50,7 @@ impl Tcb {
         }
     }
 
-    /// Handles a segment that it [`predicts`](Self::predicts), without payload and with SACK blocks.
+    /// Handles a segment that [`predicts`](Self::predicts) accepts and that has SACK blocks and no payload.
     #[inline]
     pub(crate) fn on_predicted_sack(
         &mut self,

@@ -1,15 +1,16 @@
-//! TIME-WAIT: its length, and its early end (RFC 9293 sections 3.6.1 and 3.10.7.4, RFC 6191).
+//! TIME-WAIT: how long it lasts, and when a SYN ends it early (RFC 9293 sections 3.6.1 and 3.10.7.4, RFC
+//! 6191).
 //!
 //! Contrary to RFC 9293 section 3.10.7.4, RST does not end TIME-WAIT, because old segments may still be in
 //! flight. Without timestamps or a higher initial sequence number, the next connection would accept the old
 //! segments (RFC 1337 section 3, fix F1). A CRC does not help, because an old FPDU has a correct CRC.
 //!
-//! TIME-WAIT exists because our acknowledgement of the peer's FIN may be lost. If it is lost, the peer sends
+//! TIME-WAIT exists because our acknowledgement of the peer's FIN may be lost. In this case, the peer sends
 //! its FIN again and needs an answer. TIME-WAIT lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but at
-//! least as long as the peer may wait before it sends its FIN again. At first, this time is three and a half
-//! times our RTO, as in Linux. When the FIN arrives again, the wait is four times the time between the last
-//! two FINs, because the sender doubles its timer. The stack decides whether a new connection replaces a
-//! connection in TIME-WAIT.
+//! least as long as the peer may wait before it sends its FIN again. The first estimate of the peer's wait is
+//! three and a half times our RTO, as in Linux. After each repeated FIN, the estimate is four times the time
+//! between the last two FINs, because the sender doubles its timer. The stack decides whether a new
+//! connection replaces a connection in TIME-WAIT.
 
 use super::Tcb;
 use super::timer::ConnTimer;
@@ -44,7 +45,7 @@ impl Tcb {
 
     fn wait_for_silence(&mut self, ctx: &Ctx<'_>, at_least: Duration) {
         let wait = ctx.config.time_wait.max(at_least.min(MAX_TIME_WAIT));
-        // Never shorten a running wait.
+        // A repeated FIN never shortens the wait.
         let mut until = ctx.now + wait;
         if let Some((before, ConnTimer::End)) = self.timer {
             until = until.max(before);

@@ -13,14 +13,13 @@ use crate::{CloseReason, Instant, Keepalive, TcpConfig};
 pub(super) enum ConnTimer {
     /// The next keepalive probe.
     Keepalive,
-    /// The end of TIME-WAIT, or the end of the attempts to send a RST.
+    /// The end of TIME-WAIT, or the end of the attempts to send an RST.
     End,
 }
 
 impl Tcb {
-    /// Sets the timer of the sending half for the data that is outstanding or queued now. To be called after
-    /// each call that takes a [`Ctx`], or once after several such calls. The stack calls this function in one
-    /// place.
+    /// Sets the timer of the sending half for the data that is outstanding or queued now. The caller has to
+    /// call this function after each call that takes a [`Ctx`], or once after several such calls.
     #[inline]
     pub(crate) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
         // A closed connection has no timer except the connection's own timer.
@@ -30,7 +29,8 @@ impl Tcb {
     }
 
     /// Whether the connection has a timer of only microseconds, or would get such a timer from
-    /// [`arm`](Self::arm). Pacing and the wait for overtaken segments use such timers.
+    /// [`arm`](Self::arm). Pacing uses such timers, and RACK uses them for segments that may be lost or only
+    /// reordered.
     #[inline]
     pub(crate) fn has_short_timer(&self) -> bool {
         self.send.has_short_timer()
@@ -44,8 +44,8 @@ impl Tcb {
         first_of(halves, self.timer.map(|(at, _)| at))
     }
 
-    /// Runs the timers that are due at `ctx.now`, if any. Returns whether segments in flight were not
-    /// acknowledged in time.
+    /// Runs the timers that are due at `ctx.now`. Returns whether segments in flight were not acknowledged in
+    /// time.
     pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
         if watch == Some(ConnTimer::End) {

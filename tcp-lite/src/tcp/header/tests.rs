@@ -1,4 +1,4 @@
-//! Tests with known headers, round trips, and arbitrary bytes.
+//! Parses and writes known headers, random headers, and arbitrary bytes.
 
 use proptest::prelude::*;
 

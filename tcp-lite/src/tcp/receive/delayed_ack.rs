@@ -1,15 +1,16 @@
-//! The time of acknowledgements: at once, after every second segment, or after a delay (RFC 9293 section
-//! 3.8.6.3, RFC 5681 section 4.2).
+//! Decides when received data is acknowledged: at once, after every second segment, or after a delay (RFC
+//! 9293 section 3.8.6.3, RFC 5681 section 4.2).
 
 use crate::invariant::{Check, ensure};
 use crate::{Deadline, Instant};
 
-/// The received segments that are not acknowledged yet, and the time of their acknowledgement.
+/// The number of received segments and bytes that are not acknowledged yet, and the time of their
+/// acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedAck {
     /// The position of the latest acknowledgement.
     last_ack_sent: u64,
-    /// Numbers of segments and bytes that were received and are not acknowledged.
+    /// Number of received segments, and of received bytes, that are not acknowledged.
     segments: u8,
     bytes: u32,
     timer: Deadline,

@@ -12,13 +12,13 @@ pub(super) struct Echo {
     /// True if acknowledgements carry ECE.
     on: bool,
     /// With DCTCP: the position of a separate acknowledgement, and whether this acknowledgement carries ECE.
-    /// A separate acknowledgement is needed if the bytes up to the position have a different mark than the
-    /// bytes after the position (RFC 8257 section 3.2). Positions begin at 1.
+    /// A separate acknowledgement is needed if the bytes before the position and the bytes after it have
+    /// different marks (RFC 8257 section 3.2). Positions begin at 1.
     separate: Option<NonZeroU64>,
     separate_on: bool,
 }
 
-/// A separate acknowledgement of bytes whose mark differs from the mark of later bytes.
+/// A separate acknowledgement of bytes, because later bytes have another mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct SeparateAck {
     /// The position up to which bytes are acknowledged.
@@ -49,7 +49,8 @@ impl Echo {
             // Each acknowledgement reports the marks of its own segments (RFC 8257 section 3.2).
             self.on = marked;
             if was != marked && waiting {
-                // If the mark changes several times before the next transmission, ECE is kept.
+                // If the mark changes several times before the separate acknowledgement is sent, the separate
+                // acknowledgement has ECE if any of its bytes were marked.
                 self.separate_on = was || self.separate.is_some() && self.separate_on;
                 self.separate = NonZeroU64::new(frontier);
             }

@@ -10,8 +10,8 @@ use crate::tcp::ctx::Ctx;
 pub(in crate::tcp) const MAX_EVICTED: usize = 16;
 
 impl ReceiveHalf {
-    /// Gives up the bytes at these positions. Does nothing and returns `false` if some of these bytes are not
-    /// ahead of the frontier, or if the remaining ranges are too many to be stored.
+    /// Gives up the bytes at the positions `stretches`. Does nothing and returns `false` if some of these
+    /// bytes are not ahead of the frontier, or if too many ranges would remain to be stored.
     pub(in crate::tcp) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let Some(key) = self.ranges else { return false };
         let ranges = ctx.out_of_order.get_mut(key);
@@ -25,7 +25,7 @@ impl ReceiveHalf {
         if emptied {
             self.forget_ranges(ctx.out_of_order);
         }
-        // A duplicate report must not cover bytes that were given up.
+        // The next D-SACK must not report bytes that were given up.
         let gone = |(from, to)| stretches.iter().any(|gone| gone.start < to && from < gone.end);
         self.duplicate = self.duplicate.filter(|(from, to)| !gone((from.get(), *to)));
         true

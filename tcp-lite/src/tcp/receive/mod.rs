@@ -4,7 +4,7 @@
 //!
 //! | what | where | document |
 //! |---|---|---|
-//! | payload arrives, in order or not | `payload.rs` | RFC 9293 sections 3.4, 3.10.7.4 |
+//! | payload, in order or ahead of a hole | `payload.rs` | RFC 9293 sections 3.4, 3.10.7.4 |
 //! | giving up bytes ahead of a hole when there are too many | `held.rs`, `slabs/out_of_order.rs` | RFC 2018 section 8 |
 //! | the window | `window.rs` | RFC 9293 section 3.8.6, RFC 7323 section 2 |
 //! | SACK and D-SACK blocks | `sack.rs` | RFC 2018, RFC 2883 |
@@ -14,9 +14,9 @@
 //! | echo of marks | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
 //!
 //! Bytes are passed to the user when they arrive, in order or not, and only once: a segment that overlaps
-//! received bytes is trimmed to its new parts. Therefore TCP holds no data, only ranges. The ranges are in a
-//! slab of the stack while there is a hole. Bytes that the user gives up under memory pressure count as not
-//! received.
+//! received bytes is trimmed to its new parts. Therefore TCP holds no data, only ranges. While there is a
+//! hole, the ranges are in a slab of the stack. Bytes that the user gives up under memory pressure count as
+//! not received.
 //!
 //! The receiving half does not use the sending half. The fields of the receiving half are private;
 //! `connection` calls its methods.
@@ -78,22 +78,24 @@ pub(super) struct ReceiveHalf {
     timestamps: PeerTimestamps,
     echo: Echo,
     agreed: Agreed,
-    /// The position from which on the user withholds acknowledgements; [`NOTHING`](withheld::NOTHING) if the
-    /// user withholds no acknowledgement.
+    /// The position of the first byte whose acknowledgement the user withholds;
+    /// [`NOTHING`](withheld::NOTHING) if the user withholds no acknowledgement.
     withheld: u64,
 }
 
 /// Result of a segment with payload or a FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PayloadOutcome {
-    /// True if no byte was accepted, because memory is short. An acknowledgement would report nothing new.
+    /// True if no byte was accepted because memory is short. In this case, an acknowledgement would report
+    /// nothing new.
     pub(super) refused: bool,
     /// True if all bytes of the peer and its FIN have arrived.
     pub(super) finished: bool,
 }
 
 impl ReceiveHalf {
-    /// The state before any segment, even the SYN, has arrived. `agreed` contains the offers of our SYN.
+    /// The state before any segment has arrived, even the peer's SYN. `agreed` contains the offers of our
+    /// SYN.
     pub(super) fn new(config: &TcpConfig, params: &OpenParams, agreed: Agreed) -> Self {
         let window_bytes = config.recv_window_bytes;
         Self {
@@ -189,8 +191,7 @@ impl ReceiveHalf {
     }
 
     /// Whether a segment overlaps the window (RFC 9293 table 6). An empty segment at the right edge is
-    /// acceptable as well, because a sender that filled our window sends its acknowledgements with that
-    /// sequence number.
+    /// acceptable as well: if a sender has filled our window, its acknowledgements have that sequence number.
     #[inline]
     pub(super) fn is_acceptable(&self, pos: i64, len: usize) -> bool {
         let (nxt, edge) = (self.nxt as i64, self.edge as i64);
@@ -258,7 +259,7 @@ impl ReceiveHalf {
             && self.nxt + bytes as u64 <= self.edge
     }
 
-    /// Stores the timestamp of a segment that it [`predicts`](Self::predicts).
+    /// Stores the timestamp of a segment that [`predicts`](Self::predicts) accepts.
     #[inline]
     pub(super) fn learn_next_timestamp(&mut self, ctx: &Ctx<'_>, timestamp: u32) {
         if self.nxt <= self.acks.last_ack_sent() {
@@ -266,8 +267,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Passes the payload of a segment that it [`predicts`](Self::predicts) to the user, and decides when to
-    /// acknowledge the payload. The event queue must have room.
+    /// Passes the payload of a segment that [`predicts`](Self::predicts) accepts to the user, and decides
+    /// when to acknowledge the payload. The event queue must have room.
     #[inline]
     pub(super) fn on_next_payload(&mut self, ctx: &mut Ctx<'_>, payload: Mbuf) {
         let (start, bytes) = (self.nxt, payload.len());
@@ -277,10 +278,11 @@ impl ReceiveHalf {
         self.acknowledge_in_time(ctx);
     }
 
-    /// If enough was received, requests an acknowledgement now, otherwise after the delay.
+    /// Requests an acknowledgement: now if enough was received, otherwise after the delay.
     #[inline]
     fn acknowledge_in_time(&mut self, ctx: &Ctx<'_>) {
-        // Two full segments may have been merged to one. A full segment has the MSS less the options.
+        // Two full segments may have been merged to one. The payload of a full segment has MSS bytes, less
+        // the bytes of the options.
         if self.acks.is_enough(payload_of(self.mss, self.agreed.option_bytes())) {
             self.acks.send_now();
         } else {
@@ -345,8 +347,8 @@ impl ReceiveHalf {
     }
 
     /// Called when a segment with this header was sent. Every segment with ACK acknowledges received bytes.
-    /// But while there are SACK blocks to report, only a segment with SACK blocks fulfils the request for an
-    /// acknowledgement.
+    /// But while there are SACK blocks to report, the request for an acknowledgement stays until a segment
+    /// with SACK blocks is sent.
     #[inline]
     pub(super) fn on_ack_sent(&mut self, header: &TcpHeader) {
         let ack = self.acknowledged();

@@ -1,7 +1,7 @@
 //! Processes payload, in order or ahead of a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
 //!
-//! `connection/input.rs` decides whether a segment is acceptable at all. `slabs/out_of_order.rs` decides
-//! which connection has to give up memory.
+//! `connection/input.rs` decides whether a segment is acceptable. `slabs/out_of_order.rs` decides which
+//! connection has to give up memory.
 
 use std::num::NonZeroU64;
 
@@ -20,7 +20,8 @@ pub(super) struct Arrival {
     /// True if an immediate acknowledgement is required: a hole appeared, shrank or closed, or bytes were
     /// duplicates or dropped.
     pub(super) ack_now: bool,
-    /// True if no byte was accepted, because memory is short. An acknowledgement would report nothing new.
+    /// True if no byte was accepted because memory is short. In this case, an acknowledgement would report
+    /// nothing new.
     pub(super) refused: bool,
 }
 
@@ -108,8 +109,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Records new bytes and returns `true`. Returns `false` if the bytes are refused, because the event
-    /// queue is full, or because they are out of order and over a limit.
+    /// Records new bytes and returns `true`. Returns `false` if the bytes are refused: the event queue is
+    /// full, or the bytes are out of order and exceed a limit.
     fn admit(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         if !ctx.takes_bytes() {
             return false;
@@ -167,14 +168,15 @@ impl ReceiveHalf {
                 (need, false)
             }
         };
-        // If this connection holds the most memory, the new segment is the segment furthest from its
-        // frontier. It is better to refuse this segment than to accept it and then evict it.
+        // If this connection holds the most memory, it would be asked to give up its bytes furthest from the
+        // frontier, and these bytes are the new segment. It is better to refuse this segment than to accept
+        // it and then evict it.
         if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.out_of_order.is_charged_most(key)) {
             return false;
         }
         if excess > 0 && takes {
             ctx.out_of_order.on_eviction_requested();
-            // Converts the excess from charged bytes to bytes of payload.
+            // Converts the excess from charged bytes to bytes of payload, in proportion.
             let payload = (excess * self.held.held_bytes.max(1)).div_ceil(charge.max(1));
             ctx.evict(ctx.conn, payload as usize);
         }
@@ -187,8 +189,8 @@ impl ReceiveHalf {
     }
 
     /// The number of bytes that count against the connection's limit: the held bytes, or half of the pinned
-    /// bytes if this half is larger. Scattered bytes pin many packet buffers; a full segment fills more than
-    /// half of a buffer.
+    /// bytes if this half is larger. Scattered bytes pin many packet buffers. Half of the pinned bytes
+    /// counts, because a full segment fills more than half of a buffer.
     fn out_of_order_charge(&self) -> u64 {
         self.held.held_bytes.max(self.held.pinned_bytes / 2)
     }

@@ -1,4 +1,5 @@
-//! SACK blocks, and D-SACK blocks for duplicates (RFC 2018 section 4, RFC 2883 section 4).
+//! The SACK blocks that we send, including D-SACK blocks for duplicates (RFC 2018 section 4, RFC 2883 section
+//! 4).
 
 use std::num::NonZeroU64;
 
@@ -9,8 +10,8 @@ use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock};
 use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
-    /// Called when `bytes` bytes at `pos`, a whole segment or a part of a segment, are duplicates: the next
-    /// SACK reports these bytes.
+    /// Called when `bytes` bytes at `pos` (a whole segment, or a part of one) are duplicates: the next SACK
+    /// reports these bytes.
     pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, bytes: usize) {
         let end = pos + bytes as i64;
         if end > 1 {

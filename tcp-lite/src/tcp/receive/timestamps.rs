@@ -4,7 +4,7 @@ use crate::Duration;
 use crate::tcp::ctx::{Ctx, Seconds};
 use crate::tcp::header::{Flags, TcpHeader};
 
-/// Age from which on TS.Recent is invalid (RFC 7323 section 5.5: 24 days).
+/// The age at which TS.Recent becomes invalid (RFC 7323 section 5.5: 24 days).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// The timestamps that the peer sends.
@@ -45,8 +45,8 @@ impl PeerTimestamps {
         value.wrapping_sub(self.recent) as i32 >= 0
     }
 
-    /// Whether the timestamp of a segment shows that the segment is old (PAWS, RFC 7323 section 5.2). A
-    /// segment without timestamps is not old, as in most stacks.
+    /// Whether the timestamp of a segment shows that the segment is old (PAWS, RFC 7323 section 5.2). As in
+    /// most stacks, a segment without timestamps does not count as old.
     #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         let Some((value, _)) = header.options.timestamps else { return false };

@@ -1,5 +1,5 @@
-//! The receive window: the rules by which its edge moves, and the window field (RFC 9293 section 3.8.6, RFC
-//! 7323 section 2).
+//! The receive window: when its edge moves, and what the window field says (RFC 9293 section 3.8.6, RFC 7323
+//! section 2).
 
 use super::ReceiveHalf;
 use crate::TcpConfig;
@@ -28,7 +28,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether the peer may still send half of the budget. A peer that may does not wait for a window update.
+    /// Whether the peer may still send half of the budget. In this case, the peer does not wait for a window
+    /// update.
     #[inline]
     pub(in crate::tcp) fn has_window(&self, config: &TcpConfig) -> bool {
         self.edge.saturating_sub(self.nxt) >= u64::from(self.window_budget(config) / 2)
@@ -45,8 +46,9 @@ impl ReceiveHalf {
     /// that the user still holds. (Held bytes above the frontier are inside the window already.)
     ///
     /// The edge stays where it was unless the window can grow ([`can_grow`](Self::can_grow)). The field
-    /// counts units of `1 << scale` bytes, so the field can seldom express an edge that stays. If the next
-    /// unit is within the budget and a segment fits the window, the field is rounded up to the next unit.
+    /// counts units of `1 << scale` bytes, so it can seldom express exactly the edge that was announced
+    /// before. If the next unit is within the budget and a segment fits the window, the field is rounded up
+    /// to the next unit.
     ///
     /// Otherwise the field is rounded down (RFC 7323 section 2.4). If the field were rounded up, a small
     /// window could grow by less than a segment, and a peer that sends less than a unit at a time would never

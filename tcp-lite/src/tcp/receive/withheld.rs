@@ -1,13 +1,14 @@
-//! Acknowledgements that the user withholds. The user has the bytes, but has to send the peer another message
-//! before the acknowledgement.
+//! Acknowledgements that the user withholds. The user has received the bytes, but has to send another message
+//! to the peer before the acknowledgement is sent.
 //!
-//! Segments that have to be sent for other reasons acknowledge only the bytes before the withheld bytes.
-//! While bytes are withheld, no segment is sent only as an acknowledgement, because the peer would treat such
-//! a segment as a sign of loss.
+//! Segments that have to be sent for other reasons acknowledge only the bytes before the first byte whose
+//! acknowledgement is withheld. No segment is sent only as an acknowledgement while such a byte has arrived,
+//! because the peer would treat the repeated acknowledgement as a sign of loss. (With DCTCP, a separate
+//! acknowledgement is still sent when the ECN mark changes.)
 
 use super::ReceiveHalf;
 
-/// A position after all other positions: no acknowledgement is withheld.
+/// The value of `withheld` if no acknowledgement is withheld: a position after all other positions.
 pub(super) const NOTHING: u64 = u64::MAX;
 
 impl ReceiveHalf {
@@ -27,8 +28,8 @@ impl ReceiveHalf {
         self.withheld < self.nxt
     }
 
-    /// The window field of a segment that acknowledges only bytes that are not withheld. The window ends at
-    /// the announced edge.
+    /// The window field of a segment that acknowledges only the bytes up to
+    /// [`acknowledged`](Self::acknowledged). The window ends at the announced edge.
     pub(in crate::tcp) fn withheld_window(&self) -> u16 {
         self.window_from(self.acknowledged())
     }

@@ -6,12 +6,12 @@
 //!
 //! | type | contents | made by | used by |
 //! |---|---|---|---|
-//! | [`AckInfo`] | the fields of its segment | `connection/input.rs` | [`SendHalf::on_ack`] |
+//! | [`AckInfo`] | the fields of the acknowledging segment | `connection/input.rs` | [`SendHalf::on_ack`] |
 //! | [`Handshake`] | the fields of the segment that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
-//! | [`PriorSendState`] | the state before it | `on_ack` | `on_ack` |
-//! | [`AckSample`] | its news about the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
-//! | [`AckKind`] | whether it is a duplicate | `on_ack` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) |
-//! | [`Acked`] | how the window may grow by it | `on_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
+//! | [`PriorSendState`] | the state before the acknowledgement | `on_ack` | `on_ack` |
+//! | [`AckSample`] | what the acknowledgement reveals about the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
+//! | [`AckKind`] | whether the acknowledgement is a duplicate | `on_ack` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) |
+//! | [`Acked`] | what decides how the window may grow | `on_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
 use super::loss::AckKind;
@@ -40,7 +40,7 @@ pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) ece: bool,
 }
 
-/// The fields of the segment that establishes a connection, if the fields concern the sending half.
+/// The fields of the segment that establishes a connection, as far as they concern the sending half.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Handshake {
     /// The segment's position.
@@ -68,9 +68,9 @@ impl SendHalf {
             // With a SYN cookie, the time of the SYN-ACK is not known.
             0 => None,
             1 => Some(micros_since(ctx.now, self.loss.syn_sent_at())),
-            // An echo of an earlier SYN is ambiguous: the path may be long, or an answer was lost and the
-            // sample contains a retransmission timeout. A sample of that many seconds would distort the RTT
-            // for a long time.
+            // An echo of a SYN that was sent more than once is ambiguous: either the path is long, or an
+            // answer was lost and the sample includes a retransmission timeout. A sample of that many seconds
+            // would distort the RTT for a long time.
             _ => self
                 .echo_ms(segment.echo)
                 .filter(|echo_ms| !is_before(*echo_ms, self.loss.syn_sent_at().total_millis() as u32))
@@ -129,7 +129,8 @@ impl SendHalf {
             ctx.acknowledged();
         }
         ctx.counters.reordering_seen += u64::from(self.loss.on_run(rtt_us, sent, (first_end, end)));
-        // All remaining segments were sent later, so no segment is overtaken.
+        // All remaining segments were sent later than the acknowledged segments, so no segment is overtaken
+        // (see `rack.rs`).
         debug_assert!(
             !self.loss.is_overtaken(&self.queue, ctx.segments),
             "a segment that was sent later has arrived"
@@ -167,8 +168,7 @@ impl SendHalf {
         };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         let window_moved = self.queue.update_window(pos, ack, bytes);
-        // If nothing is in flight, an acknowledgement that acknowledges nothing new carries no information
-        // except its window.
+        // If nothing is in flight and an acknowledgement acknowledges nothing new, only its window matters.
         if ack == prior.una && prior.outstanding == 0 && sack.is_empty() {
             self.on_window(ctx);
             return false;
@@ -189,9 +189,9 @@ impl SendHalf {
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
-        // Two kinds of acknowledgements are no duplicates: an acknowledgement that a later acknowledgement
-        // has overtaken, and an answer to a path MTU probe. But the segments that such acknowledgements newly
-        // report in SACK blocks count (RFC 8985 section 6.2).
+        // Two kinds of acknowledgements do not count as duplicate acknowledgements: an old acknowledgement,
+        // which arrives after a later one, and an answer to a path MTU probe. But segments that such an
+        // acknowledgement newly reports in SACK blocks count (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
             self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));
@@ -273,8 +273,8 @@ impl SendHalf {
             }
         }
         // The blocks are handled from the last to the first. The last blocks repeat the last blocks of the
-        // previous acknowledgement. After the search for the last block, each block except the newest is
-        // found at once (see `queue/index.rs`).
+        // previous acknowledgement. The last block has to be searched for. After that, each other block
+        // except the newest is found at once (see `queue/index.rs`).
         for (start, end) in blocks.rev() {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
                 self.queue.sent().sack(ctx.segments, (start as u64, end as u64), sample);
@@ -283,7 +283,7 @@ impl SendHalf {
         mtu_probe_answered
     }
 
-    /// The filter that distinguishes the transmissions of one segment.
+    /// Returns the filter that distinguishes the transmissions of a retransmitted segment.
     #[inline]
     fn retransmit_filter(&self, ctx: &Ctx<'_>, echo: Option<u32>) -> RetransmitFilter {
         let lowest = Duration::from_micros(u64::from(self.rate.min_rtt_us()));

@@ -1,5 +1,5 @@
-//! What one acknowledgement reveals about the send queue. The result is collected while segments are marked
-//! and removed (RFC 8985 section 6.2, step 2; RFC 6298 section 3, Karn's algorithm).
+//! What one acknowledgement reveals about the send queue. An `AckSample` is filled in while segments are
+//! marked and removed (RFC 8985 section 6.2, step 2; RFC 6298 section 3, Karn's algorithm).
 
 use crate::Instant;
 use crate::tcp::slabs::{Marks, RemovedRun, Segment, Sent};
@@ -13,9 +13,9 @@ pub(super) struct AckSample {
     pub(super) delivered: u64,
     /// The latest transmission that is known to have arrived.
     pub(super) latest: Option<Sent>,
-    /// The lowest end of a newly delivered segment that was sent only once.
+    /// The lowest end position of the newly delivered segments that were sent only once.
     pub(super) lowest_original: u64,
-    /// The highest end of a newly delivered segment.
+    /// The highest end position of the newly delivered segments.
     pub(super) highest: u64,
     /// True if a segment that was retransmitted in this recovery is acknowledged cumulatively.
     pub(super) retransmitted: bool,
@@ -40,7 +40,8 @@ pub(super) struct AckSample {
 pub(super) struct RetransmitFilter {
     /// The echoed timestamp as a time of our clock in milliseconds.
     pub(super) echo_ms: Option<u32>,
-    /// The present time minus the lowest round-trip time. Later transmissions cannot have been answered yet.
+    /// The present time minus the lowest round-trip time. Transmissions after this time cannot have been
+    /// answered yet.
     pub(super) horizon: Instant,
 }
 
@@ -55,10 +56,10 @@ impl RetransmitFilter {
     /// earlier transmission. For segments above a hole, the echo is not used, since the peer does not echo
     /// their timestamps (RFC 7323 section 4.3).
     ///
-    /// RFC 8985's pseudocode uses the echo for such segments as well. With that rule, as in Linux, the
-    /// retransmission of one segment would never reveal the loss of the retransmission of another segment. In
-    /// the simulator, that rule costs 4 % more timeouts under burst losses. Our rule has a price: spurious
-    /// retransmissions if segments are late by many round trips.
+    /// RFC 8985's pseudocode uses the echo for segments above a hole as well. With that rule, which Linux
+    /// follows, the retransmission of one segment would never reveal the loss of the retransmission of
+    /// another segment. In the simulator, that rule causes 4 % more timeouts under burst losses. Our rule has
+    /// a price: spurious retransmissions if segments are late by many round trips.
     #[inline]
     fn echoes_before(&self, sent_at: Instant) -> bool {
         self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at.total_millis() as u32))

@@ -1,6 +1,6 @@
-//! The sending half of a connection. The sending half decides which segments are queued, in flight,
-//! acknowledged and lost, when segments are sent and retransmitted, and at which rate (RFC 9293 section 3.8,
-//! data communication, and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
+//! The sending half of a connection. It decides which segments are queued, in flight, acknowledged and lost,
+//! when segments are sent and retransmitted, and at which rate. (RFC 9293 section 3.8, data communication,
+//! and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND.)
 //!
 //! The state has three owners, which do not access each other:
 //!
@@ -21,8 +21,8 @@
 //! | the timer | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //!
-//! The sending half does not use the receiving half: `connection/output.rs` adds the header fields for
-//! received bytes. The fields of the sending half are private; `connection` calls its methods.
+//! The sending half does not use the receiving half: `connection/output.rs` adds the header fields of the
+//! receiving half. The fields of the sending half are private; `connection` calls its methods.
 
 mod ack;
 mod ack_sample;
@@ -154,7 +154,8 @@ impl SendHalf {
         self.pending |= Pending::SYN;
     }
 
-    /// Called if the SYN-ACK was already sent, by a control block that was dropped (with a SYN cookie).
+    /// Called if the SYN-ACK was already sent by an answer with a SYN cookie, before this control block
+    /// existed.
     pub(super) fn on_syn_sent_before(&mut self) {
         self.pending.remove(Pending::SYN);
         self.queue.positions_mut().on_syn_sent();
@@ -247,7 +248,7 @@ impl SendHalf {
         self.path.on_probe_too_big(ctx, pos, mss)
     }
 
-    /// Sets the largest segment that the path carries to `mss`.
+    /// Notes that the path carries only segments of `mss`, and lowers the EMSS if needed.
     pub(super) fn set_path_mss(&mut self, ctx: &mut Ctx<'_>, mss: u16) {
         if self.path.on_report(ctx, mss) {
             self.on_emss_lowered(ctx);
@@ -259,8 +260,8 @@ impl SendHalf {
         self.rate.set_emss(emss);
         self.queue.sent().mark_oversized(ctx.segments, emss);
         if self.queue.scoreboard().has_lost() {
-            // The lost segments are retransmitted in a size that fits. The acknowledgement of these segments
-            // reveals as much as the probe would.
+            // The lost segments are retransmitted in a size that fits. Their acknowledgement reveals as much
+            // as the tail loss probe would reveal.
             self.loss.cancel_probe();
         }
     }

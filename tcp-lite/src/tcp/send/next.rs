@@ -44,7 +44,7 @@ pub(in crate::tcp) struct Outgoing {
     /// ECN codepoint of the IP header.
     pub(in crate::tcp) ecn: Ecn,
     pub(in crate::tcp) payload: Option<Payload>,
-    /// Number of bytes that the payload leaves for options that not every segment has.
+    /// Number of bytes next to the payload that are free for options that not every segment has.
     pub(in crate::tcp) spare_bytes: usize,
 }
 
@@ -102,7 +102,8 @@ impl SendHalf {
         if self.queue.is_fin_next() {
             return Some(self.bare(SendKind::Fin, self.queue.positions().end(), Flags::FIN));
         }
-        // The old sequence number makes the peer answer. The segment has no payload (section 3.8.4).
+        // A sequence number below the window makes the peer answer. The segment has no payload (section
+        // 3.8.4).
         self.pending.contains(Pending::WINDOW_PROBE).then(|| {
             self.bare(SendKind::WindowProbe, self.queue.positions().una().saturating_sub(1), Flags::empty())
         })
@@ -225,15 +226,15 @@ impl SendHalf {
         self.loss.on_probe_sent((end, nxt), again, ctx.now + self.rate.rto());
     }
 
-    /// Whether a path MTU probe may be sent now. A probe is sent only outside of a recovery and within the
-    /// congestion window.
+    /// Whether a path MTU probe may be sent now: only outside of a recovery, and within the congestion
+    /// window.
     #[inline]
     fn is_mtu_probe_next(&self) -> bool {
         self.path.has_probe() && !self.loss.is_recovering() && self.cwnd_allows()
     }
 
-    /// Whether the congestion window allows another segment. One free byte is enough, since the unit of
-    /// transmission is the segment.
+    /// Whether the congestion window allows another segment. One free byte in the window is enough, since
+    /// segments are sent whole.
     #[inline]
     fn cwnd_allows(&self) -> bool {
         self.pipe() < self.send_limit()
@@ -322,16 +323,16 @@ impl SendHalf {
             flags,
             ecn: self.codepoint(new),
             payload: Some(Payload::Segment(key)),
-            // The EMSS leaves space for the fixed options. SACK blocks may use the space that the payload
-            // leaves.
+            // The EMSS leaves space for the options that every segment has. SACK blocks may use the space
+            // between the payload and the EMSS.
             spare_bytes: self.path.emss().saturating_sub(segment.len) as usize,
         }
     }
 
     #[inline]
     fn bare(&self, kind: SendKind, pos: u64, flags: Flags) -> Outgoing {
-        // The segment has no room for SACK blocks, because an earlier pure acknowledgement has carried the
-        // blocks.
+        // The segment needs no room for SACK blocks, because a pure acknowledgement has carried the blocks
+        // before.
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
     /// The ECN codepoint of a segment. Routers may mark only new bytes: a mark on a retransmission, or on a

@@ -7,28 +7,28 @@
 //! EMSS stays the same.)
 //!
 //! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
-//! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. (After such a report,
+//! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. If smaller reports
+//! were accepted, a forged report could make us cut each FPDU into dozens of segments. (After such a report,
 //! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux halves the size down to an MSS
-//! of 48. Such a small MSS would cut an FPDU into dozens of segments, and an attacker could cause such cuts
-//! by a forged report.)
+//! of 48.)
 //!
-//! Upwards: probes search for a larger size. The first probe has the largest possible size, and then the
-//! search is a bisection.
+//! Upwards: probes search for a larger size. The first probe has the largest possible size. If this probe is
+//! lost, the search continues by bisection.
 //!
-//! A probe carries bytes that the peer has already acknowledged. The bytes are copied while their segments
-//! are removed from the queue. No FPDU is cut or merged for a probe, a probe needs no space in the window,
-//! and the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them, and the D-SACK
-//! (RFC 2883) names exactly the bytes of the probe. Peers without SACK are not probed.
+//! A probe carries bytes that the peer has already acknowledged. The bytes are copied when their segments
+//! leave the queue. Therefore no FPDU is cut or merged for a probe, a probe needs no space in the window, and
+//! the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them, and the D-SACK (RFC
+//! 2883) names exactly the bytes of the probe. Peers without SACK are not probed.
 //!
-//! Each connection has its own state, and there is no table of destinations. RFC 8201 section 5.2 leaves the
-//! choice to the implementation. Routers that balance load may send each 4-tuple over another path, and a
-//! forged report harms only one connection. The cost is that the first oversized segment of each new
-//! connection is lost before the connection knows the path MTU.
+//! Each connection has its own state, and there is no table of destinations, as RFC 8201 section 5.2 allows.
+//! Routers that balance load may send each 4-tuple over a different path, and a forged report harms only one
+//! connection. The cost is that the first oversized segment of each new connection is lost before the
+//! connection knows the path MTU.
 //!
-//! | RFC 8899 | here |
+//! | RFC 8899 | this module |
 //! |---|---|
-//! | DISABLED, SEARCH_COMPLETE | no record; [`PathMtu::due`] is the PMTU_RAISE_TIMER, if there is more to find |
-//! | BASE, ERROR | EMSS is that of BASE_PLPMTU, or the least; retransmissions are its probes |
+//! | DISABLED, SEARCH_COMPLETE | no record; [`PathMtu::due`] is the PMTU_RAISE_TIMER, if a larger size is possible |
+//! | BASE, ERROR | the EMSS belongs to BASE_PLPMTU, or to the minimum; retransmissions serve as probes |
 //! | SEARCHING | a [`Search`] in the stack's slab; [`PathMtu::due`] is the PROBE_TIMER |
 
 use std::num::NonZeroU64;
@@ -40,10 +40,10 @@ use crate::tcp::open_params::{OpenParams, payload_of};
 use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
-/// Number of consecutive routers' reports that lower the EMSS. With the last of these reports, the EMSS falls
-/// to the minimum that every path carries. Each report makes us retransmit everything in flight, so an
-/// attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path, the MTU does
-/// not shrink at this many links in turn.
+/// Maximum number of routers' reports that lower the EMSS one after another. With the last of these reports,
+/// the EMSS falls to the minimum that every path carries. Each report makes us retransmit everything in
+/// flight, so an attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path,
+/// the MTU rarely becomes smaller at more than a few links.
 const MAX_REPORTS: u8 = 4;
 
 /// The EMSS, and the other facts that a connection knows about its path.
@@ -68,7 +68,7 @@ pub(super) struct PathMtu {
     due_us: Option<NonZeroU64>,
     /// Number of consecutive timeouts of the oldest segment.
     timeouts: u8,
-    /// True if the peer sent a segment after the first of these timeouts.
+    /// True if the peer has sent a segment since the first of these timeouts.
     heard: bool,
     /// Number of reports that lowered the EMSS since the last search.
     reports: u8,
@@ -77,7 +77,7 @@ pub(super) struct PathMtu {
 /// What a timeout of the oldest segment means for the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlackHole {
-    /// The timeout means nothing for the path.
+    /// The timeout does not suggest a black hole.
     No,
     /// The segment may be too large. If the peer answers a small probe but does not acknowledge the segment,
     /// the segment is too large.
@@ -138,8 +138,8 @@ impl PathMtu {
         self.timeouts = 0;
     }
 
-    /// Called when the peer sent a segment, so that a small segment has arrived: an acceptable
-    /// acknowledgement, or a segment from below RCV.NXT.
+    /// Called when the peer has sent an acceptable acknowledgement, or a segment below RCV.NXT. Such a
+    /// segment shows that small segments arrive.
     #[inline]
     pub(super) fn on_heard(&mut self) {
         self.heard = true;
@@ -160,8 +160,8 @@ impl PathMtu {
     }
 
     /// Called when a router reports that the path carries only segments of `mss` (as [`OpenParams::mss`]). A
-    /// report never raises the EMSS. The search for a larger size starts when the report is as old as RFC
-    /// 8201 section 4 requires. Returns whether the EMSS was lowered.
+    /// report never raises the EMSS. The search for a larger size starts only when the report has reached the
+    /// age that RFC 8201 section 4 requires. Returns whether the EMSS was lowered.
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, mss: u16) -> bool {
         let (emss, least) = (self.payload_of(mss), self.payload_of(self.least_mss));
         if emss >= self.emss {
@@ -173,8 +173,9 @@ impl PathMtu {
         lowered
     }
 
-    /// Called when a router could not forward the probe at `pos` but would forward `mss`: the next probe has
-    /// this size (RFC 8899 section 4.6.2). Returns whether a probe that starts at `pos` is in flight.
+    /// Called when a router could not forward the probe at `pos` but would forward segments of `mss`: the
+    /// next probe has this size (RFC 8899 section 4.6.2). Returns whether a probe that starts at `pos` is in
+    /// flight.
     pub(super) fn on_probe_too_big(&mut self, ctx: &mut Ctx<'_>, pos: i64, mss: u16) -> bool {
         let (high, emss) = (self.payload_of(mss), self.emss);
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
@@ -221,8 +222,8 @@ impl PathMtu {
         }
     }
 
-    /// Called when the segments up to `ack` are about to leave the queue: copies their bytes to a probe that
-    /// is being made.
+    /// Called before the segments up to `ack` leave the queue: copies their bytes into the probe that is
+    /// being prepared.
     #[inline]
     pub(super) fn gather(&mut self, ctx: &mut Ctx<'_>, queue: &SendQueue, ack: u64) {
         if let Some(key) = self.search {
@@ -290,8 +291,8 @@ impl PathMtu {
         self.set_due(Some(ctx.now + ctx.config.path_mtu.probe_timer.max(rto)));
     }
 
-    /// Called when the peer reports `start..end` as duplicate. If this is the probe in flight, the whole
-    /// probe arrived, and its size becomes the EMSS. Returns whether the probe arrived.
+    /// Called when the peer reports `start..end` as duplicate. If these are the bytes of the probe in flight,
+    /// the whole probe has arrived, and its size becomes the EMSS. Returns whether the probe arrived.
     pub(super) fn take_mtu_probe_answer(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
         let whole = |probe: &Probe| (probe.pos, probe.pos + probe.buf.len() as u64) == (start, end);
@@ -366,9 +367,9 @@ impl PathMtu {
         self.set_due((self.may_probe && self.emss < self.most.into()).then_some(at));
     }
 
-    /// Lowers the EMSS. Larger segments in flight were dropped on the path. The caller cuts and retransmits
-    /// these segments at once. Their loss is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section
-    /// 4). Returns whether the EMSS was larger.
+    /// Lowers the EMSS to `emss`. Larger segments in flight were dropped on the path. The caller cuts and
+    /// retransmits these segments at once. Their loss is no sign of congestion (RFC 8899 section 4.4, RFC
+    /// 1191 section 4). Returns whether the EMSS was larger.
     fn lower(&mut self, emss: u32) -> bool {
         let lowered = emss < self.emss;
         self.emss = self.emss.min(emss);

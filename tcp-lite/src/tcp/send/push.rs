@@ -1,4 +1,4 @@
-//! Segments queued by the user (RFC 9293 section 3.10.2, SEND).
+//! Queues the user's segments (RFC 9293 section 3.10.2, SEND).
 
 use dp::ExtBuf;
 
@@ -23,8 +23,8 @@ impl SendHalf {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
-            // Other connections hold the records, and no acknowledgement on this connection frees any record.
-            // Therefore the user must try again.
+            // Other connections hold the records, and no acknowledgement on this connection frees a record.
+            // No `Writable` event would follow, so the user has to try again.
             return Err(SendError::NoMbuf);
         }
         match self.queue.page(ctx.segments, (ctx.pool, ctx.bulk_pool), emss as usize) {

@@ -1,6 +1,6 @@
-//! The timer of the sending half, and its effects outside of loss recovery: a repeated SYN, a probe of the
-//! peer's window, a smaller EMSS (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1). `loss/deadline.rs` decides
-//! when the timer is due, and `loss/expiry.rs` retransmits.
+//! The timer of the sending half, and the effects of the timer outside of loss recovery: a repeated SYN, a
+//! probe of the peer's window, a smaller EMSS (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1).
+//! `loss/deadline.rs` decides when the timer is due, and `loss/expiry.rs` retransmits.
 
 use super::loss::{SendTimer, TimerAction};
 use super::path_mtu::BlackHole;
@@ -9,7 +9,7 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::SegmentSlab;
 use crate::{Instant, TcpConfig};
 
-/// Result of the timers.
+/// What the timers have found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::tcp) struct Expired {
     /// True if segments in flight were not acknowledged in time.
@@ -37,7 +37,7 @@ impl SendHalf {
         first_of(running, first_of(paced, self.path.due()))
     }
 
-    /// Whether a timer that is due within microseconds runs or has to be set.
+    /// Whether a timer of only microseconds runs, or has to be set.
     #[inline]
     pub(in crate::tcp) fn has_short_timer(&self) -> bool {
         !self.rate.is_pace_open() || self.loss.has_reordering_timer()

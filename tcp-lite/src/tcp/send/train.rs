@@ -1,10 +1,10 @@
 //! Trains: new segments that are sent together. A train is either one frame, which the port cuts at the ends
 //! of the segments (TSO) or sends uncut, or one frame for each segment. For separate frames, the connection,
-//! the windows and the headers are looked up once.
+//! the windows and the headers are looked up only once for the whole train.
 //!
-//! Trains exist only in transmission. Each segment has its own record, boundaries and time of transmission,
-//! and is acknowledged and retransmitted separately. If the port cuts the train, all segments are as long as
-//! the first, except that the last segment may be shorter.
+//! Only the transmission is common to the segments of a train. Each segment has its own record, boundaries
+//! and time of transmission, and is acknowledged and retransmitted separately. If the port cuts the train,
+//! all segments are as long as the first segment, except that the last segment may be shorter.
 
 use super::queue::TrainLimits;
 use super::{Pending, SendHalf};
@@ -27,8 +27,9 @@ impl SendHalf {
         first: SegmentKey,
         (most, views): (usize, usize),
     ) -> (usize, bool) {
-        // A paced connection sends its segments one by one (a connection whose path is too short for pacing
-        // is not paced). After a segment that was cut for a small window, no other segment is sent.
+        // A paced connection sends its segments one by one. (A connection whose round trip is too short for
+        // pacing is not paced.) If a segment has to be cut for a small window, no other segment is sent with
+        // it.
         let alone = self.rate.is_paced(ctx.config) || self.pending.contains(Pending::CUT);
         let segments = match self.loss.frto_allowance() {
             _ if alone => 1,

@@ -1,5 +1,5 @@
-//! The events by which the user learns that the send buffer has space again, and that segments are
-//! acknowledged. Each of these events waits at most once in the event queue.
+//! The events that tell the user that the send buffer has space again, and that segments are acknowledged.
+//! Each of these events is in the event queue at most once.
 
 use bitflags::bitflags;
 
@@ -8,13 +8,13 @@ use crate::Event;
 bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Flags: u8 {
-        /// A segment was refused. `Event::Writable` has to be raised when there is space.
+        /// A segment was refused, so `Event::Writable` has to be raised when there is space.
         const WRITABLE_WANTED = 1;
         /// `Event::Writable` is queued, and covers all refusals until the user takes the event.
         const WRITABLE_QUEUED = 2;
         /// `Event::Acknowledged` is queued, and covers all acknowledgements until the user takes the event.
         const ACKNOWLEDGED_QUEUED = 4;
-        /// All acknowledgements are reported.
+        /// Events report all acknowledgements.
         const REPORTS_ACKS = 8;
     }
 }
@@ -41,7 +41,7 @@ impl UserEvents {
     }
 
     /// Called when there is space and the user [waits for it](Self::wants_writable). Returns whether
-    /// `Event::Writable` has to be queued. If the user has closed, the event is not queued.
+    /// `Event::Writable` has to be queued. If the user has closed the connection, the event is not queued.
     pub(super) fn on_space(&mut self, may_push: bool) -> bool {
         self.flags.remove(Flags::WRITABLE_WANTED);
         self.flags.set(Flags::WRITABLE_QUEUED, may_push);
@@ -73,7 +73,7 @@ impl UserEvents {
         }
     }
 
-    /// Sets whether all acknowledgements are reported.
+    /// Sets whether events report all acknowledgements.
     pub(in crate::tcp) fn report_acknowledgements(&mut self, on: bool) {
         self.flags.set(Flags::REPORTS_ACKS, on);
     }

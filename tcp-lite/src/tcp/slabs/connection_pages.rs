@@ -1,5 +1,5 @@
 //! The pages of one connection: the page to which its next segment is written, and the number of its small
-//! pages, which the connection's share limits. `pages.rs` has the pages of all connections.
+//! pages. The connection's share limits this number. `pages.rs` has the pages of all connections.
 
 use dp::Mempool;
 
@@ -25,7 +25,7 @@ impl ConnectionPages {
     }
 
     /// The page to which the next segment of up to `bytes` bytes is written. If needed, opens a new page from
-    /// the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection.
+    /// one of the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection.
     ///
     /// # Errors
     /// Returns the same errors as [`Pages::open`](super::pages::Pages::open).
@@ -42,7 +42,7 @@ impl ConnectionPages {
         {
             return Ok(open);
         }
-        // A full page is freed with its last segment.
+        // The previous page is freed when its last segment is freed.
         let bulk = bulk.filter(|_| uses_bulk(bytes, queued));
         let (page, kind) = slab.open_page((small, bulk), bytes, self.small)?;
         self.small += u32::from(kind == PageKind::Small);
@@ -73,7 +73,7 @@ impl ConnectionPages {
         }
     }
 
-    /// Called when a page was freed with its last segment.
+    /// Called when a page was freed together with its last segment.
     #[inline]
     pub(in crate::tcp) fn on_freed(&mut self, page: PageKey, kind: PageKind) {
         self.small -= u32::from(kind == PageKind::Small);
@@ -82,7 +82,8 @@ impl ConnectionPages {
         }
     }
 
-    /// Checks that the connection has segments in these pages. The segments of a page are consecutive.
+    /// Checks the number of small pages. `pages` has the page of each segment of the connection, in the order
+    /// of the queue.
     pub(in crate::tcp) fn check(&self, slab: &SegmentSlab, pages: impl Iterator<Item = PageKey>) -> Check {
         let (mut last, mut small) = (None, 0);
         for page in pages {

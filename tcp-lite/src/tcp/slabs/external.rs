@@ -1,8 +1,8 @@
 //! External memory in queued segments: bytes that are sent without a copy.
 //!
-//! A segment has at most one part in external memory. Before and after this part, the segment has bytes of
-//! its page: an FPDU's header before the part, and the pad and CRC after it. The memory is kept alive until
-//! the segment is acknowledged and no frame refers to the memory.
+//! A segment has at most one part in external memory. The bytes before and after this part are in the
+//! segment's page: an FPDU's header before the part, and the pad and CRC after it. The memory is kept alive
+//! until the segment is acknowledged and no frame refers to the memory.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -18,8 +18,8 @@ use super::segment::{MAX_TRAIN, Segment, SegmentKey, SegmentSlab};
 /// the bytes after the memory.
 pub(crate) const EXTERNAL_VIEWS: usize = 3;
 
-/// The key of the external part of a segment: its slab index plus one, so that an `Option` of a key is no
-/// larger.
+/// The key of the external part of a segment. It is the slab index plus one, so that an `Option` of a key is
+/// no larger than a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct ExternalKey(NonZeroU32);
 
@@ -50,7 +50,7 @@ pub(super) struct Externals {
 }
 
 impl Externals {
-    /// A slab with memory for `limit` parts. Cut segments may exceed the limit.
+    /// A slab with memory for `limit` parts. When segments are cut, the number of parts may exceed the limit.
     pub(super) fn new(limit: usize) -> Self {
         Self { records: Slab::with_capacity(limit), limit }
     }
@@ -92,7 +92,8 @@ impl SegmentSlab {
         self.get(key).external.is_some()
     }
 
-    /// Like [`insert`](Self::insert), with `memory` after the first `at` of the `bytes` bytes.
+    /// Like [`insert`](Self::insert), but the segment also has the external memory `memory`, which comes
+    /// after the first `at` of the `bytes` bytes.
     pub(in crate::tcp) fn insert_external(
         &mut self,
         page: PageKey,
@@ -139,8 +140,8 @@ impl SegmentSlab {
         Some((range.start..middle, memory, middle..range.end))
     }
 
-    /// Like [`views`](Self::views), for segments that all have external memory. The views use descriptors of
-    /// `pool`.
+    /// Like [`views`](Self::views), for segments that all have external memory. The views take their
+    /// descriptors from `pool`.
     pub(crate) fn external_views(
         &self,
         pool: &Mempool,

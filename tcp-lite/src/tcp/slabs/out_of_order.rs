@@ -1,22 +1,22 @@
-//! Bytes ahead of the frontiers of all connections: their ranges, the memory that they hold, and the policy
-//! for giving up this memory (RFC 2018 section 8).
+//! Bytes ahead of the frontiers (the next expected bytes) of all connections: their ranges, the memory that
+//! they occupy, and the policy for giving up this memory (RFC 2018 section 8).
 //!
 //! The policy:
 //!
-//! - Bytes in order are always accepted and never given up. Bytes that the user has placed are also never
-//!   given up. Only bytes ahead of a frontier that are still held can be given up.
+//! - Bytes in order are never refused because of memory, and never given up. Bytes that the user has placed
+//!   are never given up either. Only bytes that are ahead of a frontier and still held can be given up.
 //! - A connection at its own limit ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses the bytes
-//!   furthest from its frontier: held bytes after the new segment, or else the new segment.
+//!   furthest from its frontier. These are held bytes beyond the new segment, or else the new segment itself.
 //! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16 of
-//!   the pool's buffers free, the stack asks the connections that hold the most memory. Each of these
-//!   connections is asked for at most half of the memory that it holds, until 3/4 of the limit are used or a
-//!   quarter of the pool is free. Each connection gives up the bytes furthest from its frontier. If these
-//!   bytes are the new segment of the connection that holds the most, the stack refuses that segment and asks
-//!   no connection. Thus no connection keeps memory merely because it was the first, and a connection with a
-//!   small hole makes progress. The requests free more memory than necessary, so that the next segment does
-//!   not cause new requests.
-//! - At the limit itself, or with less than an eighth of the buffers free, new segments are refused, as if
-//!   they had been lost, because the users did not or could not give up enough.
+//!   the pool's buffers free, the stack asks the connections that hold the most memory to give up bytes. Each
+//!   of these connections is asked for at most half of the memory that it holds, until 3/4 of the limit are
+//!   used or a quarter of the pool is free. Each connection gives up the bytes furthest from its frontier. If
+//!   these bytes are the new segment of the connection that holds the most, the stack refuses that segment
+//!   and asks no connection. Thus no connection keeps memory merely because it was the first, and a
+//!   connection with a small hole makes progress. The requests free more memory than necessary, so that the
+//!   next segment does not cause new requests.
+//! - At the limit itself, or with less than an eighth of the buffers free, the users did not or could not
+//!   give up enough. In this case, new out-of-order segments are refused, as if they had been lost.
 //!
 //! Bytes that were given up count as not received: they are removed from the ranges and the SACK blocks, and
 //! may arrive again. Memory is counted in bytes of packet buffers if the user reports these bytes, and
@@ -37,13 +37,14 @@ use crate::invariant::{Check, ensure};
 /// within a few rounds, and small enough for the event queue.
 pub(crate) const MAX_EVICTION_REQUESTS: usize = 8;
 
-/// Maximum number of connections that are compared for one segment. With up to this number of connections,
-/// the connections that hold the most are found exactly. With more connections, each comparison continues
-/// with the next connections, so a peer with thousands of connections cannot make each segment cost a visit
-/// of all connections.
+/// Maximum number of connections that are compared for one segment. If there are at most this many
+/// connections, the connections that hold the most are found exactly. If there are more, each comparison
+/// continues with the next connections, so a peer with thousands of connections cannot make each segment cost
+/// a visit of all connections.
 const MAX_COMPARED: usize = 256;
 
-/// The key of a range set: its slab index plus one, so that an `Option` of a key is no larger.
+/// The key of a range set. It is the slab index plus one, so that an `Option` of a key is no larger than a
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct RangesKey(NonZeroU32);
 
@@ -61,7 +62,7 @@ impl RangesKey {
 /// Range sets of the connections that have a hole, and the memory that those connections hold.
 pub(crate) struct OutOfOrderSlab {
     records: Slab<Ranges>,
-    /// The holders, with the same indices as `records`. Holders of free records hold nothing.
+    /// The holders, with the same indices as `records`. The holder of a free record holds no bytes.
     holders: Vec<Holder>,
     limit: usize,
     /// The stack's limit in bytes.
@@ -78,8 +79,8 @@ pub(crate) struct OutOfOrderSlab {
 #[derive(Clone, Copy)]
 struct Holder {
     conn: ConnId,
-    /// Number of bytes of memory that the connection is charged for: the larger of the numbers of bytes that
-    /// it holds and pins.
+    /// Number of bytes of memory that the connection is charged for: the bytes that it holds or the bytes
+    /// that it pins, whichever are more.
     charged: u32,
     /// Number of bytes of payload that the connection holds.
     held: u32,
@@ -89,12 +90,11 @@ struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum Room {
     Plenty,
-    /// The bytes are accepted, but this number of bytes of memory should be freed.
+    /// The bytes are accepted, but this many bytes of memory should be freed.
     Tight(u64),
-    /// The stack is at its limit. As with [`Tight`](Self::Tight), memory should be freed, but the bytes are
-    /// not accepted.
+    /// The stack is at its limit, so the bytes are not accepted. This many bytes of memory should be freed.
     Full(u64),
-    /// Like [`Full`](Self::Full), but because packet buffers are short.
+    /// Like [`Full`](Self::Full), but because too few packet buffers are free.
     NoBuffers(u64),
 }
 
@@ -127,7 +127,7 @@ impl OutOfOrderSlab {
         }
         let key = self.records.insert(Ranges::default());
         let holder = Holder { conn, charged: 0, held: 0 };
-        // Slab indices are dense: a new index is the next number.
+        // Slab indices have no gaps, so a new index is the number of entries so far.
         match self.holders.get_mut(key) {
             Some(place) => *place = holder,
             None => self.holders.push(holder),
@@ -151,8 +151,8 @@ impl OutOfOrderSlab {
         &mut self.records[key.record()]
     }
 
-    /// Called when the connection of this set holds `held` bytes in `pinned` bytes of packet buffers, as far
-    /// as is known: updates its charge.
+    /// Called when the number of held bytes, or the number of pinned bytes that the user reports, has
+    /// changed: updates the charge of the set's connection.
     pub(in crate::tcp) fn charge(&mut self, key: RangesKey, held: u64, pinned: u64) {
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let holder = &mut self.holders[key.record()];
@@ -194,7 +194,7 @@ impl OutOfOrderSlab {
         Ok(())
     }
 
-    /// How much memory is left if `bytes` more bytes are charged.
+    /// Whether there is memory if `bytes` more bytes are charged.
     pub(in crate::tcp) fn room(&self, pool: &Mempool, bytes: u64) -> Room {
         let (free, all) = (pool.available(), pool.capacity());
         let charged = self.charged + bytes;
@@ -211,8 +211,9 @@ impl OutOfOrderSlab {
         }
     }
 
-    /// The connections to ask, so that `need` bytes of memory become free, each with the number of payload
-    /// bytes that it should give up. The list is empty while the user has not taken all earlier requests.
+    /// The connections to ask so that `need` bytes of memory become free. For each connection, the list has
+    /// the number of payload bytes that it should give up. The list is empty while the user has not taken all
+    /// earlier requests.
     pub(in crate::tcp) fn request_eviction(
         &mut self,
         need: u64,
@@ -292,8 +293,8 @@ mod tests {
         ConnId { slot, generation: 0 }
     }
 
-    /// A slab with a limit of 8000 bytes. Each connection holds bytes of payload in bytes of buffers, as
-    /// given by `bytes`.
+    /// A slab with a limit of 8000 bytes. `bytes` has the number of held bytes, and of bytes of buffers that
+    /// they occupy, for each connection.
     fn holding(bytes: &[(u64, u64)]) -> OutOfOrderSlab {
         let pool = Mempool::heap("out_of_order", 64, 1024);
         let mut slab = OutOfOrderSlab::new(bytes.len().max(100), 8000, &pool);

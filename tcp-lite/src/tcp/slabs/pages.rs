@@ -18,10 +18,10 @@ use crate::tcp::info::SendError;
 /// With fewer bytes, most of a large buffer would stay empty.
 pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 
-/// Minimum number of small buffers that a pool must have so that one buffer is kept for the next page.
+/// A buffer is kept as the spare page only if the limit of small pages is at least this number.
 const SPARE_MIN: usize = 64;
 
-/// The key of a page: its slab index plus one, so that an `Option` of a key is no larger.
+/// The key of a page. It is the slab index plus one, so that an `Option` of a key is no larger than a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageKey(NonZeroU32);
 
@@ -61,8 +61,8 @@ pub(in crate::tcp) struct Pages {
     records: Vec<PageRecord>,
     /// The first record that is not in use.
     free: Option<PageKey>,
-    /// An unused small page, kept for the next page that is opened. Without a spare page, each lone small
-    /// message would allocate and free a buffer.
+    /// An unused small page that is kept for the next page to be opened. Without a spare page, each single
+    /// small message would allocate and free a buffer.
     spare: Option<PageKey>,
     /// Number of small pages in use, and the limit of this number. The limit exists because received frames
     /// need small buffers as well.
@@ -80,7 +80,7 @@ impl Pages {
     /// is from the bulk pool if this pool has a buffer.
     ///
     /// # Errors
-    /// Returns [`SendError::BufferFull`] if the connection has its share of the small buffers
+    /// Returns [`SendError::BufferFull`] if the connection already has its share of the small buffers
     /// ([`has_share`](Self::has_share)). Returns [`SendError::NoMbuf`] if no buffer is free.
     #[inline]
     pub(in crate::tcp) fn open(
@@ -138,8 +138,8 @@ impl Pages {
         (page, &mut record.segments)
     }
 
-    /// Whether a connection that has `own` small pages has its share of the small buffers. The share is half
-    /// of the number of small buffers that are left.
+    /// Whether a connection that has `own` small pages already has its share of the small buffers. The share
+    /// is half of the number of small buffers that are left.
     #[inline]
     fn has_share(&self, own: u32) -> bool {
         own > 0 && 2 * own as usize >= self.small_limit.saturating_sub(self.small)
@@ -175,7 +175,7 @@ impl Pages {
         page.fill(bytes) as u32
     }
 
-    /// Called when a segment in the page was split in two: counts one more segment.
+    /// Called when a segment in the page was split in two: counts one more segment of the page.
     pub(in crate::tcp) fn share(&mut self, key: PageKey) {
         self.records[key.record()].segments += 1;
     }
@@ -318,8 +318,8 @@ impl Pages {
     }
 }
 
-/// This function is never inlined, because callers with a loop would otherwise build the panic message before
-/// the loop.
+/// Panics. This function is never inlined, because callers with a loop would otherwise build the panic
+/// message before the loop.
 #[cold]
 #[inline(never)]
 fn not_in_use(key: PageKey) -> ! {

@@ -6,8 +6,8 @@ use super::segment::{SegmentKey, SegmentSlab};
 /// The links of one segment to segments before it (`send/queue/index.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Place {
-    /// The number of the previous segment plus one. If both segments are parts of one segment that was cut,
-    /// they have the same number. Numbers wrap.
+    /// The number of the segment, which is the number of the previous segment plus one. If both segments are
+    /// parts of one segment that was cut, they have the same number. Numbers wrap.
     pub(in crate::tcp) number: u32,
     /// The previous segment; for the first segment that got a place, the segment itself.
     pub(in crate::tcp) previous: SegmentKey,
@@ -31,10 +31,10 @@ impl Place {
 }
 
 /// The number to which a leap from the segment `number` leads: `number` less the lowest term of its skew
-/// binary representation, whose terms are 1, 3, 7, 15 and so on. With such leaps, the number of leaps and
-/// steps from any number to any lower number is about twice the logarithm of the higher number. The leap of
-/// each segment leads to the previous segment, or to the segment two leaps before the previous segment
-/// (Myers, An applicative random-access stack, 1983).
+/// binary representation, whose terms are 1, 3, 7, 15 and so on. With such leaps, about twice the logarithm
+/// of `number` leaps and steps lead from `number` to any lower number. The leap of each segment leads to the
+/// previous segment, or to the segment two leaps before the previous segment (Myers, An applicative
+/// random-access stack, 1983).
 pub(in crate::tcp) fn leap_number(number: u32) -> u32 {
     let mut rest = number;
     while rest > 0 {

@@ -1,5 +1,6 @@
-//! A bounded, sorted set of disjoint ranges above the frontier. The set also stores the order in which the
-//! ranges changed last, because SACK blocks report the ranges in this order (RFC 2018 section 4).
+//! The ranges of one connection that were received above the frontier (the next expected byte): a bounded,
+//! sorted set of disjoint ranges. The set also stores the order in which the ranges changed last, because
+//! SACK blocks report the ranges in this order (RFC 2018 section 4).
 
 use std::ops;
 
@@ -11,7 +12,7 @@ use crate::invariant::{Check, ensure};
 /// at most 64 entries. Bytes that would need another range are dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
-/// Maximum number of times that ranges may grow at their front until the frontier moves. With reordered or
+/// Maximum number of times that ranges may grow at their front before the frontier moves. With reordered or
 /// retransmitted segments, ranges grow at their ends and holes close. Only a peer that sends its bytes
 /// backwards reaches this limit; further bytes of such a peer are dropped.
 const MAX_GROWN_IN_FRONT: u16 = 32;
@@ -63,7 +64,8 @@ impl Ranges {
         (start < end).then_some((start, end))
     }
 
-    /// Whether `start..end`, which is in no range, can be added.
+    /// Whether [`insert`](Self::insert) can add `start..end`, which is in no range: the set has room for the
+    /// bytes, and its ranges have not grown at their front too often ([`MAX_GROWN_IN_FRONT`]).
     pub(in crate::tcp) fn takes(&self, start: u64, end: u64) -> bool {
         let (_, grows_behind, grows_in_front) = self.neighbors(start, end);
         match grows_in_front && !grows_behind {
@@ -72,8 +74,8 @@ impl Ranges {
         }
     }
 
-    /// The index at which `start..end`, which is in no range, belongs. Also returns whether a range ends at
-    /// `start`, and whether the next range starts at `end`.
+    /// The index at which `start..end`, which is in no range, has to be inserted. Also returns whether a
+    /// range ends at `start`, and whether the next range starts at `end`.
     fn neighbors(&self, start: u64, end: u64) -> (usize, bool, bool) {
         let at = self.sorted.partition_point(|range| range.end < start);
         let grows_behind = self.sorted.get(at).is_some_and(|range| range.end == start);
@@ -100,8 +102,8 @@ impl Ranges {
         }
     }
 
-    /// Removes these ranges of the stream, which do not overlap. Removes nothing and returns `false` if one
-    /// of these ranges is not wholly inside a range of the set, or if there would be too many ranges.
+    /// Removes the bytes `stretches`, which do not overlap. Removes nothing and returns `false` if one of
+    /// these stretches is not wholly inside a range of the set, or if there would be too many ranges.
     pub(in crate::tcp) fn remove(&mut self, stretches: &[ops::Range<u64>]) -> bool {
         let inside = |stretch: &ops::Range<u64>| {
             let at = self.sorted.partition_point(|range| range.end <= stretch.start);
@@ -327,8 +329,8 @@ mod tests {
                             let mut with = bytes.clone();
                             with.extend(from..to);
                             let takes = runs(&with).len() <= MAX_RANGES;
-                            // If the bytes close a hole, a full set could have room for them, but the test
-                            // does not require that the set accepts them.
+                            // If the bytes close a hole, a full set could accept them, but the test does not
+                            // require this.
                             prop_assert!(takes || !ranges.takes(from, to));
                             if !ranges.takes(from, to) {
                                 break;

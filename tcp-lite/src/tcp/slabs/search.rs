@@ -1,6 +1,6 @@
-//! The state of a search for a larger EMSS: its stage and its probe (RFC 8899 section 5.2). The state is in a
-//! slab of the stack, so a connection that does not search needs no memory for a search. `send/path_mtu.rs`
-//! starts a search and uses its result.
+//! The state of a search for a larger EMSS: the size to try and the probe (RFC 8899 section 5.2). The state
+//! is in a slab of the stack, so a connection that does not search needs no memory for a search.
+//! `send/path_mtu.rs` starts a search and uses its result.
 
 use std::num::NonZeroU16;
 
@@ -9,13 +9,13 @@ use slab::Slab;
 
 use crate::invariant::{Check, ensure};
 
-/// A search is over when the EMSS could grow by less than this number of bytes. A finer result is not worth
-/// another probe.
+/// A search is over when the EMSS could grow by less than this number of bytes, because a smaller gain is not
+/// worth another probe.
 const GRANULARITY: u32 = 8;
 
-/// Maximum distance of a probe's first byte below SND.UNA. A probe at a larger distance is replaced by a
-/// probe with later bytes. At twice the distance, the sequence numbers of the probe would wrap, and the peer
-/// would treat old bytes as new bytes. (No window is larger than `REACH`.)
+/// Maximum distance of a probe's first byte below SND.UNA. If the distance becomes larger, a probe with later
+/// bytes replaces the probe. At twice the distance, the sequence numbers of the probe would wrap, and the
+/// peer would treat old bytes as new bytes. (No window is larger than `REACH`.)
 const REACH: u64 = 1 << 30;
 
 /// The key of a search in the slab.
@@ -116,7 +116,7 @@ pub(in crate::tcp) struct Search {
 
 impl Search {
     /// A search for sizes up to `most`. The size `most` is probed first, because most paths whose MTU became
-    /// smaller recover fully.
+    /// smaller later have their former MTU again.
     pub(in crate::tcp) fn new(most: u32) -> Self {
         Self { stage: SearchStage::Gathering, size: most, high: most, lost: 0, probe: None }
     }

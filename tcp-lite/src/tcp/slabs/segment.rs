@@ -1,9 +1,9 @@
 //! Segments queued for transmission: their records, and the slab that holds the records of all connections.
 //!
-//! A segment is frozen: its bytes never change, however often it is sent. The boundaries of a segment change
-//! only if the segment is cut. A segment is cut if the EMSS has fallen below its length, or if the persist
-//! timer cuts it to a small window. Records are linked by index. `send/queue` has the queue of one
-//! connection, and `pages.rs` has the buffers.
+//! The bytes of a segment never change, however often the segment is sent. The boundaries of a segment change
+//! only if the segment is cut, because the EMSS has fallen below its length, or because the persist timer
+//! cuts it to a small window. Records are linked by index. `send/queue` has the queue of one connection, and
+//! `pages.rs` has the buffers.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -24,11 +24,12 @@ use crate::tcp::info::SendError;
 /// headers.
 pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 
-/// One segment in `EXTERNAL_SHARE` may have external memory. Segments with external memory are long, so a
-/// connection has few such segments.
+/// At most one of `EXTERNAL_SHARE` segments may have external memory. Segments with external memory are long,
+/// so a connection has few such segments.
 const EXTERNAL_SHARE: usize = 4;
 
-/// The key of a queued segment: its slab index plus one, so that an `Option` of a key is no larger.
+/// The key of a queued segment. It is the slab index plus one, so that an `Option` of a key is no larger than
+/// a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentKey(NonZeroU32);
 
@@ -79,7 +80,7 @@ bitflags! {
         const RETRANSMITTED = 1;
         /// The segment is selectively acknowledged.
         const SACKED = 2;
-        /// The segment is inferred lost, and was not sent again since.
+        /// The segment is believed to be lost, and was not sent again since.
         const LOST = 4;
         /// The segment was retransmitted since this recovery began. The end of the recovery and a timeout
         /// clear this mark. ([`Marks::RETRANSMITTED`] stays.)
@@ -105,14 +106,14 @@ pub(in crate::tcp) struct Segment {
     /// The Internet checksum's sum of the payload, once it is known.
     sum: Option<u16>,
     pub(in crate::tcp) marks: Marks,
-    /// The segment's last transmission. Before the first transmission, the value means nothing.
+    /// The segment's last transmission. Before the first transmission, the value is not valid.
     pub(in crate::tcp) sent: Sent,
     /// The next segment of its queue, or the next free record.
     pub(in crate::tcp) next: Option<SegmentKey>,
     /// With [`Marks::IN_FLIGHT`], the neighbours in the order of transmission. With [`Marks::LOST`], the
     /// neighbours among the lost segments. With [`Marks::SACKED`], `later` is a later segment of the queue:
-    /// this segment, that segment and all segments between them are selectively acknowledged. In this case,
-    /// `later` is `None` if the next segment is not selectively acknowledged.
+    /// all segments from this segment to `later` are selectively acknowledged. If the next segment is not
+    /// selectively acknowledged, `later` is `None`.
     pub(in crate::tcp) earlier: Option<SegmentKey>,
     pub(in crate::tcp) later: Option<SegmentKey>,
 }
@@ -143,7 +144,8 @@ pub(in crate::tcp) struct Run {
     pub(in crate::tcp) removed: Option<RemovedRun>,
     /// Number of removed segments.
     pub(in crate::tcp) count: u32,
-    /// The first segment that was not removed, and the remaining segment that was sent longest ago.
+    /// The first segment that was not removed, and the segment that was sent longest ago among the remaining
+    /// segments.
     pub(in crate::tcp) next: Option<SegmentKey>,
     pub(in crate::tcp) oldest: Option<SegmentKey>,
     /// True if the first segment that was not removed also ends at or below `una`.
@@ -171,7 +173,7 @@ pub(crate) struct SegmentSlab {
     limit: usize,
     pub(super) pages: Pages,
     pub(super) externals: Externals,
-    /// The places of records that had a place. (The values of other records mean nothing.)
+    /// The places of records that had a place. (The values of other records are not valid.)
     pub(super) places: Vec<Place>,
     /// Number of calls of [`get`](Self::get) and [`place`](Self::place). Tests use it to count steps.
     #[cfg(test)]
@@ -204,7 +206,7 @@ impl SegmentSlab {
         self.used >= self.limit
     }
 
-    /// Whether a connection with `own` records has its share. The share is half of the number of free
+    /// Whether a connection with `own` records already has its share. The share is half of the number of free
     /// records. Thus any number of bulk senders get equal shares, and a further sender always finds free
     /// records (dynamic thresholds, Choudhury and Hahne).
     #[inline]
@@ -319,7 +321,8 @@ impl SegmentSlab {
         self.records.iter().filter(|segment| !segment.marks.contains(Marks::FREE))
     }
 
-    /// Checks the slab. The connections of the stack have `queued` segments, and the pages `open` are open.
+    /// Checks the slab, given that the connections of the stack have `queued` segments and that the pages
+    /// `open` are open.
     pub(crate) fn check(&self, queued: usize, open: &[PageKey]) -> Check {
         self.check_free()?;
         ensure!(self.used == queued, "{} segment records, {queued} in queues", self.used);
@@ -481,7 +484,8 @@ impl SegmentSlab {
 
     /// Removes segments from the front of a queue, as long as they end at or below `una` and have no other
     /// mark than [`Marks::IN_FLIGHT`]. The removal also stops at the first segment that is not the next in
-    /// the order of transmission. This order begins with `oldest`. `own` are the pages of the connection.
+    /// the order of transmission. The first segment of this order is `oldest`. `own` are the pages of the
+    /// connection.
     #[inline(always)]
     pub(in crate::tcp) fn remove_run(
         &mut self,

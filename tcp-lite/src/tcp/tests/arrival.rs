@@ -1,11 +1,11 @@
-//! Slightly invalid segments: what they may change, and which answers they get.
+//! Segments that are slightly invalid: what they may change, and how they are answered.
 
 use super::wire::*;
 use crate::tcp::Verdict;
 use crate::tcp::header::Flags;
 use crate::{Duration, Instant, TcpConfig};
 
-/// A pair, and a segment from A in flight with the bytes 0..100.
+/// A pair of hosts, and a segment from A in flight with the bytes 0..100.
 fn with_segment() -> (Pair, Packet) {
     let mut pair = Pair::established(config(), config());
     pair.a.push(pair.now, &pattern(0, 100)).unwrap();
@@ -47,7 +47,8 @@ fn after_24_days_whatever_the_clock_says_is_taken_and_goes_from_there() {
     assert_eq!(pair.b.frontier, 100, "it is compared again");
 }
 
-/// RFC 7323 section 4.3: a segment that repeats TS.Recent renews it, so TS.Recent does not become outdated.
+/// RFC 7323 section 4.3: if a segment repeats the value of TS.Recent, the age of TS.Recent starts again, so
+/// TS.Recent does not become outdated.
 #[test]
 fn a_timestamp_that_is_repeated_goes_on_being_compared_with() {
     let (mut pair, mut segment) = with_segment();
@@ -134,8 +135,7 @@ fn bare_segments_of_the_past_are_answered_seldom_and_do_not_keep_others_from_the
             })
             .count()
     };
-    // Later segments have overtaken these two segments: one by its sequence number, the other by its
-    // timestamp.
+    // Both segments are old: `bare` by its sequence number, and `old` by its timestamp.
     let mut bare = segment.clone();
     bare.payload.clear();
     let mut old = bare.clone();

@@ -1,4 +1,4 @@
-//! Marks instead of drops (RFC 3168, RFC 8257).
+//! Routers mark packets instead of dropping them (RFC 3168, RFC 8257).
 
 use super::stream::lose;
 use super::wire::*;
@@ -130,20 +130,21 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     pair.run_for(Duration::from_millis(200));
     let of_b = pair.log.iter().filter(|(_, side, _)| *side == Side::B).skip(1);
     let echoing: Vec<bool> = of_b.map(|(_, _, packet)| packet.header.flags.contains(Flags::ECE)).collect();
-    // B acknowledges every second segment, and each change of the mark: segments 2, 4, the marked segment,
-    // the segment after the marked segment, and so on.
+    // B acknowledges every second segment. B also acknowledges at once each segment whose mark differs from
+    // the mark of the segment before it. So B acknowledges segments 2 and 4, the marked segment, the segment
+    // after the marked segment, and so on.
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
 
-/// Returns the acknowledgements that `Side::B` sends while data segments arrive one after another: for each
-/// acknowledgement, the number of acknowledged segments, and whether the acknowledgement echoes marks.
-/// `marks` is true for a marked segment. If `each` is true, B transmits after each segment, otherwise only
-/// when all segments have arrived.
+/// The acknowledgements that `Side::B` sends while data segments arrive one after another. For each
+/// acknowledgement, the list has the number of acknowledged segments, and whether the acknowledgement echoes
+/// marks. `marks` is true for a marked segment. If `each` is true, B transmits after each segment, otherwise
+/// only when all segments have arrived.
 fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }
 
-/// Like [`answers`], but after `lost` lost segments.
+/// Like [`answers`], but the first `lost` segments are lost.
 fn answers_behind(lost: usize, marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
     let mut pair = Pair::established(dctcp, dctcp);

@@ -3,8 +3,9 @@
 use super::wire::*;
 use crate::{Duration, TcpConfig};
 
-/// The number of milliseconds from the return of the link until all segments have arrived that were sent
-/// during a flap of `flap_ms`. `told` is true if the connection is notified when the link is back.
+/// Returns the number of milliseconds from the return of the link until all segments have arrived that were
+/// sent while the link was down for `flap_ms`. `told` is true if the connection is notified when the link is
+/// back.
 fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(|_, _| vec![]);

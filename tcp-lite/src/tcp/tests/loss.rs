@@ -85,8 +85,8 @@ fn the_timer_backs_off_and_the_user_timeout_ends_it() {
     let start = pair.now;
     pair.run_for(Duration::from_secs(12));
     let at: Vec<_> = pair.log.iter().map(|(at, ..)| at.total_millis() - start.total_millis()).collect();
-    // The SRTT is 2 ms, and `rto_min` is 50 ms. The first repetition is a tail loss probe, which waits for a
-    // possible delayed acknowledgement of the single segment. The last segment is the RST of the user
+    // The SRTT is 2 ms, and `rto_min` is 50 ms. The first retransmission is a tail loss probe, which waits
+    // for a possible delayed acknowledgement of the single segment. The last segment is the RST of the user
     // timeout.
     assert_eq!(at, [0, 52, 104, 208, 416, 832, 1664, 3328, 6656, 10_000]);
     assert_eq!((pair.a.counters.tail_loss_probes, pair.a.counters.rto_expired), (1, 7));

@@ -1,5 +1,5 @@
-//! State that a recovery leaves for later recoveries: RACK's window, marks, and reductions that may be
-//! undone.
+//! State that remains after a recovery and affects later recoveries: RACK's window, marks, and reductions
+//! that may be undone.
 
 use super::stream::{each, lose};
 use super::wire::*;
@@ -52,8 +52,8 @@ fn a_copy_widens_the_window_for_sixteen_recoveries_unless_a_probe_made_it() {
 #[test]
 fn a_recovery_that_was_taken_back_leaves_the_window_open_to_the_next_loss() {
     let mut pair = Pair::established(config(), config());
-    // The second segment is so late that it is sent again. The sixth segment is lost, and the segments after
-    // it reveal this only later.
+    // The second segment is so late that it is sent again. The sixth segment is lost. The segments after it
+    // are delayed, so they reveal the loss later.
     pair.plan = each(|nr| match nr {
         1 => vec![DELAY + ms(2) - Duration::from_micros(500)],
         5 => vec![],

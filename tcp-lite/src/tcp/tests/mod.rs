@@ -1,5 +1,5 @@
-//! Control blocks without a stack: single segments made by hand, and pairs of control blocks that are joined
-//! by a wire under the test's control.
+//! Tests of control blocks without a stack, with single segments that a test builds, and with pairs of
+//! control blocks on a wire that the test controls.
 
 mod arrival;
 mod ecn;

@@ -112,8 +112,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     let _ = pair.b.receive(now, &Packet::new(segments[7].header.clone(), pattern(7000, 1000)));
     assert_eq!(pair.b.asked, []);
     pair.b.config.out_of_order_bytes = 3000;
-    // The next segment is nearer to the frontier, so it is accepted, and the user has to give up as many
-    // bytes.
+    // The next segment is nearer to the frontier, so it is accepted, and the user has to give up the excess.
     let _ = pair.b.receive(now, &segments[2]);
     assert_eq!(pair.b.asked, [1000]);
     assert_eq!(pair.b.counters.out_of_order_over_connection, 1);
@@ -133,7 +132,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
 }
 
 /// Bytes that are scattered over many buffers reach the limit earlier, because half of the pinned bytes
-/// counts.
+/// count.
 #[test]
 fn what_a_connection_pins_counts_as_well() {
     let (mut pair, segments) = sent(100);

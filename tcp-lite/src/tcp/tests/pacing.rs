@@ -1,4 +1,4 @@
-//! Pacing: segments spread over the round trip.
+//! Pacing: segments are spread over the round trip.
 
 use super::stream::{each, lose};
 use super::wire::*;
@@ -14,7 +14,8 @@ fn config(rtt_min_us: u64) -> TcpConfig {
     TcpConfig { pacing: Some(pacing), ..super::wire::config() }
 }
 
-/// The times, in microseconds since `from`, at which `Side::A` sent data, each with the number of segments.
+/// The times, in microseconds since `from`, at which `Side::A` sent data, each with the number of segments
+/// that were sent.
 fn bursts(pair: &Pair, from: crate::Instant) -> Vec<(u64, usize)> {
     let data = pair.log.iter().filter(|(_, side, packet)| *side == Side::A && !packet.payload.is_empty());
     let times: Vec<u64> = data.map(|(at, ..)| (*at - from).total_micros()).collect();
@@ -63,7 +64,7 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
     pair.push(8);
     assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
     let now = pair.now;
-    // This sets the state that a burst leaves which was just sent.
+    // Sets the state of pacing that follows a burst.
     pair.a.with(now, |tcb, ctx| {
         for _ in 0..8 {
             tcb.sending_mut().pace(ctx, EMSS as u32);
@@ -116,8 +117,8 @@ fn other_segments_are_sent_again_when_it_is_their_time() {
     assert_eq!(pair.a.counters.tx_retransmits, 2);
 }
 
-/// The situation after a timeout: each segment is the oldest segment when it is retransmitted, and is not
-/// paced.
+/// The situation after a timeout: when a segment is retransmitted, it is always the oldest segment, so it is
+/// not paced.
 #[test]
 fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most() {
     let mut pair = Pair::established(config(500), config(500));

@@ -9,11 +9,11 @@ use crate::tcp::congestion::{CongestionControl, Timeout};
 use crate::tcp::send::Phase;
 use crate::{CloseReason, Duration, Instant, PathMtuConfig, PathMtuProbing, TcpConfig};
 
-/// Payload of segments of BASE_PLPMTU and of MIN_PLPMTU.
+/// The payload of a segment of BASE_PLPMTU, and of a segment of MIN_PLPMTU.
 const BASE: usize = BASE_MSS as usize - 12;
 const LEAST: usize = MIN_MSS as usize - 12;
 
-/// A wire that drops packets from `a` whose payload is larger than the value of the cell.
+/// Makes the wire drop packets from `a` whose payload is larger than the value of the returned cell.
 fn narrow(pair: &mut Pair) -> Rc<Cell<usize>> {
     let most = Rc::new(Cell::new(usize::MAX));
     let limit = Rc::clone(&most);
@@ -26,7 +26,7 @@ fn narrow(pair: &mut Pair) -> Rc<Cell<usize>> {
     most
 }
 
-/// An established pair on a wire of [`narrow`].
+/// An established pair on a wire that [`narrow`] has changed, and the cell of this wire.
 fn pair(config: TcpConfig) -> (Pair, Rc<Cell<usize>>) {
     let mut pair = Pair::established(config, config);
     let most = narrow(&mut pair);
@@ -74,8 +74,8 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
     let mut sent = 10 * EMSS;
     pair.push(10);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.path_mtu_black_holes == 1));
-    // Four timers have expired so far: a tail loss probe, the RTO of 52 ms after the last transmission, twice
-    // this RTO, and four times this RTO.
+    // Four timers have expired so far: a tail loss probe, the RTO of 52 ms after the last transmission, and
+    // two doubled RTOs.
     assert_eq!((pair.a.counters.rto_expired, emss(&pair)), (3, BASE));
     let found = pair.now;
     assert!(found - start < Duration::from_millis(500), "{}", found - start);
@@ -127,7 +127,7 @@ fn a_path_that_is_wide_again_is_found_after_ten_minutes() {
     assert_eq!(pair.b.read(), pattern(0, sent));
     assert!(pair.a.holds_nothing());
     assert_eq!(pair.a.tcb().deadline(), None, "there is nothing more to find");
-    // Congestion control uses the segment size of this path: a timeout sets the window to one such segment.
+    // Congestion control uses the new segment size: a timeout sets the window to one segment of this size.
     most.set(0);
     let before = pair.a.counters.rto_expired;
     pair.a.push(pair.now, &pattern(sent, EMSS)).unwrap();
@@ -348,8 +348,8 @@ fn a_probe_of_bytes_that_are_long_gone_is_not_sent_again() {
     while probes(&pair).is_empty() {
         pump(&mut pair, &mut sent, Duration::from_millis(100));
     }
-    // This acts as if `gone` more bytes had been sent and acknowledged. On a fast path, this takes less than
-    // a second.
+    // The connection acts as if it had sent `gone` more bytes and the peer had acknowledged them. On a fast
+    // path, this takes less than a second.
     let gone = 1 << 31;
     pair.a.tcb.as_mut().expect("a connection").sending_mut().skip(gone);
     pair.run_for(Duration::from_secs(5));

@@ -1,5 +1,5 @@
-//! A process that is stopped for a while: no timer runs, and nothing is sent. The silence says nothing about
-//! the peer.
+//! A process that is stopped for a while: no timer runs, and nothing is sent or received. So the silence
+//! during the pause does not mean that the peer has failed.
 
 use super::wire::*;
 use crate::tcp::State;
@@ -102,8 +102,8 @@ fn a_closed_window_is_probed_after_a_pause() {
     }
 }
 
-/// The probes back off, and the peer answers each probe. The answers show that the peer is alive, so this
-/// time is not a pause.
+/// The intervals between the probes grow, and the peer answers each probe. The answers show that the peer is
+/// alive, so a long interval does not count as a pause.
 #[test]
 fn the_closed_window_of_a_peer_that_answers_is_waited_for_for_minutes() {
     let window = TcpConfig { recv_window_bytes: 1000, ..config() };
@@ -113,7 +113,7 @@ fn the_closed_window_of_a_peer_that_answers_is_waited_for_for_minutes() {
     pair.a.push(pair.now, &pattern(1000, 500)).unwrap();
     pair.run_for(Duration::from_secs(300));
     assert_eq!(pair.a.state(), State::Established);
-    // Once the probes have backed off, the time between two probes is half a user timeout.
+    // When the interval between probes has reached its maximum, it is half a user timeout.
     let probes = pair.a.counters.window_probes;
     assert!((60..75).contains(&probes), "{probes} probes");
     // Without an answer, the connection ends a user timeout after the last answer.

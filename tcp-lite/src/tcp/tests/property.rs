@@ -7,7 +7,7 @@ use super::wire::*;
 use crate::tcp::State;
 use crate::{Duration, PathMtuConfig, PathMtuProbing, TcpConfig};
 
-/// With and without timestamps, segments of this MSS are shorter than most queued segments.
+/// An MSS with which segments, with or without timestamps, are shorter than most queued segments.
 const NARROW_MSS: u16 = 412;
 
 #[derive(Clone, Debug)]
@@ -60,8 +60,8 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     )
 }
 
-/// Pushes `sizes[*next..]` as far as the send buffer accepts the segments. A size that the EMSS no longer
-/// allows is pushed as two segments.
+/// Pushes the segments of the sizes `sizes[*next..]` until the send buffer is full. A size that the EMSS no
+/// longer allows is pushed as two segments.
 fn feed(host: &mut Host, now: crate::Instant, sizes: &mut Vec<usize>, next: &mut usize, offset: &mut usize) {
     let emss = host.tcb().sending().emss() as usize;
     while let Some(&whole) = sizes.get(*next) {
@@ -91,7 +91,7 @@ fn run(scenario: &Scenario) {
         rto_max: Duration::from_secs(2),
         time_wait: Duration::from_secs(30),
         send_buffer_bytes: 16_000,
-        // A wire that loses so many packets would sometimes be detected as a black hole.
+        // A wire that loses so many packets would sometimes look like a black hole.
         path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
         ..config()
     };
@@ -142,7 +142,7 @@ fn run(scenario: &Scenario) {
     assert_eq!(pair.a.pool.available(), pair.a.pool.capacity());
 }
 
-/// Checks that every transmission was a frozen segment as it was pushed, or a part of a segment whose cut was
+/// Checks that every transmission was a segment as it was pushed, or a part of a segment whose cut was
 /// counted.
 fn check_boundaries(pair: &Pair, side: Side, sizes: &[usize]) {
     let mut starts = std::collections::BTreeMap::new();

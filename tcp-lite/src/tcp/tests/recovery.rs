@@ -13,8 +13,8 @@ fn config() -> TcpConfig {
     TcpConfig { congestion: CongestionAlgorithm::NewReno, ..super::wire::config() }
 }
 
-/// A wire on which `fate` returns the extra delay of the n-th data segment of `Side::A`; `None` if the
-/// segment is lost.
+/// A wire that calls `fate` with the number of each data segment of `Side::A`. `fate` returns the extra delay
+/// of the segment; `None` if the segment is lost.
 fn wire(mut fate: impl FnMut(usize) -> Option<Duration> + 'static) -> Plan {
     each(move |nr| fate(nr).map(|extra| DELAY + extra).into_iter().collect())
 }
@@ -36,7 +36,7 @@ fn transfer(config: TcpConfig, plan: Plan, count: usize) -> Pair {
     pair
 }
 
-/// Asserts that every transmission was one of the segments as they were pushed.
+/// Asserts that every transmission of `Side::A` was one of the segments as they were pushed.
 fn assert_frozen(pair: &Pair) {
     let whole = |(offset, len): &(u32, usize)| (*offset as usize).is_multiple_of(SEGMENT) && *len == SEGMENT;
     assert!(pair.data_sent(Side::A).iter().all(whole));
@@ -66,7 +66,7 @@ fn a_lost_tail_of_any_length_is_repaired_without_the_timer() {
 #[test]
 fn a_probe_carries_what_was_never_sent_when_there_is_any() {
     let mut pair = Pair::established(config(), config());
-    // A full window is lost completely. The probe is the only new segment that may be sent.
+    // All segments of a full window are lost. Only the probe may be sent as a new segment.
     let count = 60;
     let end = push(&mut pair, count);
     pair.plan = wire(|_| None);
@@ -212,8 +212,8 @@ fn a_spurious_timeout_is_undone_by_timestamps() {
 #[test]
 fn a_spurious_timeout_is_undone_by_f_rto_without_timestamps() {
     for sack in [true, false] {
-        // The spike is long enough for one timeout only: F-RTO does not examine repeated timeouts (RFC 5682
-        // section 3.1, step 1).
+        // The spike is long enough for one timeout only, because F-RTO does not examine repeated timeouts
+        // (RFC 5682 section 3.1, step 1).
         let config = TcpConfig { timestamps: false, sack, ..config() };
         let (counters, before, now) = delay_spike(config, ms(120));
         assert!(counters.rto_expired > 0, "{counters:?}");
@@ -284,8 +284,8 @@ fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     assert!(pair.a.tcb().sending().window() >= before);
 }
 
-/// A peer that acknowledges the same byte for ever makes us send at most as many bytes as were in flight (RFC
-/// 5681 section 3.2, step 4).
+/// If a peer acknowledges the same byte for ever, we send at most as many bytes as were in flight (RFC 5681
+/// section 3.2, step 4).
 #[test]
 fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let config =

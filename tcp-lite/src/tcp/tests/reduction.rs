@@ -32,8 +32,8 @@ fn ms(ms: u64) -> Duration {
 fn grown(config: TcpConfig) -> Pair {
     let mut pair = Pair::established(config, config);
     pair.push(80);
-    // The transfer takes no longer than the RTO, because the window of an idle connection would fall to its
-    // initial size.
+    // The transfer ends within the RTO, because the window of a connection that is idle for longer would fall
+    // to its initial size.
     assert!(pair.run_until(ms(40), |pair| pair.a.holds_nothing()));
     pair
 }
@@ -54,7 +54,8 @@ fn ssthresh(pair: &Pair) -> u32 {
     pair.a.tcb().sending().congestion().ssthresh()
 }
 
-/// All values of the threshold in order, until all bytes up to `end` have arrived and nothing is left to do.
+/// Runs the pair until all bytes up to `end` have arrived and nothing is left to do. Returns all values of
+/// the threshold in order.
 fn thresholds(pair: &mut Pair, end: u64) -> Vec<u32> {
     let mut seen = vec![ssthresh(pair)];
     loop {
@@ -202,8 +203,8 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
 fn loss_in_two_successive_windows_lowers_it_twice_and_no_more() {
     for congestion in ALL {
         let mut pair = grown(config(congestion));
-        // Two of the 60 segments that fit the window are lost, and two segments that are sent during the
-        // recovery.
+        // Four segments are lost: two of the 60 segments that fit the window, and two of the segments that
+        // are sent during the recovery.
         harm(&mut pair, &[2, 5, 75, 80], &[]);
         let end = pair.push(160);
         assert!(pair.run_until(ms(50), |pair| pair.a.tcb().sending().phase() == Phase::Fast));

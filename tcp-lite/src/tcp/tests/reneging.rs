@@ -67,8 +67,7 @@ fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_ackno
     let mut pair = Pair::established(config(), config());
     pair.push_of(3, SEGMENT);
     let _ = sent_now(&mut pair);
-    // The peer sends a SACK block that makes no sense, because the block begins at the peer's next expected
-    // byte.
+    // The peer sends an invalid SACK block: the block begins at the peer's next expected byte.
     assert_eq!(hear(&mut pair, 2000, 0, Some((0, 3))), []);
     let timeout = pair.a.tcb().deadline().expect("a timer");
     pair.now = timeout;
@@ -83,7 +82,7 @@ fn no_tail_loss_probe_is_sent_once_segments_are_selectively_acknowledged() {
         let mut pair = Pair::established(config(), config());
         pair.push_of(2, SEGMENT);
         assert_eq!(sent_now(&mut pair), [0, 1]);
-        // With this block, `a` detects reordering, so that later no segment is marked lost at once.
+        // This block makes `a` detect reordering, so that later no segment is marked lost at once.
         assert_eq!(hear(&mut pair, 2000, 0, Some((1, 2))), []);
         assert_eq!(hear(&mut pair, 100, 2, None), []);
         for nr in 2..5 {

@@ -1,5 +1,5 @@
-//! The effects that segments may have on a connection: RST, SYN, old and wrong acknowledgements, timestamps,
-//! noise (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323).
+//! Which effects segments may have on a connection: RST, SYN, old and wrong acknowledgements, timestamps, and
+//! random segments (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323).
 
 use proptest::prelude::*;
 
@@ -74,8 +74,8 @@ fn noise() -> impl Strategy<Value = (Vec<u8>, i32, i32, u8, usize, u64)> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Segments with random options, near and far numbers, any flags and any length, in every state that
-    /// occurs.
+    /// Segments arrive with random options, near and far numbers, any flags and any length, in every state
+    /// that occurs.
     #[test]
     fn no_segment_makes_a_live_connection_panic(
         segments in prop::collection::vec(noise(), 1..30), closes in 0_usize..3, active in any::<bool>()

@@ -1,5 +1,6 @@
-//! The cost of one acknowledgement, measured in visited segment records. A peer with thousands of segments in
-//! flight must not make us visit all of them again and again (CVE-2019-11478).
+//! The cost of one acknowledgement, measured as the number of segment records that are visited. A peer with
+//! thousands of segments in flight must not be able to make us visit all of them again and again
+//! (CVE-2019-11478).
 
 use super::wire::*;
 use crate::facade::TcpSeqNumber;
@@ -10,12 +11,13 @@ use crate::{Duration, TcpConfig};
 const SEGMENT: usize = 20;
 /// Number of segments in flight.
 const SEGMENTS: usize = 2000;
-/// Maximum number of records that one SACK block may visit, however many segments are in flight. The number
-/// is twice the logarithm of the number of segments, times three records or places, and a few more.
+/// Maximum number of records that may be visited for one SACK block, however many segments are in flight. The
+/// number of steps of a search is about twice the logarithm of the number of segments, and each step reads
+/// three records or places. The limit allows a few more records.
 const BOUND: u64 = 90;
 
-/// A peer whose acknowledgements the test forges. The acknowledgements count in segments, and the SACK blocks
-/// count in bytes of segments.
+/// A peer whose acknowledgements the test forges. The test gives an acknowledgement as a number of segments,
+/// and a SACK block as a range of bytes.
 struct Forger {
     pair: Pair,
     acked: usize,
@@ -126,7 +128,7 @@ fn whole(from: usize, to: usize) -> (usize, usize) {
 fn blocks_without_a_segment_cost_the_same_however_far_away_they_are() {
     let mut forger = Forger::new();
     let (first, last) = (forger.acked, forger.pushed - 1);
-    // The first block that arrives after segments were sent gives places to these segments, once.
+    // When the first block arrives after segments were sent, these segments get their places, once.
     let steps = forger.hear(first, &[inside(last)]);
     assert!(steps <= 10 * SEGMENTS as u64, "{steps}");
     for at in (first..=last).chain([first, last, first]) {
@@ -160,7 +162,7 @@ fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
             let (_, most) = forger.transmit();
             assert!(most <= 10, "order {order}: {most} to find the next segment, after {nr}");
         }
-        // Only acknowledgements that mark overtaken segments lost visit many records.
+        // Only acknowledgements after which segments are marked lost visit many records.
         assert!(long <= 4, "order {order}: {long} acknowledgements with a long walk");
     }
 }
@@ -178,8 +180,8 @@ fn blocks_that_are_repeated_cost_little() {
         total += steps;
         forger.transmit();
     }
-    // Of each four blocks, one block is searched for, and three blocks are known. In addition, overtaken
-    // segments are marked lost.
+    // Of four blocks in an acknowledgement, one block is searched for, and three blocks are known. In
+    // addition, segments are marked lost.
     let each = total / count as u64;
     assert!(each <= BOUND + 30, "{each} for each acknowledgement");
 }
@@ -197,7 +199,7 @@ fn what_has_arrived_is_passed_in_few_steps() {
             total += forger.hear(first, &[whole(first + 1 + nr, first + 2 + nr)]);
         }
         for nr in 0..1500 {
-            // Blocks from each segment on, in an order that does not depend on the order of arrival.
+            // The blocks begin at each segment, in an order that does not depend on the order of arrival.
             let from = first + 1 + nr * 1103 % 1500;
             total += forger.hear(first, &[whole(from, first + 1501), whole(first + 1, from)]);
         }
@@ -247,7 +249,7 @@ fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() 
     }
     let undone = forger.pair.a.counters.spurious_recoveries;
     assert!(undone >= 2, "{undone} undone, {:?}", forger.phase());
-    // The limit is a few visits of all segments, and [`BOUND`] for each other acknowledgement.
+    // The limit allows a few visits of all segments, and [`BOUND`] visits for each other acknowledgement.
     let most = 40 * SEGMENTS as u64 + 2 * rounds as u64 * BOUND;
     assert!(total <= most, "{total} records in {rounds} rounds, {undone} undone");
 }
@@ -257,7 +259,7 @@ fn what_is_lost_again_and_again_at_the_front_does_not_hide_what_is_lost_at_the_e
     let mut forger = Forger::new();
     let (first, last) = (forger.acked, forger.pushed - 1);
     // All segments arrive except the first segment and one segment near the end. After that, new segments
-    // overtake the retransmission of the first segment again and again.
+    // arrive again and again before the retransmission of the first segment.
     let blocks = [whole(first + 1, last - 4), whole(last - 3, last - 1)];
     forger.hear(first, &blocks);
     forger.transmit();

@@ -1,4 +1,4 @@
-//! A stream of `Side::A`, and what happens to its segments on the path.
+//! Sends a stream from `Side::A`, and decides what happens to its segments on the path.
 
 use super::wire::*;
 use crate::Duration;
@@ -19,8 +19,8 @@ impl Pair {
     }
 }
 
-/// A wire that calls `fate` with the number of each data segment of `Side::A`, counted from now on from 0.
-/// `fate` returns the delays of the segment's arrivals, as a [`Plan`] does.
+/// A wire that calls `fate` with the number of each data segment of `Side::A`. The next segment has the
+/// number 0. `fate` returns the delays of the segment's arrivals, as a [`Plan`] does.
 pub(super) fn each(mut fate: impl FnMut(usize) -> Vec<Duration> + 'static) -> Plan {
     let mut sent = 0;
     Box::new(move |side, packet| {
@@ -32,7 +32,7 @@ pub(super) fn each(mut fate: impl FnMut(usize) -> Vec<Duration> + 'static) -> Pl
     })
 }
 
-/// A wire that loses the data segments of `Side::A` with these numbers, counted from now on from 0.
+/// A wire that loses the data segments of `Side::A` with these numbers. The next segment has the number 0.
 pub(super) fn lose(numbers: &'static [usize]) -> Plan {
     each(|nr| if numbers.contains(&nr) { vec![] } else { vec![DELAY] })
 }

@@ -1,4 +1,4 @@
-//! A port that accepts no frames, or a pool without buffers: nothing can be sent, and time passes.
+//! What happens while nothing can be sent, because the port accepts no frames or the pool has no buffers.
 
 use super::wire::*;
 use crate::tcp::Verdict;
@@ -9,8 +9,8 @@ fn since_us(pair: &Pair, since: Instant) -> u64 {
     (pair.now - since).total_micros()
 }
 
-/// Runs only `a`, which cannot send anything, until its connection has ended, for at most a minute. Returns
-/// the number of milliseconds until the end, and the number of times that the timer ran.
+/// Runs `a`, which cannot send anything, without its peer until its connection has ended, for at most a
+/// minute. Returns the number of milliseconds until the end, and the number of times that the timer ran.
 fn end_of(pair: &mut Pair) -> (u64, usize) {
     let (start, mut timers) = (pair.now, 0);
     while !matches!(pair.a.seen.last(), Some(Seen::Closed(_))) {
@@ -52,9 +52,9 @@ fn bytes_that_are_never_sent_time_out() {
     assert_eq!(end_of(&mut pair).0, 10_000);
 }
 
-/// Segments that the port accepted before count as sent, and time out once. The retransmission of these
-/// segments cannot be sent, so no answer to the retransmission is missing. Therefore the RTO is not doubled
-/// again. The path MTU is not suspected either, although the peer still sends segments.
+/// Segments that the port accepted earlier count as sent, and time out once. Their retransmission cannot be
+/// sent, so no answer is missing. Therefore the RTO is not doubled again. The path MTU is not suspected
+/// either, although the peer still sends segments.
 #[test]
 fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed() {
     let mut pair = Pair::established(config(), config());
@@ -128,7 +128,7 @@ fn keepalives_that_find_no_way_out_count_as_sent() {
     assert!((9_000_000..9_010_000).contains(&after_us), "{after_us}");
 }
 
-/// RST is the last segment for the peer, but the control block is kept for it no longer than for an answer.
+/// If an RST cannot be sent, the control block is dropped after the user timeout.
 #[test]
 fn a_rst_that_finds_no_way_out_is_given_up() {
     let mut pair = Pair::established(config(), config());

@@ -1,4 +1,4 @@
-//! Closing: each side first, both at once, half-closed streams, TIME-WAIT, abort.
+//! Closes connections: each side first, both sides at once, half-closed streams, TIME-WAIT, abort.
 
 use super::wire::*;
 use crate::tcp::header::Flags;
@@ -66,7 +66,7 @@ fn lost_fins_are_sent_again_and_the_wait_restarts() {
         pair.b.close(pair.now);
         pair.run_for(Duration::from_millis(500));
         assert_eq!((pair.a.state(), pair.b.state()), (State::TimeWait, State::Closed), "lost {lost}");
-        // In the order of the frames, the first and the third are the FINs.
+        // Of the frames 0 to 3, frames 0 and 2 are the FINs.
         let again = [&pair.a, &pair.b].map(|host| host.counters.tx_retransmits);
         assert_eq!(again, [u64::from(lost < 2), u64::from(lost >= 2)], "lost {lost}");
     }

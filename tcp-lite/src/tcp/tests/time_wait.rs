@@ -6,7 +6,7 @@ use crate::tcp::header::Flags;
 use crate::tcp::{State, Verdict};
 use crate::{CloseReason, Duration, TcpConfig};
 
-/// A pair in which A closed first, and B's FIN, which A has acknowledged.
+/// A pair after A has closed first, and the packet with B's FIN, which A has acknowledged.
 fn closed(a: TcpConfig) -> (Pair, Packet) {
     closed_between(a, config())
 }
@@ -90,7 +90,7 @@ fn a_syn_reopens_by_its_timestamp_and_else_by_its_sequence_number() {
                 (Some(0), -100_000, false),
                 (Some(-1), 100_000, false),
                 (Some(-1), -100_000, false),
-                // The clock has wrapped.
+                // The clock of the timestamps has wrapped.
                 (Some(i32::MAX), -1, true),
                 (Some(i32::MIN), 1, false),
             ][..],

@@ -1,4 +1,5 @@
-//! Flow control: zero windows, windows below a segment, updates, delayed acknowledgements, the send buffer.
+//! Flow control: zero windows, windows smaller than a segment, window updates, delayed acknowledgements, and
+//! the send buffer.
 
 use dp::Mempool;
 
@@ -8,7 +9,7 @@ use crate::tcp::header::Flags;
 use crate::tcp::{SegmentSlab, State};
 use crate::{CloseReason, Duration, Event, Keepalive, SendError, TcpConfig};
 
-/// A bare acknowledgement by `b` of `acked` bytes, with this window field.
+/// An acknowledgement of `acked` bytes by `b`, without payload and with the window field `window`.
 fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     let (_, _, syn_ack) = pair.log.iter().find(|(_, side, _)| *side == Side::B).expect("a SYN-ACK").clone();
     let mut header = syn_ack.header;
@@ -20,7 +21,7 @@ fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     Packet::new(header, Vec::new())
 }
 
-/// A pair in which only `a` runs and the test plays its peer. Windows are not scaled.
+/// A pair of which only `a` runs, because the test plays the peer. Windows are not scaled.
 fn alone() -> Pair {
     let config = TcpConfig { recv_window_bytes: 32 * 1024, ..config() };
     let mut pair = Pair::established(config, config);
@@ -114,7 +115,7 @@ fn alignment_comes_back_after_a_pause() {
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
 }
 
-/// There is no Nagle algorithm that could be turned off.
+/// Nagle's algorithm does not exist, so there is no option to turn it off.
 // Proves MPA-272: a small segment leaves while others before it are not acknowledged.
 #[test]
 fn a_small_segment_waits_for_no_acknowledgement() {
@@ -213,7 +214,7 @@ fn a_full_send_buffer_says_when_it_takes_more() {
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
 }
 
-/// After a close nothing more can be sent, so no `Writable` is raised.
+/// After the user has closed the connection, nothing more can be sent, so no `Writable` is raised.
 #[test]
 fn a_closed_send_buffer_does_not_say_that_it_takes_more() {
     let mut pair = Pair::established(TcpConfig { send_buffer_bytes: 4000, ..config() }, config());
@@ -287,7 +288,7 @@ fn an_idle_connection_is_small_and_holds_nothing_shared() {
 #[test]
 fn segment_records_are_limited() {
     let mut pair = Pair::established(config(), config());
-    // One connection may hold half as many records as are free: 2 of 5.
+    // One connection may hold half as many records as are still free: 2 of 5 records.
     pair.a.segments = SegmentSlab::new(5, 5);
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
@@ -323,7 +324,7 @@ fn held_bytes_close_the_window_and_released_ones_open_it() {
         pair.b.with(pair.now, |tcb, ctx| tcb.hold(ctx, fresh));
         held += fresh;
     }
-    // While nothing is released, no more bytes than the window are sent.
+    // While the user releases nothing, no more bytes than the window are sent.
     pair.run_for(Duration::from_millis(500));
     let before = pair.b.frontier;
     assert!((3000..=5000).contains(&before), "{before}");
@@ -398,9 +399,9 @@ fn segments_in_large_buffers_leave_a_connection_its_share_of_the_small_ones() {
     let now = pair.now;
     let push = |pair: &mut Pair| pair.a.push(now, &pattern(0, EMSS));
     let pushed = std::iter::from_fn(|| push(&mut pair).ok()).count();
-    // The segments are in two small buffers of two segments each, in a large buffer of 32 segments, and in
-    // further small buffers. The limit is reached when the connection has at least half as many small buffers
-    // as are left.
+    // The segments are in two small buffers with two segments each, then in a large buffer with 32 segments,
+    // and then in more small buffers. The limit is reached when the connection has at least half as many
+    // small buffers as are still free.
     assert_eq!((pushed, pair.a.segments.small_pages()), (4 + 32 + 8, 6));
     pair.transmit();
     pair.a.seen.clear();

@@ -72,7 +72,7 @@ pub(super) struct Host {
     /// The stream as it was passed to the user; `None` for bytes that were not passed yet.
     pub(super) stream: Vec<Option<u8>>,
     pub(super) frontier: u64,
-    /// True if bytes that are passed to the user ahead of the frontier are released at once.
+    /// True if the user releases bytes at once that arrive ahead of the frontier.
     pub(super) releases: bool,
     /// Lengths of segments at their first transmission, by stream offset.
     pub(super) frozen: BTreeMap<u64, usize>,
@@ -179,7 +179,7 @@ impl Host {
         self.tcb().state()
     }
 
-    /// Makes the user take an event of this kind, which was left in the queue.
+    /// Makes the user take the event of this kind that was left in the queue.
     pub(super) fn take_event(&mut self, kind: impl FnOnce(ConnId) -> Event) {
         let event = kind(ConnId { slot: 0, generation: 0 });
         if let Some(tcb) = &mut self.tcb {
@@ -226,7 +226,8 @@ impl Host {
         }
     }
 
-    /// Gives up this part of the stream, if that is possible. Returns whether this part was given up.
+    /// Makes the user give up this part of the stream, if that is possible. Returns whether this part was
+    /// given up.
     pub(super) fn give_up(&mut self, now: Instant, offsets: Range<u64>) -> bool {
         let may = self.with(now, |tcb, ctx| tcb.evict(ctx, std::slice::from_ref(&offsets)));
         if may {
@@ -312,7 +313,7 @@ impl Host {
         self.with(now, |tcb, ctx| tcb.close(ctx));
     }
 
-    /// Whether the connection holds no memory in the slabs: no segment records, no ranges, no searches.
+    /// Whether the connection has no segment records, no ranges and no searches in the slabs.
     pub(super) fn holds_nothing(&self) -> bool {
         self.segments.len() == 0 && self.out_of_order.len() == 0 && self.searches.len() == 0
     }
@@ -329,7 +330,7 @@ pub(super) enum Side {
 /// lost. If there are two delays, the packet is duplicated.
 pub(super) type Plan = Box<dyn FnMut(Side, &Packet) -> Vec<Duration>>;
 
-/// Whether a router marks this packet.
+/// Returns whether a router marks this packet.
 pub(super) type Mark = Box<dyn FnMut(Side, &Packet) -> bool>;
 
 pub(super) struct Pair {
@@ -368,7 +369,7 @@ impl Pair {
         }
     }
 
-    /// A pair in which `a` has connected to `b`, which listened.
+    /// A pair after `a` has connected to `b`.
     pub(super) fn established(a: TcpConfig, b: TcpConfig) -> Self {
         let mut pair = Self::new(a, b);
         pair.a.connect(pair.now);

@@ -17,16 +17,17 @@ fn acknowledged(pair: &Pair) -> u64 {
     pair.a.tcb().send_offsets().1
 }
 
-/// The segments that B has sent since `since`: each as the number of A's bytes that the segment acknowledges,
-/// and whether the segment has payload.
+/// The segments that B has sent since `since`. For each segment, the list has the number of A's bytes that
+/// the segment acknowledges, and whether the segment has payload.
 fn acks_of_b(pair: &Pair, since: usize) -> Vec<(usize, bool)> {
     let first = pair.a.params.iss + 1;
     let of_b = pair.log[since..].iter().filter(|(_, side, _)| *side == Side::B);
     of_b.map(|(_, _, packet)| (packet.header.ack.unwrap() - first, !packet.payload.is_empty())).collect()
 }
 
-/// No segment is sent only because of withheld bytes, and other segments acknowledge the bytes before the
-/// withheld bytes. When nothing is withheld any more, all bytes are acknowledged at once.
+/// No segment is sent only to acknowledge bytes whose acknowledgement is withheld. Segments that are sent for
+/// other reasons acknowledge the bytes before these bytes. When no acknowledgement is withheld any more, all
+/// bytes are acknowledged at once.
 #[test]
 fn nothing_acknowledges_what_is_withheld() {
     let mut pair = Pair::established(config(), config());
@@ -41,7 +42,7 @@ fn nothing_acknowledges_what_is_withheld() {
     withhold(&mut pair, Some(500));
     pair.run_for(Duration::from_millis(3));
     assert_eq!((pair.b.frontier, acks_of_b(&pair, since)), (3300, vec![]), "three segments, and no answer");
-    // Data has to be sent, with an acknowledgement of the bytes that are not withheld.
+    // Data has to be sent, and it acknowledges the bytes whose acknowledgement is not withheld.
     pair.b.push(pair.now, &pattern(0, 100)).unwrap();
     pair.run_for(Duration::from_millis(2));
     assert_eq!((acks_of_b(&pair, since), acknowledged(&pair)), (vec![(500, true)], 500));
@@ -62,7 +63,8 @@ fn nothing_acknowledges_what_is_withheld() {
     assert_eq!(acknowledged(&pair), 3400);
 }
 
-/// Bytes that have not arrived may be withheld in advance. The bytes before them are acknowledged as usual.
+/// The acknowledgement of bytes may be withheld before the bytes arrive. The bytes before them are
+/// acknowledged as usual.
 #[test]
 fn bytes_to_come_are_withheld() {
     let mut pair = Pair::established(config(), config());
@@ -78,7 +80,8 @@ fn bytes_to_come_are_withheld() {
     assert_eq!(acknowledged(&pair), 1010);
 }
 
-/// The window's edge stays where it was announced, so the peer can fill the window.
+/// While an acknowledgement is withheld, the window's edge stays where it was announced, so the peer can fill
+/// the window.
 #[test]
 fn what_is_withheld_moves_no_window() {
     let mut pair = Pair::established(config(), config());

@@ -1,4 +1,4 @@
-//! The time at which the timer of the sending half is due, and the purpose of this timer. The timer runs to
+//! The time at which the timer of the sending half is due, and the purpose of this timer. The timer is due at
 //! the first of the deadlines of all outstanding and queued segments (RFC 6298, RFC 8985 section 7.2, RFC
 //! 9293 sections 3.8.1 and 3.8.6.1). `timers.rs` has the times from which these deadlines are computed.
 //! `expiry.rs` has the actions of the timer.
@@ -110,24 +110,25 @@ impl LossRecovery {
     }
 
     /// The time at which the retransmission timer expires: an RTO after the last transmission of the oldest
-    /// segment. If the RTO started at the last acknowledgement, each timeout would take one more round trip
-    /// (RFC 7765). A recent acknowledgement shows that the path works, and gives the other segments one more
-    /// round trip, because their acknowledgements may have arrived without being read.
+    /// segment. If the RTO started at the last acknowledgement instead, each timeout would take one more
+    /// round trip (RFC 7765). A recent acknowledgement shows that the path works. It gives the other segments
+    /// one more round trip, because their acknowledgements may have arrived but not been processed yet.
     fn rto_at(&self, segments: &SegmentSlab, queue: &SendQueue, rate: &RateControl) -> Instant {
         let oldest = queue.segments().oldest_sent();
         self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), rate.rto())
     }
 
-    /// The time at which the peer's window will have been too small for long enough. The wait is shorter for
-    /// an open window than for a closed window.
+    /// The time at which the persist timer expires if the peer's window stays too small. The wait is shorter
+    /// for an open window than for a closed window.
     fn persist_at(&self, now: Instant, queue: &SendQueue, rate: &RateControl) -> Instant {
         let backed_off = rate.rto_after(self.timers.persist_backoff());
         let most = if queue.is_window_open() { rate.rto_after(0).max(OVERRIDE_MAX) } else { backed_off };
         now + backed_off.min(most)
     }
 
-    /// Whether the segment that timed out before was not retransmitted since, or the SYN was never sent. (If
-    /// F-RTO holds the oldest segment back on purpose, the result is `false`.)
+    /// Whether the oldest sent segment timed out and was not retransmitted since. If no sent segment is
+    /// queued: whether our SYN or FIN has to be sent. (If F-RTO holds the oldest segment back on purpose, the
+    /// result is `false`.)
     pub(super) fn is_stuck(&self, segments: &SegmentSlab, queue: &SendQueue, syn_due: bool) -> bool {
         if queue.positions().una() == 0 {
             return syn_due;

@@ -1,6 +1,6 @@
-//! The actions of the timer of the sending half: retransmission, reordering and tail loss probe, one at a
-//! time. The user timeout is checked before each action (RFC 9293 sections 3.8.1 to 3.8.3, RFC 6298 section
-//! 5, RFC 8985 section 7.3). `deadline.rs` decides when the timer is due.
+//! The actions of the timer of the sending half, for example a retransmission or a tail loss probe. When the
+//! timer is due, one action is performed. The user timeout is checked before each action (RFC 9293 sections
+//! 3.8.1 to 3.8.3, RFC 6298 section 5, RFC 8985 section 7.3). `deadline.rs` decides when the timer is due.
 
 use super::deadline::STUCK_INTERVAL;
 use super::timers::SendTimer;
@@ -9,7 +9,7 @@ use crate::Instant;
 use crate::tcp::congestion::Timeout;
 use crate::tcp::ctx::Ctx;
 
-/// What the caller still has to do after a timer.
+/// What the caller has to do after the timer has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp::send) enum TimerAction {
     Nothing,
@@ -54,8 +54,8 @@ impl LossRecovery {
         }
         match timer {
             SendTimer::Rto | SendTimer::Stuck if self.is_stuck(ctx.segments, state.queue, syn_due) => {
-                // The segment was not sent, so no acknowledgement is missing. The network and the path MTU
-                // are not the cause, so the RTO stays the same.
+                // The retransmission could not be sent, so no acknowledgement is missing. The network and the
+                // path MTU are not the cause, so the RTO stays the same.
                 let stuck = (ctx.now + STUCK_INTERVAL, SendTimer::Stuck);
                 self.timers.start(ctx.now, stuck, ctx.config.user_timeout);
                 TimerAction::Nothing
@@ -88,15 +88,16 @@ impl LossRecovery {
         }
     }
 
-    /// Called when the reordering timer expired: marks segments that were overtaken for long enough as lost.
+    /// Called when the reordering timer expired: marks the segments lost for which the reordering window has
+    /// passed.
     fn on_reorder_timer(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) {
         if self.detect_loss(ctx, state) && self.phase == Phase::Fast {
             self.update_prr(state, 0, false);
         }
     }
 
-    /// Called when the retransmission timer expired: the segments in flight are lost (RFC 6298 section 5.4 to
-    /// 5.6, RFC 5681 section 3.1).
+    /// Called when the retransmission timer expired: marks segments in flight lost, and reduces the window
+    /// (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
     pub(in crate::tcp::send) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>) {
         let SendState { queue, rate, agreed, .. } = state;
         ctx.counters.rto_expired += 1;

@@ -1,8 +1,8 @@
 //! F-RTO: detects spurious timeouts without timestamps (RFC 5682 sections 2.1 and 3.1).
 //!
-//! After the timeout only the oldest segment is retransmitted. When this segment is acknowledged, up to two
+//! After the timeout, only the oldest segment is retransmitted. When this segment is acknowledged, up to two
 //! new segments are sent instead of further retransmissions. If the next acknowledgement covers bytes that
-//! were in flight at the timeout and were not retransmitted, these bytes had not been lost.
+//! were in flight at the timeout and were not retransmitted, these bytes were not lost.
 
 use crate::tcp::send::ack_sample::AckSample;
 
@@ -60,7 +60,7 @@ impl Frto {
         }
     }
 
-    /// Whether a lost segment is held back. `is_oldest` is true for the oldest segment.
+    /// Whether F-RTO holds back a lost segment. `is_oldest` is true for the oldest segment.
     #[inline]
     pub(super) fn withholds(&self, is_oldest: bool) -> bool {
         match self {
@@ -70,7 +70,7 @@ impl Frto {
         }
     }
 
-    /// Called after an acknowledgement. Returns whether the timeout turns out to be spurious.
+    /// Called after an acknowledgement. Returns whether the timeout was spurious.
     pub(super) fn on_ack(&mut self, sample: &AckSample, state: &AckState) -> bool {
         if sample.acked == 0 && !state.dup_ack {
             return false;

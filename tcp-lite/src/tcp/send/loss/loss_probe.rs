@@ -84,7 +84,7 @@ impl LossProbe {
     }
 
     /// Called for an acknowledgement up to `una`. `plain` is true for a duplicate acknowledgement without
-    /// SACK blocks. Returns whether the probe repaired a loss. Nothing else reveals such a loss, which is a
+    /// SACK blocks. Returns whether the probe repaired a loss. Such a loss, which nothing else reveals, is a
     /// sign of congestion (section 7.4.2).
     pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
         let Some(content) = self.in_flight.filter(|_| una >= self.nxt) else { return false };

@@ -8,10 +8,10 @@
 //! | what a recovery may send | `prr.rs` | RFC 6937 (now 9937) |
 //! | whether a recovery was spurious | `undo.rs`, `frto.rs` | RFC 3522, 3708, 4015, 5682 |
 //! | tail loss probes | `loss_probe.rs` | RFC 8985 section 7 |
-//! | when the timer is due, and what it does then | `timers.rs`, `deadline.rs`, `expiry.rs` | RFC 6298, 7765, 9293 section 3.8 |
+//! | when the timer is due, and what happens then | `timers.rs`, `deadline.rs`, `expiry.rs` | RFC 6298, 7765, 9293 section 3.8 |
 //!
 //! The segments belong to the send queue, and the window belongs to rate control. A step that marks segments
-//! or reduces the window borrows both owners ([`SendState`]).
+//! or reduces the window borrows the send queue and rate control ([`SendState`]).
 
 mod deadline;
 mod expiry;
@@ -41,10 +41,10 @@ use crate::tcp::open_params::Agreed;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
-/// State of loss recovery.
+/// The phase of loss recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::tcp) enum Phase {
-    /// No recovery.
+    /// No recovery is in progress.
     #[default]
     Open,
     /// Acknowledgements revealed a loss (fast recovery).
@@ -54,7 +54,7 @@ pub(in crate::tcp) enum Phase {
 }
 
 /// Loss recovery of one connection: its state, its timer, and the algorithms that decide the response to a
-/// loss, whether real or apparent.
+/// loss, or to an apparent loss.
 #[derive(Debug)]
 pub(super) struct LossRecovery {
     phase: Phase,
@@ -85,7 +85,7 @@ pub(super) struct SendState<'a> {
 }
 
 impl LossRecovery {
-    /// The state while nothing was sent yet.
+    /// The state before anything was sent.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             phase: Phase::Open,
@@ -116,8 +116,8 @@ impl LossRecovery {
         self.phase != Phase::Open
     }
 
-    /// Number of bytes that are believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK,
-    /// each duplicate acknowledgement means that a segment left the network.
+    /// Number of bytes that are believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK, one
+    /// segment less is in the network for each duplicate acknowledgement.
     #[inline]
     pub(super) fn pipe(&self, queue: &SendQueue, sack: bool, emss: u32) -> u64 {
         let pipe = queue.not_sacked_nor_lost();

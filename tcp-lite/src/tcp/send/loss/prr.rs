@@ -2,9 +2,9 @@
 //!
 //! While more bytes are in flight than the new threshold, transmission is proportional to the bytes that
 //! arrive, so that the number of bytes in flight falls to the threshold by the end of the round. Below the
-//! threshold, the slow start reduction bound lets the number grow again, but only on acknowledgements that
-//! advance and reveal no further loss. On all other acknowledgements, packet conservation applies (as in
-//! Linux).
+//! threshold, the slow start reduction bound lets the number of bytes in flight grow again, but only on
+//! acknowledgements that advance SND.UNA and reveal no further loss. On all other acknowledgements, packet
+//! conservation applies (as in Linux).
 
 /// State of one recovery in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,8 +75,8 @@ mod tests {
 
     #[test]
     fn half_the_window_goes_out_spread_over_the_round() {
-        // RFC 6937 section 4, the first example: 20 segments are in flight, the first is lost, and the
-        // threshold is 10 segments.
+        // RFC 6937 section 4, the first example: 20 segments are in flight, the first segment is lost, and
+        // the threshold is 10 segments.
         let mut prr = Prr::new(20 * MSS);
         let mut pipe = 20 * MSS - 3 * MSS - MSS;
         let mut sent = Vec::new();

@@ -1,12 +1,14 @@
 //! RACK: a segment counts as lost when a segment that was sent later has arrived and the reordering window
-//! has passed (RFC 8985 section 6).
+//! has passed (RFC 8985 section 6). A segment in flight is called *overtaken* if a segment that was sent
+//! later has arrived.
 //!
 //! This module has the state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
-//! segments in flight, oldest transmission first. Every transmission counts, so lost retransmissions are
-//! found like any other lost segment. `DupThresh` (RFC 6675) is still used: until reordering is seen, the
-//! reordering window is zero once `DupThresh` segments have arrived (section 6.2, step 4). The other rules of
-//! RFC 6675, including its rescue retransmission, would find no loss that RACK and the tail loss probe miss.
-//! RACK needs SACK. Without SACK, NewReno's rules apply (`recovery.rs`).
+//! segments in flight, oldest transmission first. The order includes retransmissions, so lost retransmissions
+//! are found like any other lost segment. `DupThresh` (RFC 6675) is still used: until reordering is seen, the
+//! reordering window is zero during a recovery, and once `DupThresh` segments above a hole have arrived
+//! (section 6.2, step 4). The other rules of RFC 6675, including its rescue retransmission, would find no
+//! loss that RACK and the tail loss probe miss. RACK needs SACK. Without SACK, NewReno's rules apply
+//! (`recovery.rs`).
 
 use crate::tcp::send::ack_sample::AckSample;
 use crate::tcp::slabs::Sent;
@@ -25,7 +27,8 @@ const PERSIST_RECOVERIES: u8 = 16;
 pub(in crate::tcp::send) struct Rack {
     /// The latest transmission known to have arrived (`RACK.segment`).
     latest: Sent,
-    /// The time in microseconds for which the segment that arrived last was in flight (`RACK.rtt`).
+    /// The time in microseconds between a transmission and its acknowledgement, measured at the last
+    /// acknowledgement that reported an arrival (`RACK.rtt`).
     rtt_us: u32,
     /// Position after the highest byte that is known to have arrived (`RACK.fack`).
     fack: u64,
@@ -35,13 +38,13 @@ pub(in crate::tcp::send) struct Rack {
     quarters: u8,
     /// Number of recoveries without D-SACK after which `quarters` becomes 1 again.
     persist: u8,
-    /// Further D-SACKs are ignored until this position is acknowledged (`RACK.dsack_round`). If the value is
+    /// Further D-SACKs are ignored until this position is acknowledged (`RACK.dsack_round`). With the value
     /// 0, no D-SACK is ignored.
     dsack_round: u64,
 }
 
 impl Rack {
-    /// The state while nothing was sent yet.
+    /// The state before anything was sent.
     pub(in crate::tcp::send) fn new() -> Self {
         Self {
             latest: Sent::NEVER,
@@ -118,8 +121,8 @@ impl Rack {
         }
     }
 
-    /// The reordering window: the time for which a segment may be overtaken before it counts as lost (step
-    /// 4).
+    /// The reordering window: the time, in addition to a round trip, after which an overtaken segment counts
+    /// as lost (step 4).
     pub(super) fn reordering_window(&self, circumstances: &ReorderingInputs) -> Duration {
         let ReorderingInputs { recovering, sacked_segments, min_rtt_us, srtt_us } = *circumstances;
         if !self.reordering_seen && (recovering || sacked_segments >= DUP_THRESHOLD) {
@@ -129,7 +132,7 @@ impl Rack {
         Duration::from_micros(window_us.min(u64::from(srtt_us)))
     }
 
-    /// Whether a segment sent after this transmission has arrived.
+    /// Whether a segment that was sent after the transmission `sent` has arrived.
     #[inline]
     pub(in crate::tcp::send) fn overtakes(&self, sent: Sent) -> bool {
         self.latest.is_after(sent)

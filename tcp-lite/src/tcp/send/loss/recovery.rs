@@ -1,10 +1,10 @@
 //! Loss recovery: when it begins and ends, and what an acknowledgement means for congestion (RFC 5681, RFC
 //! 6582, RFC 8985).
 //!
-//! With SACK, RACK detects losses (`rack.rs`). Without SACK, the oldest segment is lost after three duplicate
-//! acknowledgements and after each partial acknowledgement (NewReno). In recovery, each further duplicate
-//! acknowledgement allows one more segment to be sent. Before recovery, each duplicate acknowledgement allows
-//! one new segment (limited transmit, RFC 3042).
+//! With SACK, RACK detects losses (`rack.rs`). Without SACK, NewReno's rules apply: the oldest segment counts
+//! as lost after three duplicate acknowledgements, and after each partial acknowledgement. In recovery, each
+//! further duplicate acknowledgement allows one more segment to be sent. Before recovery, each duplicate
+//! acknowledgement allows one new segment (limited transmit, RFC 3042).
 
 use super::frto::{AckState, Frto};
 use super::prr::Prr;
@@ -30,7 +30,7 @@ pub(in crate::tcp::send) struct AckKind {
 /// Result of [`LossRecovery::advance_recovery`].
 #[derive(Clone, Copy, Debug, Default)]
 struct RecoveryNews {
-    /// The phase after a possible undo, but before this acknowledgement ended a recovery.
+    /// The phase after a spurious recovery was undone, and before this acknowledgement could end a recovery.
     was: Phase,
     /// Number of bytes that left the network.
     delivered: u64,
@@ -83,9 +83,9 @@ impl LossRecovery {
         grows && was != Phase::Fast && self.phase != Phase::Fast
     }
 
-    /// Performs the effects of an acknowledgement on a recovery, or on the counters that begin or end a
-    /// recovery. The caller finds lost segments. In the [idle state](Self::is_idle), an acknowledgement that
-    /// is no duplicate and reports no duplicate bytes has no such effect.
+    /// Applies the effects of an acknowledgement on a recovery, or on the counters that begin or end a
+    /// recovery. The caller finds lost segments. In the [idle state](Self::is_idle), an acknowledgement has
+    /// no such effect if it is no duplicate and reports no duplicate bytes.
     #[inline(never)]
     fn advance_recovery(
         &mut self,
@@ -112,8 +112,8 @@ impl LossRecovery {
     }
 
     /// Number of bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK, each
-    /// duplicate acknowledgement counts as a segment. An acknowledgement that advances counts as the
-    /// acknowledged bytes less the bytes that the duplicate acknowledgements counted.
+    /// duplicate acknowledgement counts as one segment. An acknowledgement that advances SND.UNA counts as
+    /// the acknowledged bytes, less the bytes that the duplicate acknowledgements before it have counted.
     fn delivered(&self, state: &SendState<'_>, sample: &AckSample, dup_ack: bool) -> u64 {
         let emss = u64::from(state.emss);
         match dup_ack {
@@ -168,8 +168,8 @@ impl LossRecovery {
         repaired
     }
 
-    /// Undoes the current or last recovery if the recovery turns out to be spurious. Returns whether the
-    /// recovery was undone.
+    /// Undoes the current or last recovery if this acknowledgement shows that the recovery was spurious.
+    /// Returns whether the recovery was undone.
     fn undo_if_spurious(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -195,9 +195,9 @@ impl LossRecovery {
         self.frto.on_ack(sample, &standing)
     }
 
-    /// Called when the original segments turned out to have arrived: restores the threshold and the marks at
-    /// once, and the window by slow start (RFC 4015). If too many recoveries of this flight were undone,
-    /// returns `false` and does not undo this recovery.
+    /// Called when an acknowledgement shows that the original segments have arrived: restores the threshold
+    /// and the marks at once, and the window by slow start (RFC 4015). If too many recoveries of this flight
+    /// were undone, returns `false` and does not undo this recovery.
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, sample: &AckSample) -> bool {
         let (una, nxt) = (state.queue.positions().una(), state.queue.positions().nxt());
         let episode = match self.phase {
@@ -286,13 +286,14 @@ impl LossRecovery {
         lost
     }
 
-    /// Performs RFC 8985 section 6.2, steps 4 and 5.
+    /// Marks the overtaken segments that are lost (RFC 8985 section 6.2, steps 4 and 5).
     fn detect_overtaken(&self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> Detected {
         let window = self.reordering_window(state.queue, state.rate);
         state.queue.sent().detect_lost(ctx.segments, &self.rack, window, ctx.now)
     }
 
-    /// RACK's reordering window: the time for which a segment may be overtaken before it counts as lost.
+    /// RACK's reordering window: the time, in addition to a round trip, after which an overtaken segment
+    /// counts as lost.
     pub(in crate::tcp::send) fn reordering_window(&self, queue: &SendQueue, rate: &RateControl) -> Duration {
         self.rack.reordering_window(&ReorderingInputs {
             recovering: self.phase != Phase::Open,

@@ -78,7 +78,7 @@ fn segments_sent_in_a_recovery_count_for_its_limit_and_its_undo() {
         loss.undo.start(1, 501, false, None);
         loss.on_sent_again(at(7), 100);
         loss.prr.on_ack(500, 600, 500, 100, false);
-        // Half of the delivered bytes, less the bytes that were sent already.
+        // PRR allows half of the delivered bytes, less the bytes that were sent already.
         assert_eq!(loss.prr.cwnd(), 600 + 250 - if counts { 100 } else { 0 }, "{phase:?}");
         assert_eq!(loss.undo.on_dsack((1, 101)), counts, "{phase:?}");
     }
@@ -127,13 +127,13 @@ fn a_run_of_arrivals_cancels_the_probe_and_the_reordering_timer() {
 
 #[test]
 fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
-    // Here a SYN has to be sent.
+    // In this case, a SYN has to be sent.
     let mut sender = Sender::new(0);
     sender.made.queue = SendQueue::new(TcpSeqNumber(0));
     assert_eq!(sender.armed(at(100), true, true), Some((600_000, SendTimer::Stuck)));
     assert_eq!(sender.armed(at(200), true, true), Some((600_000, SendTimer::Stuck)), "it keeps running");
     assert_eq!(sender.armed(at(200), true, false), None);
-    // Here a segment timed out.
+    // In this case, a segment timed out.
     let mut sender = Sender::new(3);
     let is_stuck = |sender: &Sender| sender.loss.is_stuck(&sender.made.slab, &sender.made.queue, false);
     assert!(!is_stuck(&sender), "in flight");
@@ -141,7 +141,7 @@ fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     assert!(is_stuck(&sender));
     sender.loss.frto = Frto::New(1);
     assert!(!is_stuck(&sender), "F-RTO holds it back");
-    // Here a FIN has to be sent, and the queue is empty.
+    // In this case, a FIN has to be sent, and the queue is empty.
     let mut sender = Sender::new(0);
     assert!(!is_stuck(&sender));
     sender.made.queue.positions_mut().close();

@@ -11,7 +11,7 @@ use crate::{Deadline, Duration, Instant};
 pub(in crate::tcp::send) enum SendTimer {
     /// An acknowledgement of the bytes in flight (RTO).
     Rto,
-    /// An acknowledgement of overtaken segments (RFC 8985, the reordering timer).
+    /// An acknowledgement of segments that may be lost or only reordered (RFC 8985, the reordering timer).
     Reorder,
     /// An acknowledgement of the segment that was sent last (RFC 8985, PTO).
     LossProbe,
@@ -36,11 +36,11 @@ pub(super) struct Timers {
     rto_not_before: Instant,
     /// The time of the last progress. The user timeout starts at this time.
     progress: Instant,
-    /// True if a timer has expired since `progress`, so that a segment was sent again and the peer has not
-    /// answered.
+    /// True if a timer has expired since `progress`, so that a segment was sent again, and the peer has not
+    /// answered since.
     tried: bool,
-    /// The time at which data was last sent, new or again. The idle time starts at this time (RFC 5681
-    /// section 4.1).
+    /// The time at which data was last sent, for the first time or again. The idle time starts at this time
+    /// (RFC 5681 section 4.1).
     data_sent_at: Instant,
     persist_backoff: u32,
     /// Number of transmissions of our SYN, including answers to repeated SYNs of the peer.
@@ -105,8 +105,8 @@ impl Timers {
     }
 
     /// Called when a timer has expired. Returns whether the user timeout has expired as well (RFC 9293
-    /// section 3.8.3). The user timeout expires only after at least one segment was sent again. If even the
-    /// first timer expires after the user timeout, the stack was not polled for a long time. Such a pause
+    /// section 3.8.3). The user timeout expires only after at least one segment was sent again. If the user
+    /// timeout has passed before any timer expires, the stack was not polled for a long time. Such a pause
     /// says nothing about the peer, so the user timeout starts again.
     pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
         let is_over = now >= self.progress + user_timeout;
@@ -145,8 +145,8 @@ impl Timers {
         self.control_sent_at
     }
 
-    /// Called when our SYN timed out. Returns whether the SYN may be sent again. It may be sent again
-    /// `retries` times.
+    /// Called when our SYN timed out. Returns whether the SYN may be sent again, which is possible `retries`
+    /// times.
     pub(super) fn on_syn_timeout(&mut self, retries: u8) -> bool {
         let again = self.syn_timeouts < retries;
         self.syn_timeouts += u8::from(again);
@@ -189,8 +189,8 @@ impl Timers {
         self.pto_from = now;
     }
 
-    /// Called when SND.UNA advanced: the path works, so the deadlines allow one more round trip for the bytes
-    /// that are still in flight.
+    /// Called when SND.UNA advanced. This shows that the path works, so the deadlines allow one more round
+    /// trip for the bytes that are still in flight.
     #[inline]
     pub(super) fn on_acked(&mut self, now: Instant, srtt: Duration) {
         self.restart_user_timeout(now);
@@ -199,7 +199,7 @@ impl Timers {
         self.rto_not_before = now + srtt;
     }
 
-    /// The RTO does not expire before `at`.
+    /// Delays the RTO, so that it does not expire before `at`.
     pub(super) fn delay_rto(&mut self, at: Instant) {
         self.rto_not_before = at;
     }

@@ -1,15 +1,15 @@
-//! Detection and undo of spurious recoveries, in which the original segments arrived after all.
+//! Detects and undoes spurious recoveries, in which the original segments were not lost.
 //!
 //! A recovery is spurious in two cases: an acknowledgement of a retransmitted segment echoes a timestamp from
 //! before the retransmission (Eifel, RFC 3522), or D-SACKs report all retransmitted bytes as duplicates (RFC
 //! 3708 section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
 //!
-//! The response is that of RFC 4015. Segments that were marked lost are in flight again. To avoid a burst,
-//! the window first becomes the number of bytes in flight, and then grows back to its former value by slow
-//! start.
+//! The response is the response of RFC 4015. Segments that were marked lost count as in flight again. To
+//! avoid a burst, the window first becomes the number of bytes in flight, and then grows back to its former
+//! value by slow start.
 //!
-//! Our timestamps tick in milliseconds. A millisecond is short enough for timeouts: the RTO has many ticks,
-//! so an original segment and its retransmission after a timeout never have the same timestamp. A fast
+//! Our timestamps tick in milliseconds, which is short enough to detect spurious timeouts: the RTO has many
+//! ticks, so an original segment and its retransmission after a timeout never have the same timestamp. A fast
 //! retransmission may have the same timestamp as its original. D-SACK detects this case. A finer clock would
 //! wrap within the idle times that RFC 7323 section 5.4 wants connections to survive.
 
@@ -18,7 +18,7 @@ use crate::tcp::congestion::saturated;
 use crate::tcp::send::ack_sample::{AckSample, is_before};
 use crate::tcp::send::rate::Reduction;
 
-/// A recovery that may turn out to be spurious.
+/// A recovery that may prove to be spurious.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Episode {
     /// SND.UNA and SND.NXT when the recovery began.
@@ -26,26 +26,27 @@ pub(super) struct Episode {
     until: u64,
     /// True if the recovery began with a timeout.
     pub(super) timeout: bool,
-    /// The reduction before this recovery's reduction. `None` if the recovery reduced nothing, or if
-    /// congestion was confirmed since.
+    /// The reduction before this recovery's reduction. `None` if the recovery did not reduce the window, or
+    /// if congestion was confirmed since.
     pub(super) reduced: Option<Reduction>,
-    /// Time of the first retransmission (`RetransmitTS`) in milliseconds, the unit of timestamps.
+    /// Time of the first retransmission (`RetransmitTS`) in milliseconds, because timestamps tick in
+    /// milliseconds.
     retransmitted_ms: Option<u32>,
-    /// Number of retransmitted bytes that were not reported as duplicate.
+    /// Number of retransmitted bytes that the peer has not reported as duplicate.
     unreported: u32,
 }
 
 /// Maximum number of recoveries in progress that are undone in one flight. A flight ends when all segments
-/// that were in flight at the first undo are acknowledged. Each undo visits all segments in flight, and the
-/// peer's next acknowledgement may start another recovery whose undo costs as much. Further recoveries keep
-/// their reduced window.
+/// that were in flight at the first undo are acknowledged. The limit exists because each undo visits all
+/// segments in flight, and the peer's next acknowledgement may start another recovery whose undo costs as
+/// much. Further recoveries keep their reduced window.
 const MAX_UNDONE: u8 = 4;
 
 /// The last recovery of a connection, until it is undone or confirmed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
     episode: Option<Episode>,
-    /// At most [`MAX_UNDONE`] recoveries in progress are undone until this position is acknowledged.
+    /// Until this position is acknowledged, at most [`MAX_UNDONE`] recoveries in progress are undone.
     round_end: u64,
 }
 
@@ -64,8 +65,8 @@ impl Undo {
         }
     }
 
-    /// Called when the window was reduced for another reason, so that congestion control no longer has the
-    /// state before the recovery.
+    /// Called when the window was reduced for another reason, because congestion control can then no longer
+    /// restore the state before the recovery.
     pub(super) fn forget(&mut self) {
         self.episode = None;
     }

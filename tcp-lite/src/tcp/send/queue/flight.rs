@@ -1,5 +1,5 @@
-//! Segments in flight in the order of their last transmission, so that overtaken segments are at the front
-//! (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by Segment.xmit_ts").
+//! Segments in flight in the order of their last transmission, so that the segments that may be lost are at
+//! the front (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by Segment.xmit_ts").
 //!
 //! A segment is in the list while it has [`Marks::IN_FLIGHT`](crate::tcp::slabs::Marks::IN_FLIGHT).
 
@@ -35,9 +35,9 @@ impl Flight {
     }
 
     /// Inserts a segment that was wrongly marked lost at the place of its last transmission. The search for
-    /// this place starts at `near`, a segment of the list that was not sent later than `key`, or at the front
-    /// if `near` is `None`. Each segment that the search passes takes one of `steps`. If no step is left,
-    /// returns `false` and changes nothing.
+    /// this place starts at `near`, a segment of the list that was not sent later than `key`. If `near` is
+    /// `None`, the search starts at the front. Each segment that the search passes takes one of `steps`. If
+    /// no step is left, returns `false` and changes nothing.
     pub(super) fn restore(
         &mut self,
         slab: &mut SegmentSlab,

@@ -1,17 +1,17 @@
 //! Finds the segment at a position of the send queue.
 //!
 //! The queue is a list, and SACK blocks name bytes anywhere in the queue. If each block caused a walk from
-//! the front, a peer that repeats blocks could stop an engine (CVE-2019-11478). Therefore each segment has a
-//! link to the previous segment, and a link to a segment much further to the front ([`Place`]), as in a skip
-//! list. A search from the last segment passes few segments, even with thousands of segments in flight.
-//! Segments get their places when the first SACK block arrives after their transmission; without SACK blocks,
-//! the index costs nothing.
+//! the front, a peer that repeats blocks could keep an engine busy (CVE-2019-11478). Therefore each segment
+//! has a link to the previous segment, and a link to a segment much further to the front ([`Place`]), as in a
+//! skip list. A search from the last segment passes few segments, even with thousands of segments in flight.
+//! Segments get their places when the first SACK block arrives after their transmission. As long as no SACK
+//! block arrives, the index costs nothing.
 
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
 
-/// The segments of one queue that have places: all from the oldest segment to the segment that was the last
-/// sent segment when [`Index::find`] was called.
+/// The segments of one queue that have places: the oldest segment and all later segments that had been sent
+/// at the last call of [`Index::find`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Index {
     /// The last segment that has a place, and its position. This segment may have left the queue, with all
@@ -19,13 +19,14 @@ pub(super) struct Index {
     last: Option<(u64, SegmentKey)>,
     /// The segments that were found most recently, the latest first, and their numbers. These segments are
     /// kept because each acknowledgement repeats up to four of the latest blocks. Some of these segments may
-    /// have left the queue. The number of such a segment is not above the number of the oldest segment.
+    /// have left the queue. Such a segment is recognized by its number, which is not above the number of the
+    /// oldest segment.
     found: [Option<(SegmentKey, u32)>; 4],
 }
 
 impl Index {
-    /// The last segment that begins at `pos` or before `pos`, or else the oldest segment. The sent segments
-    /// are the segments from `oldest` to `last_sent`.
+    /// The last segment that begins at or before `pos`, or else the oldest segment. The sent segments are the
+    /// segments from `oldest` to `last_sent`.
     pub(super) fn find(
         &mut self,
         slab: &mut SegmentSlab,
@@ -56,8 +57,8 @@ impl Index {
             let (front, front_pos) = leap
                 .filter(|(_, leap_pos)| *leap_pos > pos)
                 .unwrap_or_else(|| (place.previous, slab.get(place.previous).pos));
-            // The smaller position ensures that the search ends. (The place of a segment that has left the
-            // queue may lead anywhere.)
+            // The search ends because each step leads to a smaller position. (The place of a segment that has
+            // left the queue may lead anywhere.)
             debug_assert!(front_pos < key_pos, "a step from {key_pos} to {front_pos}, which is not in front");
             (key, key_pos) = (front, front_pos);
         }
@@ -155,25 +156,25 @@ mod tests {
         AckSample::new(RetransmitFilter { echo_ms: None, horizon: Instant::from_millis(1 << 20) })
     }
 
-    /// A queue for as many segments as the peer may have in flight in a test of step counts.
+    /// A queue with room for 8192 segments, which is enough for the tests that count steps.
     fn queued() -> TestQueue {
         TestQueue::new(1 << 13)
     }
 
     impl TestQueue {
-        /// Sends up to `count` segments, as many as there is space for.
+        /// Sends `count` segments, or fewer if there is not enough space.
         fn send_some(&mut self, count: usize) {
             let _ = (0..count).all(|_| self.send(LEN, Instant::ZERO));
         }
 
-        /// Acknowledges a part of the sent segments, in 256ths.
+        /// Acknowledges `part` 256ths of the sent segments.
         fn acknowledge(&mut self, part: u8) {
             let positions = *self.queue.positions();
             let ack = positions.una() + positions.outstanding() * u64::from(part) / 256;
             self.queue.acknowledge(&mut self.slab, ack, &mut sample());
         }
 
-        /// The segment at a part of the sent segments, in 256ths.
+        /// The segment after `part` 256ths of the sent segments.
         fn at(&self, part: u8) -> Option<SegmentKey> {
             let oldest = self.queue.segments.oldest_sent()?;
             let all: Vec<_> = self.slab.iter_from(oldest).collect();
@@ -187,8 +188,8 @@ mod tests {
             self.queue.drop_acknowledged(&mut self.slab);
         }
 
-        /// Finds the segment at a part of the sent segments, in 256ths. Returns the number of records that
-        /// the search read.
+        /// Finds the segment after `part` 256ths of the sent segments. Returns the number of records that the
+        /// search read.
         fn find(&mut self, part: u8) -> u64 {
             let Some(right) = self.at(part) else { return 0 };
             let (pos, end) = (self.slab.get(right).pos, self.slab.get(right).end());

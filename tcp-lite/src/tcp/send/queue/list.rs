@@ -102,7 +102,7 @@ mod tests {
         q.segment(3).later = Some(q.keys[2]);
         let mut circle = walk(&q.slab, Some(q.keys[2]), |segment| segment.later);
         assert_found(circle.find_map(Check::err).map_or(Ok(()), Err), "segments linked in a circle");
-        // The check of the whole queue finds the wrong link to the previous segment first.
+        // The check of the whole queue finds another error first: the link to the previous segment is wrong.
         assert_found(q.check(), "the order of transmission is torn at 201");
     }
 }

@@ -45,7 +45,8 @@ use crate::facade::TcpSeqNumber;
 use crate::tcp::SendError;
 use crate::tcp::slabs::{ConnectionPages, Marks, PageKey, RemovedRun, Segment, SegmentKey, SegmentSlab};
 
-/// What was sent so far. A reduction of the congestion window covers congestion only among these bytes.
+/// How far transmission has advanced. A reduction of the congestion window covers congestion only among the
+/// bytes that were sent before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentSoFar {
     /// SND.NXT.
@@ -158,7 +159,7 @@ impl SendQueue {
             && self.positions.is_syn_acked()
     }
 
-    /// What was sent so far.
+    /// How far transmission has advanced.
     pub(super) fn sent_so_far(&self) -> SentSoFar {
         SentSoFar { nxt: self.positions.nxt(), transmissions: self.scoreboard.transmissions() }
     }
@@ -198,8 +199,9 @@ impl SendQueue {
         self.segments.unsent().is_some_and(|key| self.fits_window(slab.get(key)))
     }
 
-    /// Whether the peer's window does not cover the oldest queued segment. Either nothing is in flight and
-    /// the window is too small for the next segment, or the window shrank below the bytes in flight.
+    /// Whether the peer's window does not cover the oldest queued segment. There are two cases: nothing is in
+    /// flight and the window is too small for the next segment, or the window shrank below the bytes in
+    /// flight.
     #[inline]
     pub(super) fn is_blocked_by_window(&self, slab: &SegmentSlab) -> bool {
         self.segments.head().is_some_and(|key| !self.fits_window(slab.get(key)))
@@ -207,8 +209,8 @@ impl SendQueue {
 
     /// Whether the peer offers less than a segment, and less than half of the largest window that it has
     /// offered. Each cut for such a window splits an FPDU and sends only a few bytes, so the intervals
-    /// between cuts increase. A peer that never offered more has a small window rather than a silly window,
-    /// and the sender does not wait (RFC 9293 section 3.8.6.2.1, condition 3).
+    /// between cuts increase. If a peer has never offered more, its window is small rather than silly, and
+    /// the sender does not wait (RFC 9293 section 3.8.6.2.1, condition 3).
     #[inline]
     pub(super) fn is_window_silly(&self, slab: &SegmentSlab) -> bool {
         let offered = self.window.edge().saturating_sub(self.positions.una());
@@ -257,7 +259,7 @@ impl SendQueue {
         self.scoreboard.is_orderly(self.positions.una())
     }
 
-    /// Like [`acknowledge`](Self::acknowledge), while the queue [is orderly](Self::is_orderly). Changes
+    /// Like [`acknowledge`](Self::acknowledge), for a queue that [is orderly](Self::is_orderly). Changes
     /// nothing and returns `None` if `ack` is not at the end of a segment.
     #[inline]
     pub(super) fn acknowledge_orderly(&mut self, slab: &mut SegmentSlab, ack: u64) -> Option<RemovedRun> {
@@ -286,8 +288,8 @@ impl SendQueue {
     }
 
     /// Removes segments at the front up to `una`, as long as each segment was sent once, in the order of the
-    /// queue, and was not selectively acknowledged before. Returns these segments, and whether an
-    /// acknowledged segment of another kind follows.
+    /// queue, and was not selectively acknowledged before. Returns these segments, and whether another
+    /// acknowledged segment follows, which does not meet these conditions.
     #[inline(always)]
     fn remove_run(
         &mut self,

@@ -1,5 +1,5 @@
-//! The positions up to which bytes are pushed, sent and acknowledged in our direction, including the SYN and
-//! the FIN (RFC 9293 sections 3.3.1 and 3.4; ISS, SND.UNA and SND.NXT).
+//! The positions up to which our bytes, including the SYN and the FIN, were pushed, sent and acknowledged
+//! (RFC 9293 sections 3.3.1 and 3.4; ISS, SND.UNA and SND.NXT).
 
 use crate::facade::TcpSeqNumber;
 use crate::invariant::{Check, ensure};
@@ -53,7 +53,7 @@ impl Positions {
         self.end
     }
 
-    /// Number of bytes in unacknowledged segments, whether sent or unsent.
+    /// Number of pushed bytes that are not acknowledged, whether sent or unsent.
     #[inline]
     pub(in crate::tcp) fn queued(&self) -> u64 {
         self.end.saturating_sub(self.una.max(1))
@@ -217,7 +217,8 @@ impl Positions {
         Ok(())
     }
 
-    /// Checks that SND.UNA is at most SND.NXT, and that SND.NXT is at most the end.
+    /// Checks that SND.UNA is at most SND.NXT, and that SND.NXT is at most one position after `end`, since
+    /// the FIN is at `end`.
     pub(super) fn check(&self) -> Check {
         let Self { una, nxt, end, .. } = *self;
         ensure!(una <= nxt && nxt <= end + 1, "SND.UNA {una}, SND.NXT {nxt}, end {end}");
@@ -227,7 +228,7 @@ impl Positions {
 
 #[cfg(test)]
 impl Positions {
-    /// Sets SND.UNA, SND.NXT and the end.
+    /// Sets SND.UNA, SND.NXT and the position after the last pushed byte.
     pub(super) fn set(&mut self, una: u64, nxt: u64, end: u64) {
         (self.una, self.nxt, self.end) = (una, nxt, end);
     }

@@ -1,5 +1,5 @@
-//! Marks on the segments of the send queue: which are in flight, which have arrived, and which are lost (RFC
-//! 2018, RFC 8985).
+//! Marks on the segments of the send queue: in flight, selectively acknowledged, or lost (RFC 2018, RFC
+//! 8985).
 //!
 //! `loss/recovery.rs` has the recovery process, and `loss/rack.rs` has RACK's state.
 
@@ -31,13 +31,13 @@ pub(in crate::tcp::send) struct Detected {
 pub(in crate::tcp::send) struct Scoreboard {
     /// Segments in flight, in the order of transmission.
     flight: Flight,
-    /// Segments marked lost, in the order in which they were marked. But a lost oldest segment is first,
-    /// since the peer's user waits for its bytes. The order makes it possible to find the next retransmission
-    /// without a search.
+    /// Segments marked lost, in the order in which they were marked. But if the oldest segment is lost, it is
+    /// first, since the peer's user waits for its bytes. Because of this order, the next retransmission is
+    /// found without a search.
     lost: SegmentList,
     index: Index,
-    /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
-    /// order of the queue.
+    /// No segment from this position on has another mark than [`Marks::IN_FLIGHT`], and all of them were sent
+    /// in the order of the queue.
     orderly_from: u64,
     /// Number of bytes with [`Marks::SACKED`], and number of segments with this mark.
     sacked_bytes: u64,
@@ -213,8 +213,8 @@ pub(in crate::tcp::send) struct SentSegments<'a> {
 }
 
 impl SentSegments<'_> {
-    /// Called when the peer reports that it holds `start..end`, which was sent: marks the segments that are
-    /// wholly inside. Segments that were marked before are skipped in few steps, however many there are.
+    /// Called when the peer reports that it has received the sent bytes `start..end`: marks the segments that
+    /// are wholly inside. Segments that were marked before are skipped in few steps, however many there are.
     pub(in crate::tcp::send) fn sack(
         &mut self,
         slab: &mut SegmentSlab,
@@ -253,9 +253,9 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Marks segments lost that were overtaken for longer than `window` (RFC 8985 section 6.2, step 5). The
-    /// RFC's timer waits for the last of the overtaken segments; our timer waits for the first of these
-    /// segments.
+    /// Marks segments lost for which the reordering window `window` has passed (RFC 8985 section 6.2, step
+    /// 5). The RFC's timer expires when the last of the overtaken segments counts as lost; our timer expires
+    /// when the first of them counts as lost.
     pub(in crate::tcp::send) fn detect_lost(
         &mut self,
         slab: &mut SegmentSlab,
@@ -300,10 +300,11 @@ impl SentSegments<'_> {
     }
 
     /// Called when the retransmission timer expired. The oldest segment is lost, even if it was
-    /// retransmitted. Other segments are lost if they were sent by `before` (RFC 8985 section 6.3). If the
-    /// oldest segment was selectively acknowledged, the peer has reneged (RFC 2018 section 8). In this case
-    /// no segment is known to have arrived, and all segments are lost. All lost segments are retransmitted in
-    /// the order of the queue. Returns whether the oldest segment had not been retransmitted before.
+    /// retransmitted. Other segments are lost if they were sent at or before `before` (RFC 8985 section 6.3).
+    /// If the oldest segment was selectively acknowledged, the peer has reneged (RFC 2018 section 8). In this
+    /// case no segment is known to have arrived, and all segments are lost. All lost segments are
+    /// retransmitted in the order of the queue. Returns whether the oldest segment had not been retransmitted
+    /// before.
     pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.segments.head().is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first =
@@ -334,9 +335,9 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Called when a recovery was spurious: segments that were marked lost and not retransmitted are in
-    /// flight again. All of these segments are restored if they were marked nearly in the order of
-    /// transmission. If the search for their places has passed as many segments as there are, the remaining
+    /// Called when a recovery was spurious: segments that were marked lost and not retransmitted count as in
+    /// flight again. If they were marked nearly in the order of transmission, all of them are restored. The
+    /// search for their places passes at most as many segments as there are. After that, the remaining
     /// segments stay lost and are retransmitted.
     pub(in crate::tcp::send) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
         let (mut cursor, mut near, mut steps) = (self.board.lost.first, None, self.segments.count());
@@ -356,8 +357,8 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Marks segments in flight of more than `emss` bytes lost, because the path dropped them. Other segments
-    /// do not change.
+    /// Marks lost the segments in flight that have more than `emss` bytes, because the path dropped them.
+    /// Other segments do not change.
     pub(in crate::tcp::send) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
         let mut cursor = self.segments.oldest_sent();
         while let Some(key) = cursor {
@@ -438,7 +439,8 @@ impl SentSegments<'_> {
         let segment = slab.get_mut(key);
         segment.sent = sent;
         let marks = segment.marks - (Marks::LOST | Marks::IN_FLIGHT);
-        // The segment is first removed from the order, so that it can be appended as the latest.
+        // The segment is removed from the order first, so that it can then be appended as the latest
+        // transmission.
         self.set_marks(slab, key, marks);
         let in_recovery = if recovering { Marks::RETRANSMITTED_IN_RECOVERY } else { Marks::empty() };
         self.set_marks(slab, key, marks | Marks::RETRANSMITTED | Marks::IN_FLIGHT | in_recovery);
@@ -459,8 +461,8 @@ pub(super) fn join_sacked_runs(slab: &mut SegmentSlab, key: SegmentKey, oldest: 
 }
 
 /// The last segment of the run of selectively acknowledged segments that contains `key`. The search also
-/// shortens the links, so that later searches pass few segments on average (union-find with path halving,
-/// Tarjan and van Leeuwen).
+/// shortens the links that it follows, so that later searches pass few segments on average (union-find with
+/// path halving, Tarjan and van Leeuwen).
 fn last_of_sacked_run(slab: &mut SegmentSlab, mut key: SegmentKey) -> SegmentKey {
     while let Some(later) = slab.get(key).later {
         let further = slab.get(later).later;
@@ -479,7 +481,7 @@ fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
 
 /// Checks that the links of each selectively acknowledged segment lead to the last segment of its run.
 fn check_sacked(slab: &SegmentSlab, head: Option<SegmentKey>) -> Check {
-    // Positions of segments of this run whose links lead beyond the present segment.
+    // The highest position to which the links so far lead.
     let mut beyond = 0;
     for key in walk(slab, head, |segment| segment.next) {
         let (_, segment) = key?;

@@ -1,7 +1,7 @@
 //! The segments of one queue, oldest first: first the sent segments, then the unsent segments.
 //!
 //! The segments are linked by [`Segment::next`](crate::tcp::slabs::Segment::next). This module has only the
-//! list: the owner of the queue frees the records, and the scoreboard has the marks.
+//! list. The owner of the queue frees the records, and the scoreboard has the marks.
 
 use super::list::walk;
 use crate::invariant::{Check, ensure};
@@ -14,7 +14,7 @@ pub(in crate::tcp::send) struct QueuedSegments {
     tail: Option<SegmentKey>,
     /// The first segment that was never sent.
     unsent: Option<SegmentKey>,
-    /// The last segment that was sent. The value means nothing if no sent segment is queued.
+    /// The last segment that was sent. The value is not valid if no sent segment is queued.
     last_sent: Option<SegmentKey>,
     count: u32,
 }

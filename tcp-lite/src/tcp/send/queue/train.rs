@@ -12,8 +12,8 @@ pub(in crate::tcp::send) struct TrainLimits {
     pub(in crate::tcp::send) views: usize,
     /// Maximum number of payload bytes.
     pub(in crate::tcp::send) bytes: u64,
-    /// The number of bytes that the congestion window still allows. A segment joins only if the segments
-    /// before it have fewer bytes than this.
+    /// The number of bytes that the congestion window still allows. A segment joins the train only if the
+    /// segments before it have fewer bytes than `allowance`.
     pub(in crate::tcp::send) allowance: u64,
 }
 
@@ -57,12 +57,12 @@ impl SendQueue {
         (count, slab.get(last).next.is_none())
     }
 
-    /// The segment that may follow `last`, which is the end of a train that began with a segment of `bytes`
-    /// bytes.
+    /// The segment that may follow `last` in a train whose first segment has `bytes` bytes; `None` if no
+    /// segment may follow.
     #[inline]
     fn follower(&self, slab: &SegmentSlab, last: SegmentKey, bytes: u64) -> Option<SegmentKey> {
         let before = slab.get(last);
-        // A shorter segment ends the train.
+        // A segment that is shorter than the first segment ends the train.
         let next = before.next.filter(|_| u64::from(before.len) == bytes)?;
         let segment = slab.get(next);
         let fits = u64::from(segment.len) <= bytes

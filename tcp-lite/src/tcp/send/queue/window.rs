@@ -4,7 +4,7 @@
 /// The peer's window. Positions are defined in `seq.rs`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct PeerWindow {
-    /// First position that must not be sent.
+    /// The first position that must not be sent yet.
     edge: u64,
     /// The largest window that the peer has announced, in bytes.
     max: u64,
@@ -43,7 +43,7 @@ impl PeerWindow {
         moved
     }
 
-    /// First position that must not be sent.
+    /// The first position that must not be sent yet.
     #[inline]
     pub(in crate::tcp::send) fn edge(&self) -> u64 {
         self.edge

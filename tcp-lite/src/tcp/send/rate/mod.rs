@@ -1,9 +1,9 @@
-//! The rate at which the connection sends: the congestion window, the round-trip time, the retransmission
-//! timeout, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
+//! The rate at which a connection sends: the congestion window, the round-trip time, the retransmission
+//! timeout, the pacing, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
 //!
-//! This module does not use segments or recoveries. Loss recovery reports which bytes are lost and when a
-//! recovery was spurious, and the send queue reports how many bytes are in flight. These reports are passed
-//! as arguments.
+//! This module does not use segments or recoveries. Its callers pass what it needs as arguments: loss
+//! recovery passes which bytes are lost and when a recovery was spurious, and the send queue passes how many
+//! bytes are in flight.
 
 mod pacing;
 mod reduction;
@@ -92,8 +92,8 @@ impl RateControl {
         self.rtt.sample(now, rtt_us);
     }
 
-    /// Called when a timeout was spurious, because the path has become longer than estimated (RFC 4015
-    /// section 3.2, step 8).
+    /// Called when a timeout was spurious, because the round-trip time of the path has become longer than the
+    /// estimate (RFC 4015 section 3.2, step 8).
     pub(super) fn reseed_rtt(&mut self, rtt_us: u64) {
         self.rtt.reseed(rtt_us);
     }
@@ -103,7 +103,8 @@ impl RateControl {
         self.rtt.rto()
     }
 
-    /// The timeout after `doublings` doublings, regardless of how often the timer has expired.
+    /// The timeout after `doublings` doublings. The number of times that the timer has expired does not
+    /// matter.
     pub(super) fn rto_after(&self, doublings: u32) -> Duration {
         self.rtt.after(doublings)
     }
@@ -113,7 +114,7 @@ impl RateControl {
         self.rtt.back_off();
     }
 
-    /// Resets the backoff of the timeout, because the earlier timeouts were not caused by the path.
+    /// Resets the backoff of the timeout, because the path was not the cause of the earlier timeouts.
     pub(super) fn forget_rto_backoff(&mut self) {
         self.rtt.forget_backoff();
     }
@@ -226,9 +227,10 @@ impl RateControl {
     }
 
     /// Called when the peer echoes marks in an acknowledgement up to `ack`. Reduces the window at most once
-    /// for each window of data (RFC 3168 section 6.1.2), also during a recovery: marks on bytes sent since
-    /// the last reduction are new congestion, and a receiver of RFC 8257 echoes them only once. `in_flight`
-    /// is RFC 5681's `FlightSize`. Returns whether the window was reduced.
+    /// for each window of data (RFC 3168 section 6.1.2). The window is also reduced during a recovery,
+    /// because marks on bytes sent since the last reduction are new congestion, and a receiver of RFC 8257
+    /// echoes such marks only once. `in_flight` is RFC 5681's `FlightSize`. Returns whether the window was
+    /// reduced.
     pub(super) fn reduce_for_marks(
         &mut self,
         now: Instant,
@@ -259,8 +261,8 @@ impl RateControl {
         std::mem::replace(&mut self.reduction, Reduction::new(sent, true))
     }
 
-    /// Called when the last reduction was spurious. `before` is the reduction before the spurious reduction.
-    /// The window grows back by slow start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
+    /// Called when the last reduction was spurious. `before` is the reduction before it. The window grows
+    /// back by slow start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
     pub(super) fn undo_reduction(&mut self, now: Instant, limit: u64, before: Reduction) {
         self.congestion.undo(now, saturated(limit));
         self.reduction.undo(before);

@@ -1,11 +1,12 @@
-//! Pacing: segments are spread over the round trip instead of being sent all at once. Without pacing, a short
-//! bottleneck queue could overflow when one acknowledgement covers many segments, or after an idle time.
+//! Pacing: the segments of a window are spread over the round trip instead of being sent all at once. Without
+//! pacing, a short bottleneck queue could overflow when one acknowledgement covers many segments, or after an
+//! idle time.
 //!
 //! Pacing is an option, which is off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of
-//! some segments is sent at once. The next burst follows after the time that the first burst takes at the
-//! paced rate. This rate is twice the window per round trip in slow start, and 1.2 times the window otherwise
-//! (the ratios of Linux). Acknowledgements, probes, FINs, and retransmissions of the oldest segment are not
-//! delayed. Segments are not cut.
+//! several segments is sent at once. The next burst follows after the time that the first burst takes at the
+//! paced rate. The paced rate is twice the window per round trip in slow start, and 1.2 times the window per
+//! round trip otherwise (the ratios of Linux). Acknowledgements, probes, FINs, and retransmissions of the
+//! oldest segment are not delayed. Segments are not cut.
 
 use crate::{Duration, Instant, Pacing, TcpConfig};
 
@@ -16,7 +17,7 @@ const AVOIDANCE_TENTHS: u64 = 12;
 /// Pacing state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// The time at which the transmission of the segments sent so far would end at the paced rate.
+    /// The time at which all segments sent so far would be sent completely at the paced rate.
     next_at: Instant,
     /// True if segments wait until `next_at`.
     closed: bool,
@@ -39,14 +40,15 @@ impl Pace {
     }
 
     /// Accounts for a segment that was sent at `now` and takes the time `takes` at the paced rate. `burst` is
-    /// the time by which transmission may be ahead of the paced rate. If a poll is late by at most this time,
-    /// later segments make up for the lost time. After a longer idle time, `next_at` is computed from `now`.
+    /// the time by which transmission may be ahead of the paced rate. If a poll is late by at most `burst`,
+    /// later segments are sent earlier to make up for the lost time. After a longer idle time, `next_at` is
+    /// computed from `now`.
     ///
     /// The next segment waits for at most a round trip. After a round trip, the bytes in flight are
-    /// acknowledged or lost, and the congestion window alone limits the rate. A longer wait would arise in
-    /// two cases only: undelayed segments were sent in between, or acknowledgements arrive much faster than
-    /// the smoothed round-trip time. In the second case, the smoothed round-trip time is too high, and the
-    /// burst is not too large for the path.
+    /// acknowledged or lost, and the congestion window alone limits the rate. A longer wait could arise in
+    /// two cases only: segments that are not delayed were sent in the meantime, or acknowledgements arrive
+    /// much faster than the smoothed round-trip time. In the second case, the smoothed round-trip time is too
+    /// high, and the burst is not too large for the path.
     fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration, round_trip: Duration) {
         let from = if self.next_at + burst < now { now } else { self.next_at };
         self.next_at = (from + takes).min(now + round_trip);
@@ -117,7 +119,7 @@ mod tests {
         left
     }
 
-    /// Like [`departures`], but as bursts: the time of each burst, and its number of segments.
+    /// Like [`departures`], but returns the bursts: the time of each burst, and its number of segments.
     fn bursts(polls: impl IntoIterator<Item = i64>, count: usize) -> Vec<(i64, usize)> {
         departures(polls, count).chunk_by(|a, b| a == b).map(|burst| (burst[0], burst.len())).collect()
     }

@@ -1,12 +1,12 @@
-//! When the window is reduced: once for each window of data, whether a loss or a mark signals congestion
-//! first. The window is reduced once more if segments that were sent after the reduction are lost as well
-//! (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
+//! Decides when the window is reduced: once for each window of data, whether a loss or a mark signals
+//! congestion first. The window is reduced once more if segments that were sent after the reduction are lost
+//! as well (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
 //!
-//! These segments include retransmissions: the loss of a retransmission is new congestion, and reduces the
-//! window. Linux does not do this (it only withholds the slow start bound of PRR). RFC 8985 leaves the
-//! response to congestion control, and refers to RFC 5681 (section 3.4). Congestion control decides how far
-//! the window is reduced. A timeout sets the window to one segment in any case, but lowers the threshold by
-//! the same rule, as in Linux (`loss/expiry.rs`).
+//! Retransmissions are such segments as well: the loss of a retransmission is new congestion, and reduces the
+//! window. Linux does not reduce the window in this case (it only withholds the slow start bound of PRR). RFC
+//! 8985 leaves the response to congestion control, and refers to RFC 5681 (section 3.4). Congestion control
+//! decides how far the window is reduced. A timeout sets the window to one segment in any case, but lowers
+//! the threshold by the same rule, as in Linux (`loss/expiry.rs`).
 
 use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
@@ -16,7 +16,7 @@ use crate::tcp::slabs::Sent;
 pub(in crate::tcp::send) struct Reduction {
     /// True if the next new segment carries CWR, provided that ECN was agreed on.
     announce: bool,
-    /// Number of the last transmission before the reduction.
+    /// The number of the last transmission before the reduction.
     nr: u32,
     /// SND.NXT at the reduction. Marks on bytes that were sent before the reduction are the same congestion.
     until: u64,
@@ -26,8 +26,8 @@ pub(in crate::tcp::send) struct Reduction {
 }
 
 impl Reduction {
-    /// A reduction that was made when `sent` had been sent. `deep` is true if the reduction was as deep as a
-    /// reduction for a loss. CWR is due.
+    /// A new reduction, made after `sent` was sent. `deep` is true if the reduction is as deep as a reduction
+    /// for a loss. CWR is due.
     pub(super) fn new(sent: SentSoFar, deep: bool) -> Self {
         Self { announce: true, nr: sent.transmissions, until: sent.nxt, deep }
     }

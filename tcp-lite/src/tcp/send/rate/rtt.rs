@@ -1,17 +1,17 @@
-//! Round-trip time and retransmission timeout in microseconds (RFC 6298).
+//! Estimates the round-trip time and computes the retransmission timeout, in microseconds (RFC 6298).
 //!
-//! The caller applies Karn's rule and passes only unambiguous samples (from a segment that was sent once, or
-//! from a timestamp).
+//! The caller applies Karn's rule and passes only unambiguous samples: the sample of a segment that was sent
+//! once, or the sample of an echoed timestamp.
 //!
-//! The minimum applies to the term of the variation (`max(G, K * RTTVAR)` of section 2.3), as in Linux. On a
-//! long and steady path this term shrinks to nothing; without the minimum, a delayed acknowledgement would
-//! arrive after the timeout.
+//! The minimum of the timeout applies to the term of the variation (`max(G, K * RTTVAR)` of section 2.3), as
+//! in Linux. On a long and steady path this term becomes very small. Without the minimum, the timeout would
+//! then expire before a delayed acknowledgement arrives.
 
 use crate::facade::{Duration, Instant};
 
-/// A minimum is forgotten after one to two of these windows (RFC 8985 section 6.2, step 1: a windowed
-/// minimum). The window is long enough that the queue was probably empty at least once, and short enough to
-/// follow a change of path.
+/// The length of a window in which the minimum RTT is measured. A minimum is forgotten after one to two
+/// windows (RFC 8985 section 6.2, step 1: a windowed minimum). The window is long enough that the bottleneck
+/// queue was probably empty at least once, and short enough to follow a change of path.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
 /// Maximum number of doublings of a timeout. After 32 doublings, the timeout exceeds any upper bound, because
@@ -31,12 +31,12 @@ pub(super) struct RttEstimator {
     rttvar4_us: u64,
     /// Timeout before backoff, without the upper bound.
     base_us: u64,
-    /// Bounds of the timeout; 32 bits allow 71 minutes.
+    /// Bounds of the timeout in microseconds; 32 bits allow 71 minutes.
     min_us: u32,
     max_us: u32,
     backoff: u32,
-    /// The lowest samples of the previous window and of the present window; `u32::MAX` if a window has no
-    /// sample.
+    /// The lowest sample of the previous window, and the lowest sample of the present window; `u32::MAX` if a
+    /// window has no sample.
     lowest_us: (u32, u32),
     /// The time at which the present window began.
     window_from: Instant,
@@ -110,7 +110,8 @@ impl RttEstimator {
         self.after(self.backoff)
     }
 
-    /// The timeout after `doublings` doublings, regardless of how often the timer has expired.
+    /// The timeout after `doublings` doublings. The number of times that the timer has expired does not
+    /// matter.
     #[inline]
     pub(super) fn after(&self, doublings: u32) -> Duration {
         let base_us = self.base_us.max(self.min_us.into());
