@@ -75,10 +75,10 @@ impl Addressing {
         match *self {
             Addressing::Tagged { opcode, stag, to } => {
                 // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): the opcode and the STag are the
-                // same in all segments of the message. Therefore a Write or a Read Response reaches one
-                // remote buffer (RFC 5040 sections 5.1 and 5.2.2; RDMAP-204, RDMAP-232). RFC 5041 section 5.2
-                // (DDP-116): the tagged offset is the first tagged offset plus the offset of the payload. The
-                // peer refuses a sum beyond 2^64.
+                // same in all segments of the message. RFC 5040 sections 5.1 and 5.2.2 (RDMAP-204,
+                // RDMAP-232): therefore a Write or a Read Response reaches one remote buffer. RFC 5041
+                // section 5.2 (DDP-116): the tagged offset is the first tagged offset plus the offset of the
+                // payload. The peer refuses a sum beyond 2^64.
                 let to = to.wrapping_add(u64::from(segment.offset));
                 head_of(opcode.tagged_header(stag, to, segment.last).to_words())
             }

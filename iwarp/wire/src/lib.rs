@@ -14,7 +14,8 @@
 //! | `dpdk:-a 0000:03:00.0` | a DPDK device that EAL arguments name | DPDK, [an address](Spec::set_address) |
 //!
 //! The kernel must not have the same address. The kinds with the key `addr` also have the keys `gw`, `mac`,
-//! `mtu` and `crc`. The kind `local` has the keys `mtu`, `crc` and `ring`. DPDK wires need the feature `dpdk`.
+//! `mtu` and `crc`. The kind `local` has the keys `mtu`, `crc` and `ring`. DPDK wires need the feature
+//! `dpdk`.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

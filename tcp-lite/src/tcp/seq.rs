@@ -26,7 +26,7 @@ impl SeqSpace {
     /// The position nearest to `near` that has this sequence number. A position before the SYN is negative.
     pub(super) fn pos(self, seq: TcpSeqNumber, near: u64) -> i64 {
         // RFC 5044 section 4.3 (MPA-062): MPA counts bytes with these positions, so the wrap of 32-bit
-        // numbers does not matter to MPA. (MPA-062 is the id of a row of CONFORMANCE.md.)
+        // numbers does not matter to MPA. The id in parentheses is that of a row of CONFORMANCE.md.
         near as i64 + i64::from(seq.0.wrapping_sub(self.seq(near).0))
     }
 }

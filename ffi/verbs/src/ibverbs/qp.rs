@@ -422,8 +422,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: the caller passes a pointer to a readable struct.
         let attr = unsafe { &*attr };
         if mask as c_uint & sys::IBV_QP_STATE != 0 && attr.qp_state == sys::IBV_QPS_SQD {
-            // A hardware device starts a request when its doorbell rings, so this poll starts posted requests.
-            // (rsockets post their last message, enter SQD, and destroy the queue pair.)
+            // A hardware device starts a request when its doorbell rings, so this poll starts posted
+            // requests. (rsockets post their last message, enter SQD, and destroy the queue pair.)
             this.process.engine.poll();
         }
         let mut attributes = this.attributes();
