@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn code_holds_by_construction_and_documents_say() {
         let code = PLACE;
-        let comment = "tests/src/conformance/row.rs#Rows of the index: one";
+        let comment = "tests/src/conformance/row.rs#Rows of the index";
         let document = "SECURITY.md#The trust boundary";
         for (place, holds) in [(code, true), (comment, false), (document, false)] {
             for verdict in ["construction", "untestable", "deviation"] {

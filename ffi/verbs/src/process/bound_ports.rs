@@ -58,8 +58,8 @@ impl BoundPorts {
         let owners = bound.entry(port).or_default();
         let Some(at) = owners.iter().position(|owner| owner.id == id) else { return Ok(()) };
         if owners[at].claim.reuses {
-            let others = owners.iter().filter(|owner| owner.id != id);
-            others.map(|owner| owners[at].claim.check(&owner.claim)).collect::<Result<(), _>>()?;
+            let mut others = owners.iter().filter(|owner| owner.id != id);
+            others.try_for_each(|owner| owners[at].claim.check(&owner.claim))?;
             owners[at].claim.reuses = false;
         }
         Ok(())
