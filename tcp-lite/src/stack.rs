@@ -91,9 +91,11 @@ const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 ///
 /// A caller makes these calls in each poll, in this order: [`input`](Self::input) for every received frame,
 /// or [`input_next`](Self::input_next) while frames are left (with many connections after
-/// [`look_ahead`](Self::look_ahead)); [`poll`](Self::poll) once; [`event`](Self::event) until it returns
-/// `None`; [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline)
-/// returns the time of the next poll. The stack does nothing between polls.
+/// [`look_ahead`](Self::look_ahead)); [`poll`](Self::poll) once; [`sender`](Self::sender) for each connection
+/// with data to send; [`transmit`](Self::transmit) until it returns `false`. After any of these calls, the
+/// caller may take events by [`event`](Self::event) until it returns `None`.
+/// [`next_deadline`](Self::next_deadline) returns the time of the next poll. The stack does nothing between
+/// polls.
 pub struct Stack {
     config: StackConfig,
     framing: Framing,

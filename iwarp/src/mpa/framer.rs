@@ -177,7 +177,8 @@ impl Framer {
     /// and no markers, the bytes are copied and their CRC is computed in one pass.
     ///
     /// # Errors
-    /// The errors of [`Source::fetch_summed`]. After an error the framer is unchanged.
+    /// The errors of copying from `source`. After an error the framer is unchanged, except that the checksum
+    /// of the last FPDU is forgotten.
     ///
     /// # Panics
     /// Panics like [`begin_with`](Self::begin_with).
@@ -347,7 +348,8 @@ impl UlpduHead {
 }
 
 /// An FPDU that is being written. If this value is dropped before [`finish`](Self::finish), the framer is
-/// unchanged, and some bytes of the slice may have been written.
+/// unchanged, except that the checksum of the last FPDU is forgotten. Some bytes of the slice may have been
+/// written.
 #[derive(Debug)]
 pub struct FpduWriter<'a> {
     framer: &'a mut Framer,

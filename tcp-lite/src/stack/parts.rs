@@ -10,8 +10,7 @@ use crate::neighbor::Neighbors;
 use crate::tcp::{Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::{Instant, StackConfig};
 
-/// The parts of the stack that a control block may use: everything except the connections and the neighbour
-/// table.
+/// The parts of the stack that a control block may use.
 pub(super) struct StackParts<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a StackConfig,

@@ -49,7 +49,7 @@ impl<'s> Sender<'s> {
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
         if self.opened {
-            // No segment was pushed to the opened page, so its buffer is freed.
+            // No segment was pushed since the page was opened. A page without segments is freed.
             self.found.conn.tcb.close_page(&mut self.ctx);
         }
         if self.pushed {

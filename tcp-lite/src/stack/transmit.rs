@@ -42,9 +42,9 @@ pub(crate) struct Answer {
 
 /// Result of serving a connection.
 pub(super) enum Served {
-    /// The connection has nothing more to send.
+    /// The connection may send nothing more now.
     Idle,
-    /// The connection has more to send.
+    /// The connection may send more now.
     More,
     /// The Ethernet address of the next hop is not known.
     Waiting,

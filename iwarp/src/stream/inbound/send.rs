@@ -136,11 +136,11 @@ impl Delivery<'_> {
     /// Checks that a segment is in order: it has to belong to the oldest message and begin where the previous
     /// segment ended. A later message has no buffer yet, even if a request is already bound to it.
     fn check_in_order(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
-        let sends = &self.inbound.queue_0;
+        let queue_0 = &self.inbound.queue_0;
         // RFC 7306 section 6.3 (EXT-123): Immediate Data is delivered in the order sent, as Sends are.
         let behind =
-            self.state.consumer.taken_recvs() > 1 && sends.index_of(header.msn).is_ok_and(|index| index > 0);
-        if behind { Err(DdpError::NoBuffer.into()) } else { Ok(sends.check_next(header)?) }
+            self.state.consumer.taken_recvs() > 1 && queue_0.index_of(header.msn).is_ok_and(|index| index > 0);
+        if behind { Err(DdpError::NoBuffer.into()) } else { Ok(queue_0.check_next(header)?) }
     }
 
     fn check_opcode(&self, header: &UntaggedHeader) -> Result<Opcode, TerminateError> {

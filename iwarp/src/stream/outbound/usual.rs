@@ -1,7 +1,8 @@
 //! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written directly
 //! from the send queue, as long as nothing else waits to be sent.
 //!
-//! This is the fast path of `requests.rs`; `usual/tests.rs` compares the two paths.
+//! This is the fast path of `Outbound::prepare` and `Outbound::write_fpdu`; `usual/tests.rs` compares the
+//! two paths.
 //!
 //! A request that does not fit, or whose memory is no longer registered, stays in its queue and becomes a
 //! message. Only the code for messages generates several segments, and reports errors.

@@ -115,7 +115,7 @@ impl Tcb {
     }
 
     /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned:
-    /// frees the page.
+    /// frees the page, if it has no earlier segments.
     pub(crate) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.send.close_page(ctx);
     }

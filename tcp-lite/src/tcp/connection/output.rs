@@ -154,7 +154,7 @@ impl Tcb {
 
     /// The fast path of [`sent`](Self::sent), with the same result. `segment` is the segment that
     /// [`next_usual`](Self::next_usual) returned last, and was sent with `header`. Returns `true` if nothing
-    /// else is left to send.
+    /// else may be sent now.
     #[inline(always)]
     pub(crate) fn usual_sent(
         &mut self,

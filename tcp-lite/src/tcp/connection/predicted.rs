@@ -17,7 +17,7 @@ use crate::tcp::send::AckInfo;
 pub(crate) struct PredictedSegment {
     pub(crate) seq: TcpSeqNumber,
     pub(crate) ack: TcpSeqNumber,
-    /// The window field of the header, not scaled.
+    /// The window field as the header has it. `SendHalf::on_usual_ack` applies the window scale.
     pub(crate) window: u16,
     /// TSval and TSecr.
     pub(crate) timestamp: u32,

@@ -6,7 +6,7 @@
 //!
 //! | type | contents | made by | used by |
 //! |---|---|---|---|
-//! | [`AckInfo`] | the fields of the acknowledging segment | `connection/input.rs` | [`SendHalf::on_ack`] |
+//! | [`AckInfo`] | the fields of the acknowledging segment | `connection/input.rs`, `connection/predicted.rs` | [`SendHalf::on_ack`], `SendHalf::on_usual_ack` |
 //! | [`Handshake`] | the fields of the segment that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
 //! | [`PriorSendState`] | the state before the acknowledgement | `on_ack` | `on_ack` |
 //! | [`AckSample`] | what the acknowledgement reveals about the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
@@ -30,7 +30,8 @@ pub(in crate::tcp) struct AckInfo<'a> {
     /// The segment's position, and the number of positions that the segment occupies.
     pub(in crate::tcp) pos: i64,
     pub(in crate::tcp) len: usize,
-    /// The segment's window field, which is scaled, because the segment is no SYN (RFC 7323 section 2.2).
+    /// The window field as the header has it. The half that receives this value applies the window scale,
+    /// because the segment is no SYN (RFC 7323 section 2.2).
     pub(in crate::tcp) window: u16,
     /// The segment's SACK blocks.
     pub(in crate::tcp) sack: &'a [SackBlock],

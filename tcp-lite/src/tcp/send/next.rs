@@ -110,9 +110,9 @@ impl SendHalf {
     }
 
     /// The fast path of [`next`](Self::next), with fewer comparisons and no side effect. Returns
-    /// `Some(Some(segment))` with a new segment that can be sent unchanged, and `Some(None)` if there is
-    /// nothing to send. Returns `None` in any other case, which `next` handles. The user must not have
-    /// closed.
+    /// `Some(Some(segment))` with a new segment that can be sent unchanged, and `Some(None)` if no new
+    /// segment may be sent now. Returns `None` in any other case, which `next` handles. The user must not
+    /// have closed.
     #[inline(always)]
     pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
         let usual = self.pending.is_empty()

@@ -45,7 +45,7 @@ impl SendHalf {
     }
 
     /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned:
-    /// frees the page.
+    /// frees the page, if it has no earlier segments.
     pub(in crate::tcp) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.queue.close_page(ctx.segments);
     }
