@@ -7,8 +7,9 @@ use crate::driver::Interrupt;
 use crate::errors::Error;
 use crate::runs::{OnRow, Row, merge};
 
-/// Calls `run` in a thread for each core, with the state of that core. Calls `on_row` with each sum of the
-/// cores' rows. `cpus` are the CPUs that the rows name. Returns the results of all cores.
+/// Calls `run` in a thread for each core, with the state of that core. When each core has produced a row,
+/// calls `on_row` with the sum of these rows. `cpus` has the CPU of each core, which the sum lists. Returns
+/// the results of all cores.
 ///
 /// # Errors
 /// Returns the error of the core that failed first. That core interrupts the other cores.

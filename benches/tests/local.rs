@@ -1,4 +1,5 @@
-//! `iwperf local`: all tests between two engines over a wire in memory, with every byte checked.
+//! `iwperf local`: all tests between two engines over a wire in memory. The runs with `--validate` check
+//! every byte.
 
 mod common;
 

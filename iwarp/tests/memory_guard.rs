@@ -322,7 +322,7 @@ fn in_child(table: &MemoryTable, region: Registration) -> i32 {
     fails.iter().enumerate().map(|(bit, failed)| i32::from(*failed) << bit).sum()
 }
 
-// ---- what needs its own process ----
+// ---- tests that need their own process ----
 
 /// The environment variable with the name of the part to run, in a process that was started to crash.
 const PART: &str = "IWARP_GUARD_PART";

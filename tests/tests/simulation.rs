@@ -96,8 +96,8 @@ const WRONGLY_ACCUSED: &[(&str, u64)] = &[
     // the full RTO had to pass.
     ("stopped", 10_806),
     ("stopped", 12_982),
-    // A SYN of the earlier connection arrived after the RST of another connection had ended TIME-WAIT, and
-    // the SYN was answered.
+    // The connections used the same ports. A RST of one connection ended the TIME-WAIT of another connection.
+    // Then a duplicate of an older SYN arrived, and was answered like a new SYN.
     ("again", 167_482),
     // A host was stopped before all connections to it were established, since connecting took long on a slow
     // wire.

@@ -2,10 +2,10 @@
 //! below it. The baselines that are not uwarp use this module: smoltcp's sockets (`pair/smoltcp_sockets`) and
 //! the kernel's sockets (`compare/kernel/writes.rs`).
 //!
-//! The crate `iwarp` provides the framing: MPA's length, pad and CRC32c, and DDP's tagged header. The code of
-//! the crate computes the CRC of the message while it copies the message. The target checks the CRC, the STag
-//! and the bounds before it places the payload. There are no markers, startup exchange, queue pairs,
-//! completions or registered memory.
+//! The crate `iwarp` provides the framing: MPA's length, pad and CRC32c, and DDP's tagged header. `iwarp`
+//! computes the CRC of each FPDU while it copies the payload. The target checks the CRC, the STag and the
+//! bounds before it places the payload. There are no markers, startup exchange, queue pairs, completions or
+//! registered memory.
 
 use benches::errors::Error;
 use iwarp::ddp::{Header, Segmenter, TaggedHeader};

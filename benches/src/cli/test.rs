@@ -108,8 +108,8 @@ pub struct TestArgs {
     /// Fail with exit status 1 if the best message rate is below this limit, in millions per second.
     #[arg(short = 'y', long = "limit_msgrate", alias = "limit-msgrate", value_name = "MPPS", value_parser = parse_rate)]
     pub limit_msgrate: Option<f64>,
-    /// Show the CPU time of this process, in percent of one CPU. Polling uses the whole CPU: see `cost` of
-    /// --stats for the work.
+    /// Show the CPU time of this process, in percent of one CPU. A polling process always uses the whole CPU.
+    /// The line `cost` of --stats shows how much of this time was useful work.
     #[arg(long = "cpu_util", alias = "cpu-util")]
     pub cpu_util: bool,
     /// Latency: print each sample, shortest first.

@@ -138,8 +138,8 @@ fn mac_text(mac: &[u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Among other cases, the kind distinguishes an absent interface, an interface that is down and a missing
-/// permission. The `io::Error` contains the `PacketError`.
+/// The kind of the `io::Error` shows the cause, for example that the interface does not exist, that it is
+/// down, or that a permission is missing. The `io::Error` contains the `PacketError`.
 impl From<PacketError> for io::Error {
     fn from(error: PacketError) -> Self {
         let kind = match &error {

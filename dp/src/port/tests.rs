@@ -1,5 +1,5 @@
-//! Tests that the port below answers each function that a wrapper does not define, so that no wrapper can
-//! forget a function.
+//! Tests that a wrapper forwards each function that it does not define to the port that it wraps, so that no
+//! wrapper can forget a function.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -44,8 +44,8 @@ pub struct SharedOptions {
     /// While callers poll, the thread waits for this time before it checks whether they still poll.
     /// Default: 1 ms.
     pub step_back: Duration,
-    /// The longest wait between two such checks. The wait grows from `step_back` up to this time while
-    /// callers poll without a pause. Default: 8 ms.
+    /// The longest wait between two checks whether callers still poll. The wait grows from `step_back` up to
+    /// this time while callers poll without a pause. Default: 8 ms.
     pub longest_step_back: Duration,
     /// Maximum time of a sleep on a port without a file descriptor. Default: 200 us.
     pub max_sleep: Duration,

@@ -24,7 +24,7 @@ const R: u8 = 0x20;
 /// The bits M, D and R at the position that siw uses.
 const SIW_BITS: u8 = 0x07;
 /// DDP's T bit in the first byte of an echoed header. If the bit is set, the header has 14 bytes, and
-/// otherwise 18 bytes. Other fields of an echoed header are not parsed.
+/// otherwise 18 bytes. To find the end of the header, no other field is needed.
 const TAGGED: u8 = 0x80;
 
 /// The layout of the control word.
@@ -256,8 +256,8 @@ impl TerminateControl {
     }
 }
 
-/// Returns the DDP header at the front of `bytes`, whose length depends on its T bit. Version and other
-/// fields are not checked.
+/// Returns the DDP header at the front of `bytes`. The T bit decides the length of the header. Version and
+/// other fields are not checked.
 fn echoed_header(bytes: &[u8]) -> Option<&[u8]> {
     let len = if bytes.first()? & TAGGED != 0 { TaggedHeader::LEN } else { UntaggedHeader::LEN };
     bytes.get(..len)

@@ -11,7 +11,8 @@ use crate::wire::{
     Code, Deframer, Depths, Fault, Framer, ReadRequest, Segment, Startup, Terminate, describe, opcode,
 };
 
-/// The sink STag of [`Session::ping`]. No memory has this STag, since the responses are empty.
+/// The sink STag of [`Session::ping`]. No memory has this STag. None is needed, since the responses are
+/// empty.
 const PING_SINK: u32 = 0x5049_4e47;
 /// The sink STag of [`Session::read`]. A responder copies the STag without checking it (RFC 5040 section
 /// 4.4).

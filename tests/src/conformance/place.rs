@@ -5,8 +5,8 @@
 //! belongs to the item below it, or to the function around it. The head of a file must not be the only
 //! comment that names a MUST.
 //!
-//! A rule may have no place, because no code exists that would break the rule, or because a library obeys it.
-//! For such a rule, a line of `tests/conformance/places/*.csv` gives the reason.
+//! A rule may have no place, for example because a library obeys it, or because the rule only sums up other
+//! rules. For such a rule, a line of `tests/conformance/places/*.csv` gives the reason.
 
 use std::collections::BTreeMap;
 use std::fmt;

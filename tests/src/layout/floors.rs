@@ -1,8 +1,8 @@
 //! Layers ("floors"): a module names only modules of the floors that [`LAYOUTS`] allows.
 //!
-//! A name counts as a use of the floor that defines it and of the floor on the written path. Therefore the
-//! use of a name that another floor re-exports (`pub use`) is also an arrow to that other floor. Links in
-//! comments do not count.
+//! A name counts as a use of the floor that defines it and of the floor on the written path. So if a path
+//! names an item that another floor re-exports (`pub use`), the path uses both floors. Links in comments do
+//! not count.
 //!
 //! The methods of a type have to be on the type's floor. Otherwise lower floors could call the methods of
 //! another floor's `impl`, and no path in the source would show this use.

@@ -100,7 +100,7 @@ impl Outcome {
         self.payload as f64 * 8.0 / self.time_us.max(1) as f64 / 1000.0
     }
 
-    /// Returns the share of the payload after a hole that was in memory before the hole was filled.
+    /// Returns which share of the payload beyond a hole was in memory before the hole was filled.
     pub fn share(&self) -> f64 {
         self.early as f64 / self.behind.max(1) as f64
     }

@@ -45,7 +45,7 @@ pub struct Steering {
     frames: u64,
 }
 
-/// Number of entries of the table.
+/// Number of entries of the RSS indirection table.
 const TABLE: usize = 128;
 
 impl Steering {

@@ -208,9 +208,9 @@ impl Net {
             NameService::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
                 Ok(lease) => Ok(Some(NameLease::Hosts(lease))),
                 Err(error) => match NameError::of_bind(error, claim.address) {
-                    // The kernel does not report whether the owner of the port shares the address. So an
-                    // identifier that shares its address is bound without the name, which only a listener
-                    // needs.
+                    // The kernel does not report whether the owner of the port shares the address. So if the
+                    // port is in use, an identifier that shares its address is bound without the name. Only a
+                    // listener needs the name.
                     NameError::InUse | NameError::Overlaps if claim.reuses => Ok(None),
                     error => Err(error),
                 },

@@ -374,9 +374,10 @@ fn a_bad_crc_ahead_is_met_in_order() {
     assert_eq!((bench.seen(), bench.kept()), (vec![], (0, 0, 0)));
 }
 
-// Proves MPA-043, MPA-051, MPA-054, MPA-125, MPA-231, MPA-232: pad, reserved bytes and low bits are ignored
-// under a good CRC; another FPDUPTR is code 3, in whichever marker, and in order too. No marker is in the
-// ULPDU.
+// Proves MPA-043, MPA-051, MPA-054, MPA-125, MPA-231, MPA-232: if the CRC is good, the receiver ignores the
+// pad, and the reserved bytes and the two low bits of a marker. A marker with a wrong FPDUPTR is error code
+// 3, even if all bytes arrive in order. This is tested with the first and the second marker. The ULPDU that
+// is passed on contains no marker.
 #[test]
 fn only_a_wrong_pointer_is_code_3() {
     let ulpdu = [b'x'; 601];

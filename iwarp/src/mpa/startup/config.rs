@@ -46,7 +46,8 @@ pub struct MpaConfig {
     /// as a number.
     pub depths_left_to_ulp: bool,
     /// For an initiator in the client-server model, whether to accept FPDUs that the responder sends before
-    /// it has received an FPDU. Linux siw sends such FPDUs, which violates RFC 5044 section 7.1.2 rule 4.
+    /// the responder has received an FPDU. Linux siw sends such FPDUs, which violates RFC 5044 section 7.1.2
+    /// rule 4.
     pub tolerate_early_fpdus: bool,
     /// For an initiator, whether to try once more with revision 1 if the peer closes the connection without a
     /// Reply ([`Initiator::may_fall_back`](super::Initiator::may_fall_back)).

@@ -138,8 +138,8 @@ impl Delivery<'_> {
     fn check_in_order(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
         let queue_0 = &self.inbound.queue_0;
         // RFC 7306 section 6.3 (EXT-123): Immediate Data is delivered in the order sent, as Sends are.
-        let behind =
-            self.state.consumer.taken_recvs() > 1 && queue_0.index_of(header.msn).is_ok_and(|index| index > 0);
+        let behind = self.state.consumer.taken_recvs() > 1
+            && queue_0.index_of(header.msn).is_ok_and(|index| index > 0);
         if behind { Err(DdpError::NoBuffer.into()) } else { Ok(queue_0.check_next(header)?) }
     }
 

@@ -233,7 +233,7 @@ impl CmShared {
     /// or a connection whose MPA startup was rejected.
     pub(crate) fn set_streaming(&self, engine: &Arc<EngineHandle>, stream: &Arc<PlainBytes>) {
         let mut state = self.state();
-        // After the user has ended the connection, the user does not use it again.
+        // If the user has ended the connection, the phase stays `Closing`.
         if !matches!(state.phase, CmPhase::Closing { .. }) {
             state.phase = CmPhase::Streaming { engine: Arc::clone(engine) };
         }

@@ -1,5 +1,6 @@
-//! The ordering table of RFC 7306 section 7, row by row. The wires keep order, or lose and reorder frames,
-//! with early placement and without.
+//! The ordering table of RFC 7306 section 7, row by row. Each row is tested over a wire without faults, over
+//! wires that lose and reorder frames at random, and over wires that lose one frame. Each wire is used with
+//! and without markers: only with markers are FPDUs placed out of order.
 //!
 //! A posts two operations, and the test checks the row's guarantees after every poll.
 

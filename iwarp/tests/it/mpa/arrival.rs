@@ -86,9 +86,9 @@ fn around_a_marker() -> Vec<Vec<u8>> {
     [430, 127, 1, 300].map(|bytes| dice.bytes(bytes)).to_vec()
 }
 
-// Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and arrives byte by byte. The
-// receiver joins the FPDU, checks the CRC over both parts, and finds a wrong byte in either part. One of the
-// FPDUs has 140 bytes.
+// Proves MPA-291, MPA-287: each FPDU is split over two segments, at every possible byte, and also arrives
+// byte by byte. The receiver joins the FPDU, checks the CRC over both parts, and finds a wrong byte in either
+// part. With markers, one of the FPDUs has 140 bytes, the least size that a receiver has to be able to hold.
 #[test]
 fn an_fpdu_is_joined_wherever_it_is_cut() {
     let ulpdus = around_a_marker();

@@ -547,9 +547,9 @@ fn a_read_of_ours_does_not_wait_for_a_receive() {
     );
 }
 
-/// Each side sends before it posts a receive, and posts a receive only when its Send is complete. One side
-/// has one receive request at the beginning. Therefore both sides succeed, whatever the length of the other
-/// side's message is.
+/// Each side sends first. One side has one receive request from the beginning. Apart from this request, each
+/// side posts a receive only when its own Send is complete. Both sides succeed, whatever the length of the
+/// other side's message is.
 #[test]
 fn two_ends_that_send_first_do_not_wait_for_each_other() {
     for len in [8, 1 << 20] {

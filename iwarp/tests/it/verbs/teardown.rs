@@ -111,8 +111,9 @@ fn a_missing_rtr_keeps_no_buffers() {
     assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
 }
 
-// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only if the Reply named this form. Otherwise a
-// Send of length 0 is a message of the peer's user. A second Send of length 0 is always such a message.
+// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only if the Reply named a Send as the RTR.
+// Otherwise a Send of length 0 is a message of the peer's user. A second Send of length 0 is always such a
+// message.
 #[test]
 fn an_empty_send_is_an_rtr_only_where_agreed() {
     for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {

@@ -29,7 +29,7 @@ async fn a_connect_and_a_listener_hand_over() {
     }
 }
 
-/// Another task has polled the engine since the request was taken.
+/// `accept` hands the engine over even if the engine was polled since the request was taken.
 #[tokio::test(crate = "crate::limited")]
 async fn an_accept_hands_over() {
     in_time(async {

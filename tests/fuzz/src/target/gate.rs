@@ -1,5 +1,6 @@
-//! A port that holds its frames until the target releases or drops them, in any order, so that the peer's TCP
-//! receives bytes ahead of a hole.
+//! A port that holds the next frames with payload when the target asks for it. The target later drops these
+//! frames, or releases them in their order or in reverse order. So the peer's TCP receives bytes beyond a
+//! hole.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

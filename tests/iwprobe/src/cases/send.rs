@@ -1,4 +1,4 @@
-//! Valid Sends (RFC 5040 section 5.3).
+//! Sends (RFC 5040 section 5.3): valid Sends, and Sends that are longer than their receive.
 
 use super::codes::{UNTAGGED_MO, UNTAGGED_TOO_LONG};
 use crate::case::{Case, Check, any, require};

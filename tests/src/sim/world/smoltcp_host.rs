@@ -94,9 +94,10 @@ impl Wire {
     }
 
     /// Drops segments from port `ports.1` to port `ports.0` for a connection of smoltcp that is over. Answers
-    /// the segments, including a late SYN-ACK, with the last acknowledgement, as TIME-WAIT does (RFC 9293
-    /// section 3.10.7.4). A SYN without ACK may open another connection, and a RST with the next number ends
-    /// TIME-WAIT.
+    /// each dropped segment that has payload, SYN or FIN (for example a late SYN-ACK) with the last
+    /// acknowledgement, as TIME-WAIT does (RFC 9293 section 3.10.7.4). Bare acknowledgements and RSTs get no
+    /// answer. A SYN without ACK is not dropped, since it may open another connection. A RST with the next
+    /// expected sequence number ends TIME-WAIT.
     fn answer_as_time_wait(&mut self, ports: (u16, u16)) {
         let Self { device, last, reset, .. } = self;
         if reset.contains(&ports) {
