@@ -1,4 +1,4 @@
-//! Checks that with markers, payload after a hole is in memory before the hole is filled, and little memory
+//! Checks that with markers, payload beyond a hole is in memory before the hole is filled, and little memory
 //! is held. Without markers, such payload is not placed early.
 
 use tests::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};

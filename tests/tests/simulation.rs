@@ -104,7 +104,7 @@ const WRONGLY_ACCUSED: &[(&str, u64)] = &[
     ("stopped", 24_640),
     // A port joined a marked segment to a segment that had arrived unmarked.
     ("everything", 25_815),
-    // A user was asked to give up bytes. The event had reported these bytes as ahead of a hole, but the hole
+    // A user was asked to give up bytes. The event had reported these bytes as beyond a hole, but the hole
     // had been filled since then.
     ("everything", 11_880),
     // smoltcp's host continued to answer as in TIME-WAIT after a RST had ended TIME-WAIT.

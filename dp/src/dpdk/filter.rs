@@ -1,5 +1,6 @@
-//! The receive filter of a device. The device receives frames to its own address, broadcasts, and as many of
-//! the other frames as it can.
+//! The receive filter of a device. The device receives frames to its own address, broadcasts, and at least
+//! the multicast groups of its addresses. A promiscuous device receives all frames, if its driver supports
+//! this.
 //!
 //! VLAN filters and VLAN stripping are never enabled, so tagged frames arrive unchanged.
 

@@ -70,7 +70,7 @@ pub(crate) enum Call {
 /// A check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Bytes were delivered, in order or behind a hole.
+    /// Bytes were delivered, in order or beyond a hole.
     Received {
         from: u64,
         to: u64,

@@ -16,7 +16,7 @@ pub(crate) struct Settings {
     pub(crate) addresses: Addresses,
     /// The sequence number of the peer's SYN.
     pub(crate) peer_isn: u32,
-    /// If set, bytes that are delivered behind a hole are released at once.
+    /// If set, bytes that are delivered beyond a hole are released at once.
     pub(crate) releases: bool,
 }
 

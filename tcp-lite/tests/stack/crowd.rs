@@ -1,4 +1,4 @@
-//! Many connections continuously hold bytes behind a hole. The tests check how much memory other connections
+//! Many connections continuously hold bytes beyond a hole. The tests check how much memory other connections
 //! get.
 
 use smoltcp::wire::{ArpOperation, EthernetAddress, TcpControl};

@@ -237,7 +237,7 @@ fn identification_and_psh_do_not() {
     assert_eq!(changed(|frame| frame[TCP + 13] |= 8), [10]);
 }
 
-/// The segments behind the missing or damaged segment are behind a hole, and are not merged.
+/// The segments behind the missing or damaged segment are beyond a hole, and are not merged.
 #[test]
 fn a_segment_that_is_missing_or_damaged_ends_the_run() {
     let (mut stretches, mut bad) = (vec![4 * FULL], 0);

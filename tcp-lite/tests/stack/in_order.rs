@@ -24,7 +24,7 @@ pub(crate) struct Ordered {
     /// The buffer that contains the bytes.
     pub(crate) buf: Mbuf,
     /// Number of bytes to pass to [`Stack::release`](tcp_lite::Stack::release) after `buf` was consumed. The
-    /// number is that of all bytes if `buf` arrived behind a hole, and otherwise 0.
+    /// number is that of all bytes if `buf` arrived beyond a hole, and otherwise 0.
     pub(crate) release: usize,
 }
 

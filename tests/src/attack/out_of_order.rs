@@ -1,4 +1,4 @@
-//! Peers that fill their windows behind a hole and never fill the hole.
+//! Peers that fill their windows beyond a hole and never fill the hole.
 
 use super::arena::{Actor, Arena, Scene};
 use super::crafted_peer::PeerOptions;

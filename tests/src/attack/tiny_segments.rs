@@ -14,7 +14,7 @@ pub const IN_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::InOrder),
 };
 
-/// Single bytes after a hole, with a hole between any two of them.
+/// Single bytes beyond a hole, with a hole between any two of them.
 pub const OUT_OF_ORDER: Scenario = Scenario {
     name: "tiny-out-of-order",
     about: "every third byte, behind a hole that is never filled",

@@ -2,7 +2,7 @@
 //!
 //! One segment is withheld while the receiver gets all later segments, and then it arrives. The measured time
 //! is from the arrival of this segment to the last completion that the arrival allows. An application sees
-//! this time in addition to the network's delay. Without markers, all bytes after the hole are checked and
+//! this time in addition to the network's delay. Without markers, all bytes beyond the hole are checked and
 //! copied during this time, so there is a burst of work. The wire is a queue in memory, one core polls the
 //! receiver, and the sender receives nothing until the end.
 
@@ -33,8 +33,8 @@ const TURNS: u32 = 100_000;
 pub struct FillSetting {
     /// MTU, bytes.
     pub mtu: u16,
-    /// Payload after the hole, bytes. The length is rounded up to messages of 64 KiB. Each message is an RDMA
-    /// Write followed by a Send.
+    /// Payload beyond the hole, bytes. The length is rounded up to messages of 64 KiB. Each message is an
+    /// RDMA Write followed by a Send.
     pub behind: usize,
     /// Whether the receiver asks for markers.
     pub markers: bool,

@@ -1,4 +1,4 @@
-//! The external view of one connection: the parts of its stream that have arrived, the FPDUs after a hole,
+//! The external view of one connection: the parts of its stream that have arrived, the FPDUs beyond a hole,
 //! and the time at which each FPDU was placed.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use testkit::packet::{Tcp, flag};
 enum State {
     /// Not all of the bytes have arrived.
     Coming,
-    /// All of the bytes have arrived, after a hole, but they are not in memory.
+    /// All of the bytes have arrived, beyond a hole, but they are not in memory.
     Waiting,
     /// The bytes are in memory although there is a hole before them, since this time in microseconds.
     Early(u64),
@@ -27,7 +27,7 @@ pub(super) struct Placed {
 /// Numbers of payload bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Payload of FPDUs that were complete after a hole.
+    /// Payload of FPDUs that were complete beyond a hole.
     pub(super) behind: u64,
     /// The part of `behind` that was in memory before the hole was filled.
     pub(super) early: u64,
@@ -46,7 +46,7 @@ pub(super) struct Follow {
     ranges_before: Vec<(u64, u64)>,
     frontier: u64,
     pub(super) counts: Counts,
-    /// Number of payload bytes that are complete after a hole but not placed.
+    /// Number of payload bytes that are complete beyond a hole but not placed.
     pub(super) waiting: u64,
 }
 
@@ -111,7 +111,7 @@ impl Follow {
 
     /// Returns the FPDUs that have been received in order since the last call. Has to be called after the
     /// receiver was polled. With `refused`, the receiver's TCP dropped the segment because of a limit, which
-    /// applies only to bytes after a hole.
+    /// applies only to bytes beyond a hole.
     ///
     /// # Errors
     /// If an FPDU that was received in order is not in memory.

@@ -1,6 +1,6 @@
-//! Measures out-of-order placement: with markers, a receiver can place the payload after a hole in the
+//! Measures out-of-order placement: with markers, a receiver can place the payload beyond a hole in the
 //! application's memory before the hole is filled (RFC 5044 section 4.3, appendix B.2). The results are the
-//! share of all payload that arrives after a hole, the part of this payload that is placed early, the memory
+//! share of all payload that arrives beyond a hole, the part of this payload that is placed early, the memory
 //! that is held until the hole is filled, and the benefit: the time that is saved when the hole is filled.
 //!
 //! There are two engines, of which one sends. The measurements are external: a parser of this module reads
@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `hosts.rs` | two engines, and their connections |
 //! | `reader.rs` | the FPDUs of a sender's stream, and the places of their payload |
-//! | `follow.rs` | the bytes of one connection that have arrived, the FPDUs after a hole, and when each FPDU was placed |
+//! | `follow.rs` | the bytes of one connection that have arrived, the FPDUs beyond a hole, and when each FPDU was placed |
 //! | `flow.rs` | one connection's messages: when each is due, posted, placed and delivered |
 //! | `run.rs`, `wire.rs` | a run in virtual time, on a wire with seeded losses |
 //! | `fill.rs` | in real time: the work that is left at a receiver when a hole is filled |

@@ -62,15 +62,15 @@ pub struct Outcome {
     pub time_us: u64,
     /// Number of frames lost on the wire to the receiver.
     pub lost: u64,
-    /// Number of payload bytes in FPDUs that were complete after a hole.
+    /// Number of payload bytes in FPDUs that were complete beyond a hole.
     pub behind: u64,
     /// The part of `behind` that was in memory before the hole was filled.
     pub early: u64,
-    /// Number of bytes after a hole that the receiver dropped, since it keeps a limited number of holes.
+    /// Number of bytes beyond a hole that the receiver dropped, since it keeps a limited number of holes.
     pub dropped: u64,
     /// Size of the packet buffers that the receiver held for all connections together, bytes.
     pub pinned: Level,
-    /// Number of payload bytes of one connection that were complete after a hole but not in memory.
+    /// Number of payload bytes of one connection that were complete beyond a hole but not in memory.
     pub waiting: Level,
     /// Time from the moment when a message is due to the receiver's completion, microseconds.
     pub completion_us: Quantiles,
@@ -254,7 +254,7 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the number of bytes after a hole that the receiver's TCP has dropped because of a limit.
+    /// Returns the number of bytes beyond a hole that the receiver's TCP has dropped because of a limit.
     fn dropped(&self) -> u64 {
         self.hosts.hosts[1].engine.counters().stack.rx_out_of_order_dropped_bytes
     }

@@ -196,7 +196,7 @@ impl<'a> Host<'a> {
             return;
         }
         self.unread += bytes;
-        // The stack already counts bytes ahead of a hole as held.
+        // The stack already counts bytes beyond a hole as held.
         if received.offset < received.frontier {
             self.stack.hold(conn, bytes);
         }

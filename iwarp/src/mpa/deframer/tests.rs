@@ -466,9 +466,9 @@ fn ulpdus_that_are_not_asked_for_end_reception() {
     assert_eq!(bench.deframer.clear(&mut bench.slab), ends[2] - ends[1]);
 }
 
-// If a connection needs more of the shared slab than is free, it fails or works without early placement.
-// Without a free slot for a buffer, the error has code 5. Without a free slot for an early FPDU, no FPDU is
-// placed early.
+// If a connection needs more of the shared slab than is free, it fails or works without out-of-order
+// placement. Without a free slot for a buffer, the error has code 5. Without a free slot for an early FPDU,
+// no FPDU is placed early.
 #[test]
 fn slots_run_out_in_good_order() {
     let long = [b'x'; 600];

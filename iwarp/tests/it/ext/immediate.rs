@@ -43,7 +43,8 @@ fn the_bytes_are_in_the_completion_and_in_the_buffer() {
 }
 
 /// A Write with Immediate Data is a Write followed by Immediate Data. When the Immediate Data completes, the
-/// Write's bytes are placed, even over a wire that loses and reorders frames, with early placement.
+/// Write's bytes are placed. This also holds over a wire that loses and reorders frames, and with
+/// out-of-order placement.
 // Proves EXT-002, EXT-114, EXT-135.
 #[test]
 fn a_write_is_placed_before_its_immediate_data_completes() {

@@ -1,6 +1,7 @@
-//! Connections whose peer vanishes. With InfiniBand's semantics, the oldest request fails because its retries
-//! are used up, and all other requests are flushed, as on InfiniBand. Without the agreement, all requests are
-//! flushed, as in iWARP's verbs.
+//! Connections whose peer vanishes or ends the connection, with InfiniBand's semantics and without. With
+//! InfiniBand's semantics, if the peer is silent, the oldest request fails because its retries are used up,
+//! and all other requests are flushed, as on InfiniBand. In all other cases, all requests that have not
+//! completed are flushed.
 
 use arrayvec::ArrayVec;
 

@@ -52,7 +52,7 @@ fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
 }
 
 impl Sink {
-    /// Places a ULPDU behind a hole, unless `refuse` names its first byte. Returns whether the ULPDU was
+    /// Places a ULPDU beyond a hole, unless `refuse` names its first byte. Returns whether the ULPDU was
     /// placed.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let bytes = whole(ulpdu);

@@ -62,7 +62,7 @@ fn change(frame: &mut [u8]) {
 }
 
 /// Each TCP segment arrives twice, the second time with different payload and right checksums. The segments
-/// arrive in order, or behind a hole. Behind a hole, the bytes of the first arrival are placed at once.
+/// arrive in order, or beyond a hole. Beyond a hole, the bytes of the first arrival are placed at once.
 /// Placed bytes do not change.
 // Proves MPA-275.
 #[test]

@@ -78,7 +78,7 @@ fn poll_six_times(pair: &mut Pair) {
 /// Write is placed.
 // Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-064, RDMAP-203, RDMAP-263, RDMAP-266, RDMAP-268,
 // RDMAP-269, RDMAP-275, RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414,
-// RDMAP-416, RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138: behind the hole the Send is placed,
+// RDMAP-416, RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138: beyond the hole the Send is placed,
 // and the Write is not (RDMAP-032, RDMAP-033, RDMAP-266, RDMAP-268, RDMAP-414). The Send is not delivered
 // (RDMAP-027, RDMAP-275, RDMAP-288), and the Read is not answered (RDMAP-281, RDMAP-411). When the Send is
 // delivered, the Write's bytes are placed (RDMAP-006, RDMAP-203), and the Read returns these bytes
@@ -165,7 +165,7 @@ fn served_with_control() -> (Served, LinkControl) {
     (Setup { accept, ..Setup::on(bed.peer()) }.ready(), control)
 }
 
-/// Loses an FPDU of the peer, so that the next FPDU arrives behind a hole.
+/// Loses an FPDU of the peer, so that the next FPDU arrives beyond a hole.
 fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) {
     control.set_up(false);
     pair.offer(&fpdu(framer, &EMPTY_WRITE));
@@ -173,9 +173,9 @@ fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) 
     control.set_up(true);
 }
 
-/// A Read Response that arrives behind a hole is placed in the sink of an outstanding Read, and nowhere else,
+/// A Read Response that arrives beyond a hole is placed in the sink of an outstanding Read, and nowhere else,
 /// whatever sink it names. When a wrong response is processed in order, it ends the stream.
-// Proves SEC-097: the rule also holds for a response that arrives behind a hole.
+// Proves SEC-097: the rule also holds for a response that arrives beyond a hole.
 #[test]
 fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
     // The columns: the offset of the Read's sink, the offset of the answer, and the error.
@@ -197,7 +197,7 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
         lose_an_fpdu(pair, &control, framer);
         let answer = tagged(0xc1, 0x42, region.rkey(), region.addr() + target, &[7; 600]);
         pair.offer(&fpdu(framer, &answer));
-        // The FPDU is sent, and arrives behind the hole.
+        // The FPDU is sent, and arrives beyond the hole.
         pair.poll();
         pair.poll();
         let mut seen = [0; 2000];
@@ -245,7 +245,7 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     }
 }
 
-/// Two Sends are held behind a hole, and the stream fails because of the first Send. The bytes of both Sends
+/// Two Sends are held beyond a hole, and the stream fails because of the first Send. The bytes of both Sends
 /// are no longer counted as held, although the connection continues to exist until the peer closes.
 #[test]
 fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
@@ -264,7 +264,7 @@ fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
 }
 
 /// Two Reads are outstanding, whose sinks differ only in their STags. The answer to the first Read arrives
-/// behind a hole, and is placed because it names the sink of an outstanding Read. At delivery, the STag of
+/// beyond a hole, and is placed because it names the sink of an outstanding Read. At delivery, the STag of
 /// the answer decides to which Read the answer belongs.
 // Proves DDP-071: only its STag makes the message the answer to the first Read.
 #[test]
@@ -301,7 +301,7 @@ fn the_stag_is_known_at_delivery() {
     }
 }
 
-/// The engine binds at most 32 Sends to receives behind a hole: the first missing Send, and the 31 Sends
+/// The engine binds at most 32 Sends to receives beyond a hole: the first missing Send, and the 31 Sends
 /// after it. All later Sends are held, and are placed in their receives in order.
 #[test]
 fn sends_are_bound_ahead_up_to_a_limit() {

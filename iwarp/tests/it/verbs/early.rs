@@ -1,4 +1,4 @@
-//! Sends behind a hole, with markers: their bytes are placed early in the receive buffers that they would get
+//! Sends beyond a hole, with markers: their bytes are placed early in the receive buffers that they would get
 //! without the hole, and the Sends complete in order.
 
 use crate::common::{Connected, Pair, Testbed, pattern, read_bytes};

@@ -355,7 +355,7 @@ fn pieces_of_an_fpdu_do_not_keep_a_connection() {
     );
 }
 
-/// Two connections on which MPA has not begun hold bytes behind a hole. When memory runs out, one of them
+/// Two connections on which MPA has not begun hold bytes beyond a hole. When memory runs out, one of them
 /// discards its bytes, as any connection may. Both connections continue when the bytes have arrived again.
 #[test]
 fn bytes_are_given_up_before_mpa_begins() {
@@ -385,7 +385,7 @@ fn bytes_are_given_up_before_mpa_begins() {
     assert!(door.pair.until(10_000_000, |pair| pair.engine.counters().stack.out_of_order.held_bytes == 0));
 }
 
-/// Bytes behind a hole that arrive after the end are not held, whether the stream has failed or our FIN was
+/// Bytes beyond a hole that arrive after the end are not held, whether the stream has failed or our FIN was
 /// sent.
 #[test]
 fn nothing_is_held_after_the_end() {

@@ -165,7 +165,7 @@ fn a_fast_sender_waits_for_its_receiver() {
                 assert_eq!((wc.wr_id, wc.status, wc.byte_len as usize), (number, WcStatus::Success, LEN));
             }
             pair.run_us(if round % 2 == 0 { 10_000 } else { 1 });
-            // Bytes are held only behind a hole, and no message waits.
+            // Bytes are held only beyond a hole, and no message waits.
             assert!(held(&pair.b) <= 1 << 20);
         }
         assert_eq!(posted as usize, COUNT);

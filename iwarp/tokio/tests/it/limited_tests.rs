@@ -1,4 +1,4 @@
-//! The limit of each test.
+//! Tests of the time limit that each test has.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;

@@ -50,7 +50,7 @@ impl DelayedAck {
         self.due
     }
 
-    /// Whether received bytes, in order or ahead of a hole, still have to be acknowledged.
+    /// Whether received bytes, in order or beyond a hole, still have to be acknowledged.
     pub(super) fn has_unacknowledged(&self) -> bool {
         self.segments > 0 || self.due
     }

@@ -34,7 +34,7 @@ impl Echo {
     }
 
     /// Called when a data segment arrived. `frontier` is the next expected byte before this segment.
-    /// `waiting` is true if earlier segments, in order or ahead of a hole, are not acknowledged yet. Returns
+    /// `waiting` is true if earlier segments, in order or beyond a hole, are not acknowledged yet. Returns
     /// whether an acknowledgement is due at once.
     pub(super) fn on_data(
         &mut self,

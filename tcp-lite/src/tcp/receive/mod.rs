@@ -4,8 +4,8 @@
 //!
 //! | what | where | document |
 //! |---|---|---|
-//! | payload, in order or ahead of a hole | `payload.rs` | RFC 9293 sections 3.4, 3.10.7.4 |
-//! | giving up bytes ahead of a hole when there are too many | `held.rs`, `slabs/out_of_order.rs` | RFC 2018 section 8 |
+//! | payload, in order or beyond a hole | `payload.rs` | RFC 9293 sections 3.4, 3.10.7.4 |
+//! | giving up bytes beyond a hole when there are too many | `held.rs`, `slabs/out_of_order.rs` | RFC 2018 section 8 |
 //! | the window | `window.rs` | RFC 9293 section 3.8.6, RFC 7323 section 2 |
 //! | SACK and D-SACK blocks | `sack.rs` | RFC 2018, RFC 2883 |
 //! | when to acknowledge | `delayed_ack.rs` | RFC 9293 section 3.8.6.3, RFC 5681 section 4.2 |

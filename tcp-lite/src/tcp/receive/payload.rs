@@ -1,4 +1,4 @@
-//! Processes payload, in order or ahead of a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
+//! Processes payload, in order or beyond a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
 //!
 //! `connection/input.rs` decides whether a segment is acceptable. `slabs/out_of_order.rs` decides which
 //! connection has to give up memory.

@@ -21,7 +21,7 @@ pub(super) struct AckSample {
     pub(super) retransmitted: bool,
     /// The time at which the newest of the cumulatively acknowledged segments was sent. `None` if this time
     /// gives no RTT sample: a segment was sent more than once, or the newest segment had waited at the peer
-    /// behind a hole.
+    /// beyond a hole.
     pub(super) sampled: Option<Instant>,
     /// The measured round-trip time in microseconds.
     pub(super) rtt_us: Option<u64>,

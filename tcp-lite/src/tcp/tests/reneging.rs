@@ -42,7 +42,7 @@ fn bytes_on_which_the_peer_reneged_are_retransmitted() {
     assert_eq!(sent_now(&mut pair), [0, 1, 2, 3, 4, 5]);
     assert_eq!(hear(&mut pair, 2000, 0, Some((1, 6))), [0], "the rest is said to be there");
     assert_eq!(pair.a.segments.len(), SEGMENTS, "and is kept");
-    // The hole is filled, but the peer acknowledges only the filled bytes, not the bytes after the hole.
+    // The hole is filled, but the peer acknowledges only the filled bytes, not the bytes beyond the hole.
     assert_eq!(hear(&mut pair, 2000, 1, None), []);
     assert_eq!(pair.a.segments.len(), SEGMENTS - 1);
     let timeout = pair.a.tcb().deadline().expect("a timer");

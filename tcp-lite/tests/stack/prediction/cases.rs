@@ -261,7 +261,7 @@ fn connections_in_another_condition_take_the_general_way() {
             vec![
                 Lose { after: 2, frames: 1, late: true },
                 HostsSend(8000),
-                // The second acknowledgement covers new bytes, and reports bytes behind the hole.
+                // The second acknowledgement covers new bytes, and reports bytes beyond the hole.
                 Arrive(vec![Lost, Arrives, Lost, Lost, Lost]),
                 one(),
                 Wait(2000),

@@ -1,5 +1,6 @@
-//! A stack whose frames the target itself delivers and receives. All targets share these rules: the stack's
-//! frames are well-formed, the stack is idle when nothing happens, and it returns its buffers.
+//! A stack whose frames the target itself delivers and receives. The targets with such a stack share these
+//! rules: the stack's frames are well-formed, the stack is idle when nothing happens, and it returns its
+//! buffers.
 
 use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;

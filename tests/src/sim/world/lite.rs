@@ -315,7 +315,7 @@ impl LiteHost {
             self.held[number] += bytes;
         }
         if !slow && end.plan.holds && frontier > before {
-            // Bytes that arrived ahead of a hole and are in order now have counted as held since they
+            // Bytes that arrived beyond a hole and are in order now have counted as held since they
             // arrived.
             let passed = frontier - before - if ahead { 0 } else { bytes };
             self.stack.release(conn, passed as usize);

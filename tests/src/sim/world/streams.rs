@@ -37,7 +37,7 @@ pub struct EndPlan {
     pub chunks: Chunks,
     /// The reader of this side; `None`: it reads all bytes at once.
     pub reader: Option<Reader>,
-    /// Whether the user holds bytes received ahead of a hole until the hole is filled, instead of using them
+    /// Whether the user holds bytes received beyond a hole until the hole is filled, instead of using them
     /// at once.
     pub holds: bool,
     /// Number of received bytes at which this side aborts.

@@ -132,7 +132,7 @@ fn fpdus(behaviour: MiddleboxBehaviour, options: &[&str]) -> Result<()> {
     if behaviour.joins && !behaviour.cuts {
         ensure!(fpdus > 2 * frames, "{fpdus} FPDUs in {frames} frames: {value}");
     }
-    // FPDUs can be found after a hole only with markers.
+    // FPDUs can be found beyond a hole only with markers.
     ensure!((early == 0) == options.is_empty(), "{early} FPDUs were placed early: {value}");
     lab.conclude(behaviour, "right")
 }
