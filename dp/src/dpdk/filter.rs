@@ -1,6 +1,6 @@
-//! The receive filter of a device. The device receives frames to its own address, broadcasts, and at least
-//! the multicast groups of its addresses. A promiscuous device receives all frames, if its driver supports
-//! this.
+//! The receive filter of a device. The device receives frames to its own address and broadcasts. As far as
+//! the driver allows, it also receives multicast frames (all of them, or else the groups of its addresses),
+//! and all other frames if `promiscuous` is set.
 //!
 //! VLAN filters and VLAN stripping are never enabled, so tagged frames arrive unchanged.
 

@@ -1,5 +1,5 @@
-//! The filter of the socket: a classic BPF program that passes only frames for the port's addresses. So the
-//! kernel does not copy other traffic of the interface.
+//! The filter of the socket: a classic BPF program that passes the frames that a host with the port's
+//! addresses needs. So the kernel does not copy other traffic of the interface.
 //!
 //! The kernel removes a VLAN tag before the filter runs, so all headers have the offsets of untagged frames.
 //! A load beyond the end of a frame drops the frame (`net/core/filter.c`).
