@@ -1,6 +1,6 @@
 //! Tries every interleaving of the lock-free handshakes: arming and completing, sleeping and waking, ringing
 //! and answering a doorbell, adding to a ring and removing from it, and handing the polling over to another
-//! thread.
+//! thread. In the largest models, interleavings with more than three preemptions are left out.
 //!
 //! The source files of the crate are compiled here with loom's atomics, so that `cargo test` runs these tests
 //! together with the others. Each handshake has a copy without its fences. Loom has to find the defect of

@@ -7,7 +7,7 @@
 //! adding thread sees that the queue is armed. So every completion is noticed. Arming a queue once generates
 //! one event.
 //!
-//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tests every interleaving.
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
 use super::atomic::{AtomicU8, Ordering, fence};
 

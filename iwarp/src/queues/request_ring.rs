@@ -8,7 +8,8 @@
 //!
 //! Entries own nothing, so they are never dropped.
 //!
-//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and cells, and tests every interleaving.
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and cells, and tries every interleaving
+//! with at most three preemptions.
 
 use std::cell::Cell;
 use std::mem::{MaybeUninit, needs_drop, offset_of};

@@ -12,7 +12,8 @@
 //! If two threads find the flag unset at the same time, both ring the doorbell. The only cost is that the
 //! engine visits the queue pair once more than necessary.
 //!
-//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tests every interleaving.
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving with at
+//! most three preemptions.
 
 use super::atomic::{AtomicBool, Ordering, fence};
 

@@ -7,7 +7,8 @@
 //! engine. [`WorkList::announce`] announces work outside of this list, and clears the mark in the same way.
 //! No fence is needed, and the engine removes a slot without a locked instruction.
 //!
-//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tests every interleaving.
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving, in the
+//! largest model only those with at most three preemptions.
 
 use super::atomic::{AtomicU64, Ordering};
 
