@@ -11,8 +11,7 @@ use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, Error, Listener, Remo
 
 const PORT: u16 = 7471;
 const SLOTS: u64 = 1 << 16;
-/// Size of a slot in bytes: a checksum (8), the key (24) and the value (96). The key and the value are padded
-/// with zeros.
+/// Size of a slot in bytes: a checksum (8), the key (24) and the value (96), both padded with zeros.
 const SLOT: u64 = 128;
 
 fn hash(bytes: &[u8]) -> u64 {
