@@ -81,12 +81,11 @@ impl From<NameError> for Errno {
         match error {
             NameError::InUse => Self(libc::EADDRINUSE),
             NameError::Overlaps => Self(libc::EADDRNOTAVAIL),
-            // The error says everything: no interface has the address.
-            NameError::System(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-                Self(libc::EADDRNOTAVAIL)
-            }
             NameError::System(error) => {
-                abi::log(|| format!("refused: an address cannot be taken: {error}"));
+                // If no interface has the address, the error number says everything.
+                if error.kind() != io::ErrorKind::AddrNotAvailable {
+                    abi::log(|| format!("refused: an address cannot be taken: {error}"));
+                }
                 error.into()
             }
         }

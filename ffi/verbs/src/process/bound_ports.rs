@@ -89,9 +89,15 @@ impl BoundPorts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ffi::abi::{Errno, Outcome};
 
-    const IN_USE: Result<(), Conflict> = Err(Conflict::Same);
-    const NOT_AVAILABLE: Result<(), Conflict> = Err(Conflict::Overlaps);
+    const IN_USE: Outcome<()> = Err(Errno(libc::EADDRINUSE));
+    const NOT_AVAILABLE: Outcome<()> = Err(Errno(libc::EADDRNOTAVAIL));
+
+    /// Converts a result to the result that the program gets.
+    fn told(result: Result<(), Conflict>) -> Outcome<()> {
+        Ok(result?)
+    }
 
     /// Parses an address, optionally followed by the option with which the identifier is bound.
     fn of(text: &str) -> Claim {
@@ -135,7 +141,7 @@ mod tests {
             for (first, then) in [(one, other), (other, one)] {
                 let ports = BoundPorts::default();
                 ports.bind(1, 7, of(first)).unwrap();
-                assert_eq!(ports.bind(2, 7, of(then)), second, "{then} after {first}");
+                assert_eq!(told(ports.bind(2, 7, of(then))), second, "{then} after {first}");
                 ports.bind(3, 8, of(then)).unwrap();
                 // A refused identifier does not hold the port, and a released port is free.
                 ports.release(2, 7);
@@ -148,17 +154,17 @@ mod tests {
     #[test]
     fn of_those_who_reuse_an_address_one_listens_alone() {
         let ports = BoundPorts::default();
-        assert_eq!(ports.bind(1, 7, of("127.0.0.1 reuse")), Ok(()));
-        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), Ok(()));
-        assert_eq!(ports.bind(3, 7, of("127.0.0.2 reuse")), Ok(()));
-        assert_eq!(ports.listen(1, 7), IN_USE, "another one is bound");
+        assert_eq!(told(ports.bind(1, 7, of("127.0.0.1 reuse"))), Ok(()));
+        assert_eq!(told(ports.bind(2, 7, of("127.0.0.1 reuse"))), Ok(()));
+        assert_eq!(told(ports.bind(3, 7, of("127.0.0.2 reuse"))), Ok(()));
+        assert_eq!(told(ports.listen(1, 7)), IN_USE, "another one is bound");
         ports.release(2, 7);
-        assert_eq!(ports.listen(1, 7), Ok(()));
-        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), IN_USE, "it listens");
-        assert_eq!(ports.bind(2, 7, of("0.0.0.0 reuse")), NOT_AVAILABLE);
-        assert_eq!(ports.listen(3, 7), Ok(()));
+        assert_eq!(told(ports.listen(1, 7)), Ok(()));
+        assert_eq!(told(ports.bind(2, 7, of("127.0.0.1 reuse"))), IN_USE, "it listens");
+        assert_eq!(told(ports.bind(2, 7, of("0.0.0.0 reuse"))), NOT_AVAILABLE);
+        assert_eq!(told(ports.listen(3, 7)), Ok(()));
         ports.update(3, 7, |claim| claim.reuses = true);
-        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), Ok(()));
-        assert_eq!(ports.listen(9, 7), Ok(()), "nobody's");
+        assert_eq!(told(ports.bind(4, 7, of("127.0.0.2 reuse"))), Ok(()));
+        assert_eq!(told(ports.listen(9, 7)), Ok(()), "nobody's");
     }
 }
