@@ -3,9 +3,11 @@
 //!
 //! With [`AddressProbing::Announce`] and [`AddressProbing::Probe`], the stack announces its addresses when it
 //! starts to use them and when the link comes up again, so that switches learn our port and neighbours learn
-//! our Ethernet address. When another host uses one of our addresses, the stack reports the conflict to the
-//! user and sends an announcement, at most once in ten seconds. We keep the address (RFC 5227 section 2.4
-//! (c)), since connections depend on it. We give up an address only while it is still being probed.
+//! our Ethernet address. If another host uses one of our addresses, the stack reports the conflict to the
+//! user. If the address is still being probed, the stack gives it up. Otherwise the stack keeps the address,
+//! since connections depend on it, and sends an announcement (RFC 5227 section 2.4 (c)). For each address in
+//! use, the stack sends such announcements and reports at most once in ten seconds. If a host has several
+//! stacks, the leading stack does this, and the other stacks take over the states of its addresses.
 //! [`discovery`](crate::discovery) has the packet formats.
 
 use arrayvec::ArrayVec;
@@ -15,8 +17,8 @@ use crate::discovery::{Assertion, Queried};
 use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
 
 /// The number of probes of an address, the time between two probes, and the time after the last probe (RFC
-/// 5227 section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe. Three probes
-/// also find a conflict when one of them is lost.
+/// 5227 section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for only one probe. With three
+/// probes, a conflict is found even if one of the probes is lost.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_SILENCE: Duration = Duration::from_secs(2);
@@ -29,8 +31,8 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of addresses of a stack, as in `StackConfig::addresses`.
 pub(crate) const ADDRESSES: usize = 8;
-/// Maximum number of probes, announcements and answers that wait to be sent: a few for each address, and room
-/// for the answers to bursts of probes from other hosts.
+/// Maximum number of probes, announcements and answers that wait to be sent: a few for each address, and some
+/// answers to bursts of probes from other hosts.
 const QUEUE: usize = 32;
 
 /// State of an address.
@@ -54,7 +56,8 @@ impl AddressState {
         }
     }
 
-    /// The state that `bits` encodes, with the initial number of probes or announcements.
+    /// The state that `bits` encodes. A tentative address has all its probes left, and an address in use has
+    /// no announcements left.
     fn of_bits(bits: u32) -> Self {
         match bits {
             0 => Self::Tentative { probes: PROBES },
@@ -71,7 +74,7 @@ struct OwnAddress {
     /// The time at which the next probe or announcement is sent, or at which the wait after the last probe
     /// ends.
     due: Option<Instant>,
-    /// The time at which the address was defended last.
+    /// The time of the last defence of the address; `None` if the address was never defended.
     defended: Option<Instant>,
 }
 
@@ -89,8 +92,8 @@ pub(crate) struct Conflict {
 pub(crate) struct ConflictDetection {
     addresses: ArrayVec<OwnAddress, ADDRESSES>,
     announces: bool,
-    /// True if another stack of the host probes, announces and defends the addresses, and tells this stack
-    /// their states.
+    /// True if another stack of the host probes, announces and defends the addresses, and publishes their
+    /// states for this stack.
     follows: bool,
     /// True if an address has changed its state since [`note_news`](Self::note_news).
     has_news: bool,
@@ -212,13 +215,13 @@ impl ConflictDetection {
         }
     }
 
-    /// Called when another host asks for one of our addresses, or claims to have it. Queues the answers that
+    /// Called when another host probes one of our addresses, or claims to have it. Queues the answers that
     /// smoltcp does not send. Returns the conflict if it has to be reported.
     pub(crate) fn on_queried(&mut self, now: Instant, queried: &Queried) -> Option<Conflict> {
         let own = self.addresses.iter_mut().find(|own| own.address == queried.address)?;
         let lost = match own.state {
-            // If another host probes the address at the same time, this is a conflict as well (RFC 5227
-            // section 2.1.1, RFC 4862 section 5.4.3).
+            // A probe of another host for an address that we probe at the same time is also a conflict (RFC
+            // 5227 section 2.1.1, RFC 4862 section 5.4.3).
             AddressState::Tentative { .. } => true,
             AddressState::Duplicate => return None,
             AddressState::Ours { .. } if queried.is_probe => {
@@ -241,8 +244,8 @@ impl ConflictDetection {
         Some(Conflict { address: queried.address, mac: queried.mac, lost })
     }
 
-    /// Called when another stack of the host leads from now on: this stack sends no more probes and
-    /// announcements.
+    /// Called when another stack of the host becomes the leading stack: from now on, this stack sends no
+    /// probes and announcements when they are due.
     pub(crate) fn stop_leading(&mut self) {
         self.follows = true;
         self.next_due = None;
@@ -258,7 +261,7 @@ impl ConflictDetection {
     }
 
     /// Takes over the [`states`](Self::states) of the leading stack. `states` is `None` if the leading stack
-    /// has not published its states yet. Returns whether an address became usable or was lost.
+    /// has not published its states yet. Returns whether the state of an address changed.
     pub(crate) fn follow(&mut self, states: Option<u32>) -> bool {
         let Some(mut states) = states.filter(|states| *states != self.states()) else { return false };
         for own in &mut self.addresses {
@@ -269,8 +272,8 @@ impl ConflictDetection {
         true
     }
 
-    /// Called when the leading stack is gone and this stack leads: continues the probes, and announces the
-    /// addresses again.
+    /// Called when the leading stack is gone and this stack becomes the leading stack: continues the probes,
+    /// and announces the addresses again.
     pub(crate) fn lead(&mut self, now: Instant) {
         self.follows = false;
         for own in &mut self.addresses {
@@ -320,7 +323,8 @@ fn first_due(addresses: &[OwnAddress]) -> Option<Instant> {
     addresses.iter().filter_map(|own| own.due).min()
 }
 
-/// Adds a message to the queue. If the queue is full, drops the message: the host that asked will ask again.
+/// Adds a message to the queue, unless the same message already waits or the queue is full. If an answer is
+/// dropped, the other host will probe again.
 fn enqueue(queue: &mut ArrayVec<Assertion, QUEUE>, assertion: Assertion) {
     if !queue.is_full() && !queue.contains(&assertion) {
         queue.push(assertion);

@@ -1,5 +1,5 @@
 //! Parts of the data path that the crate `benches` measures one by one. This module exists only with the
-//! feature `bench`, and may change in any release. Each function is a thin wrapper around private code that
+//! feature `bench`, and may change in any release. The functions are thin wrappers around private code that
 //! the stack calls.
 
 use crate::checksum::InternetChecksum;
@@ -137,7 +137,7 @@ impl ConnTimers {
         self.0.set(slot, deadline);
     }
 
-    /// Returns a slot whose timer is due at `now`, and clears this timer.
+    /// Returns a slot whose timer is due at `now`, and clears this timer; `None` if no timer is due.
     pub fn expired(&mut self, now: Instant) -> Option<u32> {
         self.0.expired(now)
     }

@@ -16,7 +16,7 @@ pub(crate) struct InternetChecksum {
 }
 
 impl InternetChecksum {
-    /// The checksum of no bytes.
+    /// The sum of no bytes.
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -49,13 +49,14 @@ impl InternetChecksum {
         self.acc += u64::from(value.to_be());
     }
 
-    /// The one's complement of the sum: the value of the checksum field. The result is 0 if the bytes include
-    /// a correct checksum.
+    /// The one's complement of the sum, which is the value of the checksum field. If the bytes include a
+    /// correct checksum, the result is 0.
     pub(crate) fn finish(self) -> u16 {
         !self.partial()
     }
 
-    /// The sum without the complement. For the pseudo-header, devices expect this sum in the checksum field.
+    /// The sum without the complement. If a device computes the checksum, it expects this sum of the
+    /// pseudo-header in the checksum field.
     pub(crate) fn partial(self) -> u16 {
         u16::from_be(fold(self.acc))
     }

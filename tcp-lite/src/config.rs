@@ -11,7 +11,8 @@ pub struct StackConfig {
     /// Our Ethernet address: the source of every frame that we send. Unicast frames for another address are
     /// dropped ([`StackCounters::rx_not_ours`](crate::StackCounters::rx_not_ours)).
     pub mac: EthernetAddress,
-    /// VLAN id (1..=4094) of every frame that we send. Received frames without this id are dropped.
+    /// VLAN id (1..=4094) of every frame that we send; `None`: frames without a tag. Received frames with
+    /// another id are dropped, and so are frames without a tag if there is an id.
     pub vlan: Option<u16>,
     /// Our addresses with their prefix lengths: IPv4, IPv6 or both.
     pub addresses: ArrayVec<IpCidr, 8>,
@@ -32,7 +33,7 @@ pub struct StackConfig {
     /// Offloads that the stack may use: the offloads of its port
     /// ([`PortInfo::offloads`](dp::PortInfo::offloads)).
     pub offloads: Offloads,
-    /// Limits of all memory that actions of a peer or a user can enlarge.
+    /// Limits of the memory that actions of peers or of the user can enlarge.
     pub limits: Limits,
     /// How each connection behaves.
     pub tcp: TcpConfig,
@@ -43,7 +44,8 @@ pub struct StackConfig {
 
 /// Address conflict detection. In all modes, the stack answers probes for our addresses and reports a
 /// conflict with [`Event::AddressConflict`](crate::Event). If the stack already uses the address, the stack
-/// keeps the address and also sends an announcement, at most once in ten seconds (RFC 5227 section 2.4 (c)).
+/// keeps the address, and sends an announcement. For such an address, announcements and reports are at least
+/// ten seconds apart (RFC 5227 section 2.4 (c)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressProbing {
     /// The stack uses addresses at once, and does not announce them.
@@ -64,7 +66,8 @@ pub enum AddressProbing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of connections in any state, including TIME-WAIT. At the limit, a new connection
-    /// replaces the oldest connection in TIME-WAIT. Default: 16,384.
+    /// replaces the oldest connection in TIME-WAIT. If no connection is in TIME-WAIT, the new connection is
+    /// refused. Default: 16,384.
     pub connections: usize,
     /// Maximum number of listening ports. Default: 64.
     pub listeners: usize,
@@ -124,15 +127,15 @@ pub struct TcpConfig {
     pub header_prediction: bool,
     /// Receive window in bytes, on which the window scale depends. To fill a path, the window has to be at
     /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes).
-    /// The reason for the quarter is that the peer's user gets `Event::Writable` only when a quarter of that
-    /// buffer is free. The defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip of 3
-    /// ms, or at 600 Mb/s with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
+    /// The reason for the quarter is that the peer's user receives `Event::Writable` only when a quarter of
+    /// that buffer is free. The defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip
+    /// of 3 ms, or at 600 Mb/s with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
     ///
-    /// The stack announces the whole window from the beginning, less the bytes that a slow reader
-    /// [`hold`](crate::Stack::hold)s. Other stacks start with a small window and enlarge it with the rate of
-    /// the path, because a socket may use as much memory as its window allows. In this stack, only
-    /// out-of-order bytes take memory. Two limits bound that memory: this struct's `out_of_order_bytes` and
-    /// the field of the same name in [`Limits`]. Default: 4 MiB.
+    /// The stack announces the whole window from the beginning, less the bytes that the user reports with
+    /// [`Stack::hold`](crate::Stack::hold) because it has not read them yet. Other stacks start with a small
+    /// window and enlarge it with the rate of the path, because a socket may use as much memory as its window
+    /// allows. In this stack, only out-of-order bytes take memory. Two limits bound that memory: this
+    /// struct's `out_of_order_bytes` and the field of the same name in [`Limits`]. Default: 4 MiB.
     pub recv_window_bytes: u32,
     /// Maximum number of bytes that a connection holds ahead of the frontier (the next expected byte). A
     /// connection can exceed this limit by one segment, until the user has given up the excess. The packet
@@ -177,8 +180,8 @@ pub struct TcpConfig {
     pub user_timeout: Duration,
     /// The maximum time without a link. After this time, all existing connections end with
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to
-    /// their SYN. If a cable may be plugged in again, set this time to the user timeout. Use a shorter time
-    /// on a point-to-point port, whose peer is gone when the link is down
+    /// their SYN. If a cable may be plugged in again, set this time to the user timeout. Set a shorter time
+    /// for a point-to-point port, because its peer is gone when the link is down
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)). Default: 10 s.
     pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s). This time has to be shorter than the peer's
@@ -194,8 +197,8 @@ pub struct TcpConfig {
     /// for whose bytes memory is short (RFC 5961 section 7). Default: 64.
     pub challenge_acks_per_second: u32,
     /// Minimum time in TIME-WAIT (twice the MSL). The time is longer if the peer took longer to retransmit
-    /// its FIN. If a peer's largest RTO is longer than this time, the peer may get an RST for its last
-    /// retransmission. Default: 10 s.
+    /// its FIN. If a peer's largest RTO is longer than this time, we may answer its last retransmission with
+    /// an RST. Default: 10 s.
     pub time_wait: Duration,
     /// Traffic class (IPv6) or type of service (IPv4) of TCP packets that we send: DSCP times 4 (RFC 2474).
     /// The lowest two bits are the ECN field. If the class is not 0, a peer that runs this stack processes
@@ -229,12 +232,13 @@ pub enum EcnMode {
     /// We accept ECN if a connecting peer requests it.
     #[default]
     Accept,
-    /// Like `Accept`, but we also request ECN in each SYN.
+    /// Like `Accept`, but we also request ECN in the first SYN of each connection that we open.
+    /// Retransmissions of the SYN do not request ECN.
     Request,
 }
 
-/// The spacing of segments. Segments are sent in bursts. The rate is twice the congestion window per round
-/// trip in slow start, and 1.2 times the window per round trip otherwise.
+/// The spacing of segments. The stack sends segments in bursts. The rate is twice the congestion window per
+/// round trip in slow start, and 1.2 times the window per round trip otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
     /// Number of segments in a burst, at least 1. Larger bursts cause fewer wake-ups. Default: 4.
@@ -281,13 +285,15 @@ pub struct PathMtuConfig {
 /// reports duplicates (RFC 2883).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMtuProbing {
-    /// Never: a connection whose path becomes a black hole ends, and a reduced MTU is never raised again.
+    /// Never: a connection whose path becomes a black hole ends, and a reduced path MTU is never raised
+    /// again.
     Never,
-    /// When the path MTU has become smaller: at once after a black hole, and after
+    /// When the path MTU has become smaller: at once after a black hole was found, and after
     /// [`PathMtuConfig::raise_timer`] if a router reported the smaller MTU.
     #[default]
     WhenReduced,
-    /// From the beginning of each connection, which starts with [`PathMtuConfig::base_bytes`].
+    /// From the beginning of each connection. A connection starts with packets of
+    /// [`PathMtuConfig::base_bytes`].
     Always,
 }
 

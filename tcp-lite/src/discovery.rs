@@ -1,6 +1,6 @@
 //! ARP (RFC 826) and neighbour discovery (RFC 4861) packets. This module parses received packets for the
-//! neighbour table and for conflict detection, and writes our queries, probes and announcements (RFC 5227,
-//! RFC 4862 section 5.4).
+//! neighbour table and for conflict detection. It writes our queries, and our probes, announcements and
+//! answers to probes (RFC 5227, RFC 4862 section 5.4).
 //!
 //! smoltcp answers ordinary queries for our addresses; it does not answer probes.
 
@@ -19,8 +19,8 @@ pub(crate) struct Heard {
     /// The neighbour's Ethernet address; `None` if the packet does not change the known address. An answer to
     /// a unicast query need not repeat the address (RFC 4861 section 7.2.4).
     pub(crate) mac: Option<EthernetAddress>,
-    /// True if the neighbour table should create an entry for the neighbour: the neighbour has queried our
-    /// address, so it will soon send us packets.
+    /// True if the neighbour table should create an entry for the neighbour: the packet is about one of our
+    /// addresses, so the neighbour will soon send us packets.
     pub(crate) creates: bool,
     /// True if the address in the packet may replace a different known address.
     pub(crate) overrides: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Heard {
 /// Maximum length of a query in bytes: a tagged solicitation with an Ethernet address option.
 pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG_BYTES + 40 + 32;
 
-/// A query or claim of another host for one of our addresses.
+/// A probe or a claim of another host for one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queried {
     /// Our address.
@@ -66,7 +66,7 @@ pub(crate) enum Assertion {
     Answer(IpAddress, EthernetAddress),
 }
 
-/// Parses an ARP packet.
+/// Parses an ARP request or reply; `None` if `bytes` are another packet, or malformed.
 pub(crate) fn from_arp(bytes: &[u8], mac: EthernetAddress, routes: &Routes) -> Option<Message> {
     let ArpRepr::EthernetIpv4 {
         operation: operation @ (ArpOperation::Request | ArpOperation::Reply),
@@ -92,7 +92,8 @@ pub(crate) fn from_arp(bytes: &[u8], mac: EthernetAddress, routes: &Routes) -> O
     })
 }
 
-/// Parses a neighbour solicitation or advertisement in an IPv6 packet sent by `from`.
+/// Parses a neighbour solicitation or advertisement in an IPv6 packet from `from`; `None` if `packet` is
+/// another packet, or not valid.
 pub(crate) fn from_ndp(
     packet: &[u8],
     from: EthernetAddress,
@@ -156,10 +157,11 @@ pub(crate) fn from_ndp(
     })
 }
 
-/// Writes an ARP request or neighbour solicitation with its Ethernet header. Returns the length in bytes.
+/// Writes an ARP request or neighbour solicitation with its Ethernet header. Returns the length in bytes;
+/// `None` if the addresses are of different families.
 ///
-/// `out` has [`MAX_QUERY_BYTES`]. `to` is the destination (`None`: broadcast, or the solicited-node group).
-/// The function returns `None` if the addresses are of different families.
+/// `out` has at least [`MAX_QUERY_BYTES`]. `to` is the neighbour that is queried. If `to` is `None`, the
+/// query goes to the broadcast address or to the solicited-node group.
 pub(crate) fn emit_query(
     out: &mut [u8],
     mac: EthernetAddress,
@@ -186,8 +188,8 @@ pub(crate) fn emit_query(
     }
 }
 
-/// Writes a probe, announcement or answer with its Ethernet header. Returns the length in bytes. `out` has
-/// [`MAX_QUERY_BYTES`].
+/// Writes a probe, announcement or answer with its Ethernet header. Returns the length in bytes. `out` has at
+/// least [`MAX_QUERY_BYTES`].
 pub(crate) fn emit_assertion(
     out: &mut [u8],
     mac: EthernetAddress,
@@ -279,7 +281,7 @@ fn emit_ndisc(
     total
 }
 
-/// Whether the two addresses can be the addresses of a neighbour.
+/// Whether the addresses of `Heard` can be those of a neighbour.
 fn is_neighbor(Heard { ip, mac, .. }: &Heard, routes: &Routes) -> bool {
     let mac_fits = mac.is_none_or(|mac| mac.is_unicast());
     ip.is_unicast() && !routes.is_broadcast(ip) && !routes.is_ours(ip) && mac_fits

@@ -1,5 +1,4 @@
-//! Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q). This module parses bytes to a type that
-//! is always valid, and writes headers.
+//! Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q). This module parses and writes them.
 
 use crate::facade::EthernetAddress;
 
@@ -26,7 +25,7 @@ pub(crate) struct EthernetHeader {
 }
 
 impl EthernetHeader {
-    /// Parses the header at the front of `head`; `None` if it is cut short.
+    /// Parses the header at the front of `head`; `None` if `head` is too short.
     pub(crate) fn parse(head: &[u8]) -> Option<Self> {
         let (addresses, rest) = head.split_first_chunk::<12>()?;
         let (dst, src) = addresses.split_at(6);

@@ -12,8 +12,8 @@ use crate::id::{ConnId, ListenerId};
 /// Bytes of a stream, in or out of order. The stack passes bytes to the user as soon as they have passed
 /// TCP's checks.
 ///
-/// The stack passes each byte to the user only once, unless the user has [given it up](crate::Stack::evict).
-/// Offset 0 is the first byte that the peer sent (ISN + 1).
+/// The stack passes each byte to the user only once, unless the user gave the byte up
+/// ([`Stack::evict`](crate::Stack::evict)). Offset 0 is the first byte that the peer sent (ISN + 1).
 pub struct Received {
     /// Stream offset of the first byte of `buf`.
     pub offset: u64,
@@ -73,8 +73,8 @@ pub enum Event {
         conn: ConnId,
     },
     /// The connection has ended, and its id is no longer valid. This is the last event of each connection,
-    /// and occurs once. After a graceful close, the event occurs when TIME-WAIT begins. On the passive side,
-    /// the event occurs when our FIN is acknowledged.
+    /// and occurs once. After a graceful close, the event occurs when TIME-WAIT begins, or, if the peer sent
+    /// its FIN first, when our FIN is acknowledged.
     Closed {
         /// The connection.
         conn: ConnId,
@@ -82,8 +82,8 @@ pub enum Event {
         reason: CloseReason,
     },
     /// Another host uses one of our addresses. The stack reports conflicts at most once in ten seconds for
-    /// each address. The stack drops the report if [`Limits::events`](crate::Limits::events) or more events
-    /// wait, unless the address is lost.
+    /// each address. If the address is not lost and [`Limits::events`](crate::Limits::events) or more events
+    /// wait, the stack drops the report.
     AddressConflict {
         /// The address.
         address: IpAddr,
@@ -128,7 +128,8 @@ pub enum CloseReason {
     /// ([`Stack::end_neighbor`](crate::Stack::end_neighbor)).
     #[error("the peer cannot be reached")]
     Unreachable,
-    /// Another host has our address ([`AddressProbing`](crate::AddressProbing)).
+    /// Another host has the local address of the connection, as probing has shown
+    /// ([`AddressProbing::Probe`](crate::AddressProbing)).
     #[error("another host uses the local address: choose another one")]
     AddressLost,
     /// [`Stack::abort`](crate::Stack::abort) was called.
@@ -160,9 +161,9 @@ impl From<CloseReason> for io::Error {
     }
 }
 
-/// The events that the user has not taken yet, oldest first.
+/// The events that the user has not received yet, oldest first.
 ///
-/// Usually at most one event waits: the bytes of a segment, which the user takes before the next segment
+/// Usually at most one event waits: the bytes of a segment, which the user receives before the next segment
 /// arrives. A separate field holds such bytes, because storing them in a ring takes several times as long.
 ///
 /// The queue has memory for several events of each connection, so its entries are small. Long contents are in
@@ -288,7 +289,8 @@ impl EventQueue {
         })
     }
 
-    /// Removes and returns the oldest event if it consists of bytes that arrived while no event waited.
+    /// If the oldest event consists of bytes that arrived while no event waited, removes this event and
+    /// returns its content. Otherwise returns `None`.
     #[inline]
     pub(crate) fn pop_received(&mut self) -> Option<(ConnId, Received)> {
         self.first.take()

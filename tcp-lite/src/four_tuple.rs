@@ -18,8 +18,9 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`; `None` if the
-    /// frame is no TCP segment or has IP options. The headers are not verified.
+    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`; `None` if
+    /// `head` is too short, or if the IP header has IPv4 options or another version. The protocol and all
+    /// other fields are not checked.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;
         let (remote, local, ports) = match ip.first()? {
@@ -39,7 +40,7 @@ impl FourTuple {
     }
 
     /// Whether both endpoints are the same socket. No connection can have such a tuple, because one control
-    /// block would be both endpoints.
+    /// block would have to be both endpoints.
     pub(crate) fn is_of_one_socket(&self) -> bool {
         self.local == self.remote && self.local_port == self.remote_port
     }
@@ -90,9 +91,9 @@ impl Ipv4Key {
 }
 
 impl Hash for FourTuple {
-    /// Passes to `hasher` the bytes that the derived implementation would pass, but in one call instead of
-    /// six. One call of SipHash for 28 bytes is much cheaper, and a SYN flood needs several hashes for each
-    /// SYN.
+    /// Passes to `hasher` the bytes that the derived implementation would pass. With IPv4, this takes one
+    /// call instead of six. One call of SipHash for 28 bytes is much cheaper, and a SYN flood needs several
+    /// hashes for each SYN.
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let Self { local, local_port, remote, remote_port } = self;

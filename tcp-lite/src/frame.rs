@@ -101,7 +101,7 @@ impl Headers<'_> {
 
     /// A frame with the consecutive segments in `views`. The port cuts the frame every `segment_bytes`,
     /// unless that is 0. The port needs [`Offloads::TX_TCP_CHECKSUM`] and, to cut the frame,
-    /// [`Offloads::TX_TSO`]. `None` if the pool is empty.
+    /// [`Offloads::TX_TSO`]. `None` if the pool is empty, or if `views` is empty or too long for one chain.
     pub(crate) fn with_train<const N: usize>(
         &self,
         pool: &Mempool,
@@ -383,7 +383,7 @@ fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
     }
 }
 
-/// Like [`checksum_is_right`], but the caller passes the sum of the pseudo-header without the length.
+/// Like [`checksum_is_right`], but `pseudo` returns the sum of the pseudo-header without the length.
 #[inline]
 pub(crate) fn checksum_fits(
     frame: &Mbuf,

@@ -11,8 +11,8 @@ use crate::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Up
 /// Kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpErrorKind {
-    /// The destination cannot be reached: it does not support the protocol, the port is not in use, or a
-    /// router forbids the packet (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
+    /// The destination does not support the protocol, its port is not in use, or a router forbids the packet
+    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
     Hard,
     /// The cause may be transient, such as a missing route or an exceeded hop limit. Such an error does not
     /// end an established connection.
@@ -124,7 +124,8 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
     quoted_tcp(address(8), address(24), &quoted[ip::IPV6_BYTES..], kind)
 }
 
-/// Ports and sequence number: the 8 bytes that every quotation has.
+/// The error of this kind about a segment whose TCP header begins with `tcp`. Ports and sequence number are
+/// in the first 8 bytes, which every quotation has. `None` if `tcp` is shorter.
 fn quoted_tcp(src: IpAddress, dst: IpAddress, tcp: &[u8], kind: IcmpErrorKind) -> Option<IcmpError> {
     let tcp = tcp.first_chunk::<8>()?;
     let tuple = FourTuple {

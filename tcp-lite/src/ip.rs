@@ -1,5 +1,5 @@
 //! Parser of received IP headers (RFC 791, RFC 8200). The parser checks the header, walks the extension
-//! headers, and returns a type that names the upper protocol. The stack checks the addresses.
+//! headers, and returns the upper protocol, or the fields of a fragment. The stack checks the addresses.
 
 use crate::checksum::InternetChecksum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};

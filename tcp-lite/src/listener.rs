@@ -54,13 +54,14 @@ impl AddressFilter {
     }
 }
 
-/// Numbers of SYNs that a listener did not answer, which are never reset.
+/// Numbers of SYNs that a listener refused, or for which it was full. The numbers are never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerCounters {
     /// SYNs that the [`AddressFilter`] refused.
     pub filtered: u64,
-    /// SYNs that arrived when the listener had the maximum number of half-open connections.
+    /// SYNs that arrived when the listener had the maximum number of half-open connections. Such a SYN may be
+    /// answered with a cookie.
     pub half_open_full: u64,
     /// SYNs from an address that had the maximum number of half-open connections for one address.
     pub half_open_address_full: u64,
@@ -74,7 +75,7 @@ pub struct ListenerCounters {
 pub(crate) enum Admission {
     /// The listener has counted the connection as half-open.
     Counted,
-    /// The backlog is full: a cookie may be sent.
+    /// The listener has its maximum number of half-open connections, so only a cookie may be sent.
     Full,
     /// The SYN gets no answer.
     Refused,
@@ -120,7 +121,7 @@ impl Listeners {
         Self { slots: Vec::new(), limit, backlog, keyed, changes: 0 }
     }
 
-    /// See [`Stack::listen_with`](crate::Stack::listen_with).
+    /// Adds a listener on `port` ([`Stack::listen_with`](crate::Stack::listen_with)).
     pub(crate) fn add(&mut self, port: u16, config: ListenConfig) -> Result<ListenerId, ListenError> {
         if self.find(port).is_some() {
             return Err(ListenError::InUse(port));
@@ -156,14 +157,14 @@ impl Listeners {
         slot.listener.take().is_some()
     }
 
-    /// The listener on `port`.
+    /// The listener on `port`; `None` if there is none.
     pub(crate) fn find(&self, port: u16) -> Option<ListenerId> {
         let at = self.slots.iter().position(|s| s.listener.as_ref().is_some_and(|l| l.port == port))?;
         Some(ListenerId { slot: at as u32, generation: self.slots[at].generation })
     }
 
-    /// The numbers of SYNs that a listener did not answer, and the number of its half-open connections;
-    /// `None` if the id is not valid.
+    /// The numbers of SYNs that a listener refused or for which it was full, and the number of its half-open
+    /// connections; `None` if the id is not valid.
     pub(crate) fn counters(&self, id: ListenerId) -> Option<(ListenerCounters, usize)> {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))
@@ -204,7 +205,7 @@ impl Listeners {
         Admission::Counted
     }
 
-    /// Whether a listener accepts connections from `remote` now.
+    /// Whether a listener accepts connections from `remote` now. Returns `false` if the id is not valid.
     pub(crate) fn admits(&self, now: Instant, id: ListenerId, remote: &IpAddress) -> bool {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation);
         let listener = slot.and_then(|slot| slot.listener.as_ref());
@@ -212,7 +213,7 @@ impl Listeners {
             .is_some_and(|listener| listener.config.filter.admits(remote) && !listener.blocks(now, remote))
     }
 
-    /// See [`Stack::block_address`](crate::Stack::block_address).
+    /// Blocks `remote` until `until` ([`Stack::block_address`](crate::Stack::block_address)).
     pub(crate) fn block_address(&mut self, now: Instant, id: ListenerId, remote: IpAddress, until: Instant) {
         let Some(listener) = self.get_mut(id) else { return };
         listener.blocked.retain(|_, until| now < *until);

@@ -1,11 +1,11 @@
 //! The neighbour table: the Ethernet addresses of next hops, and the ARP and NDP queries for these addresses.
 //!
 //! A simplification of RFC 4861 section 7.3 that also handles ARP. The table queries an unknown address three
-//! times, at intervals of a second; then the address counts as unreachable for a second. A unicast query
-//! confirms a known address in two cases: the address is used more than thirty seconds after its last
-//! confirmation, or TCP gets no answer through this neighbour (section 7.3.1; RFC 1122 section 2.3.2.1). If
-//! three unicast queries get no answer, the query is broadcast or multicast. [`discovery`](crate::discovery)
-//! has the packet formats.
+//! times, at intervals of a second. Without an answer, the address then counts as unreachable for a second. A
+//! unicast query confirms a known address in two cases: the address is used more than thirty seconds after
+//! its last confirmation, or TCP gets no answer through this neighbour (section 7.3.1; RFC 1122 section
+//! 2.3.2.1). If three unicast queries get no answer, the table sends broadcast or multicast queries.
+//! [`discovery`](crate::discovery) has the packet formats.
 //!
 //! A full table evicts a known neighbour to make room for an unknown neighbour. The table never evicts a
 //! neighbour whose Ethernet address is unknown, because a connection may wait for the answer, and the queries
@@ -60,9 +60,9 @@ pub(crate) enum Resolution {
 }
 
 enum NeighborState {
-    /// The address is being queried; `queries` counts the queries.
+    /// The address is being queried; `queries` is the number of queries so far.
     Incomplete { queries: u8 },
-    /// The Ethernet address is known; `queries` counts the unanswered unicast queries.
+    /// The Ethernet address is known; `queries` is the number of unicast queries that got no answer so far.
     Known { mac: EthernetAddress, confirmed: Instant, queries: u8 },
     /// No host answered.
     Failed,
@@ -82,7 +82,7 @@ struct NeighborEntry {
 /// Neighbours whose Ethernet addresses need no query. Such neighbours have no entries in the table.
 #[derive(Default)]
 pub(crate) struct KnownNeighbors {
-    /// See [`StackConfig::derived_neighbors`].
+    /// The value of [`StackConfig::derived_neighbors`].
     derived: Option<[u8; 2]>,
     /// Our own addresses, if there can be connections to them, and our Ethernet address.
     ours: ArrayVec<IpAddress, 8>,
@@ -171,7 +171,7 @@ impl Neighbors {
             let due = now + QUERY_INTERVAL;
             let state = NeighborState::Incomplete { queries: 1 };
             // If the table is full and has no known neighbour to evict, this query starts when another query
-            // has ended. `poll` or `heard` reports that end.
+            // has ended. `poll` or `heard` reports the end of that query.
             if self.insert(NeighborEntry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
                 enqueue(&mut self.queries, Query { target: ip, to: None });
             }
@@ -200,19 +200,20 @@ impl Neighbors {
     }
 
     /// Called when segments sent through `ip` are not answered, because the known Ethernet address may be
-    /// stale. Starts to confirm the address, unless it was confirmed just now.
+    /// stale. Starts to confirm the address, unless it was confirmed in the last second or is being
+    /// confirmed.
     pub(crate) fn doubt(&mut self, now: Instant, ip: &IpAddress) {
         if let Some(&key) = self.index.get(ip) {
             self.confirm(now, key, QUERY_INTERVAL);
         }
     }
 
-    /// Called after the link was down: known neighbours will be confirmed at their next use, and unresolved
-    /// neighbours will be queried again.
+    /// Called after the link was down. Known neighbours are confirmed at their next use. The queries for all
+    /// other neighbours in the table start again at once.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
-        // (Entries that are being queried or have failed had an earlier deadline, so `next_due` is still a
-        // lower bound.)
+        // (Entries that are being queried or have failed already had an earlier deadline, so `next_due` is
+        // still a lower bound.)
         for (_, entry) in entries.iter_mut() {
             match &mut entry.state {
                 NeighborState::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
@@ -230,7 +231,8 @@ impl Neighbors {
         self.moves_refused
     }
 
-    /// Starts to confirm a known neighbour that was last confirmed at least `silence` ago.
+    /// Starts to confirm a known neighbour that was last confirmed at least `silence` ago and is not being
+    /// confirmed.
     fn confirm(&mut self, now: Instant, key: usize, silence: Duration) {
         let entry = &mut self.entries[key];
         if let NeighborState::Known { mac, confirmed, queries } = &mut entry.state
@@ -302,7 +304,7 @@ impl Neighbors {
         !was_known
     }
 
-    /// Sends the queries again that are due, and forgets the failures that are due. Returns whether waiting
+    /// Repeats the queries that are due, and forgets the failures that are due. Returns whether waiting
     /// connections should try again.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         if self.next_due.is_none_or(|due| now < due) {
@@ -326,7 +328,8 @@ impl Neighbors {
         changed
     }
 
-    /// The next time at which [`poll`](Self::poll) sends a query or forgets a failure.
+    /// The next time at which [`poll`](Self::poll) has a query to send or a failure to forget, or an earlier
+    /// time; `None` if no entry is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_due
     }

@@ -2,9 +2,9 @@
 //!
 //! TCP itself holds no received data. This gauge counts bytes that TCP passed to the user and that the user
 //! has not released. Bytes count if they arrived ahead of the frontier (the next expected byte), or if the
-//! user reports them with `hold`. The gauge also counts the bytes of the packet buffers that the user keeps
-//! for held bytes, as the user reports with `pin`. `tcp/slabs/out_of_order.rs` decides which bytes are given
-//! up if too much memory is held.
+//! user reports them with [`Stack::hold`](crate::Stack::hold). The gauge also counts the bytes of the packet
+//! buffers that the user keeps for held bytes, as the user reports with [`Stack::pin`](crate::Stack::pin).
+//! `tcp/slabs/out_of_order.rs` decides which bytes are given up if the user holds too much memory.
 
 dp::counters! {
     "uwarp_tcp_out_of_order_", "";
@@ -16,8 +16,8 @@ dp::counters! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OutOfOrder {
         /// Number of bytes of payload that were passed to the user ahead of the frontier, or that the user
-        /// reported with [`Stack::hold`](crate::Stack::hold), and that the user has not
-        /// [`release`](crate::Stack::release)d since.
+        /// reported with [`Stack::hold`](crate::Stack::hold), and that the user has not released since
+        /// ([`Stack::release`](crate::Stack::release)).
         pub held_bytes: u64,
         /// The largest value of `held_bytes` so far.
         pub max_held_bytes: u64,

@@ -3,10 +3,11 @@
 //!
 //! Reassembly is part of the slow path, because fragmented TCP is a sign of a misconfigured middlebox. Memory
 //! is allocated when fragments arrive, and kept for reuse: at most `PACKETS` + 1 buffers of 64 KiB. At most
-//! [`PACKETS_OF_ONE`] packets of one source are in reassembly, so a source that floods replaces only its own
-//! packets. When all entries are in use, a new packet replaces the oldest packet. A first fragment has to
-//! contain the upper-layer header (RFC 7112, RFC 3128). An atomic fragment (RFC 6946) is processed at once,
-//! independently of other fragments.
+//! [`PACKETS_OF_ONE`] packets of one source are in reassembly: a further packet of this source replaces its
+//! oldest packet. So a source that floods does not replace the packets of others. When all entries are in
+//! use, a new packet of another source replaces a spoiled packet or, if no packet is spoiled, the oldest
+//! packet. A first fragment has to contain the upper-layer header (RFC 7112, RFC 3128). An atomic fragment
+//! (RFC 6946) is processed at once, independently of other fragments.
 //!
 //! Fragments belong to the same packet if their addresses, their identification and, with IPv4, their
 //! protocol are equal. An overlap discards the packet and all its later fragments, as RFC 5722 requires for
@@ -23,8 +24,8 @@ use crate::tcp::header::MIN_HEADER_BYTES;
 
 /// Maximum number of packets in reassembly. The number is small, because each packet may take 64 KiB.
 const PACKETS: usize = 8;
-/// Maximum number of packets in reassembly from one source. Two packets are enough for a source whose packets
-/// interleave.
+/// Maximum number of packets in reassembly from one source. Two packets are enough for a source that sends
+/// the fragments of two packets at the same time.
 const PACKETS_OF_ONE: usize = 2;
 /// Maximum number of separate runs of received bytes in an incomplete packet: enough for ordinary reordering.
 const RUNS: usize = 16;
@@ -53,8 +54,8 @@ struct Packet {
     total: Option<usize>,
     /// ECN codepoints of the fragments, as a bit set.
     codepoints: u8,
-    /// True if the fragments contradict each other, so that all later fragments of this packet are dropped as
-    /// well.
+    /// True if the fragments contradict each other or have too many holes, so that all later fragments of
+    /// this packet are dropped as well.
     spoiled: bool,
 }
 
@@ -71,7 +72,8 @@ pub(crate) struct Reassembly {
 
 impl Reassembly {
     /// Adds one fragment. `packet` is the IP packet that carries the fragment. If this was the last missing
-    /// fragment, returns the reassembled packet, without the options and extensions before the fragment.
+    /// fragment, returns the reassembled packet, without the options and extensions before the fragment. A
+    /// packet that would lose a mark is dropped instead ([`Packet::loses_mark`]).
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -98,7 +100,7 @@ impl Reassembly {
         let known = self.packets.iter().position(|p| p.key == key).filter(|_| !isolated);
         let at = known.unwrap_or_else(|| self.start(now, key, fixed));
         let under_way = &mut self.packets[at];
-        // An overlap (RFC 5722) or a contradictory length discards the whole packet.
+        // An overlap (RFC 5722), a contradictory length or too many holes discard the whole packet.
         if under_way.spoiled || !under_way.insert(fragment, end, piece) {
             under_way.spoil();
             self.dropped += 1;
@@ -173,14 +175,15 @@ impl Reassembly {
     }
 }
 
-/// Whether this first fragment is too short for the whole upper-layer header.
+/// Whether the fragment is a first fragment that is too short for the whole upper-layer header.
 fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
     let least = if fragment.next_header == PROTOCOL_TCP { MIN_HEADER_BYTES } else { LEAST_HEADER_BYTES };
     fragment.offset == 0 && fragment.more && piece.len() < least
 }
 
 impl Packet {
-    /// Stores a fragment. Returns `false` if the fragment contradicts the earlier fragments.
+    /// Stores a fragment. Returns `false` if the fragment contradicts the earlier fragments, or if there
+    /// would be more than [`RUNS`] runs.
     fn insert(&mut self, fragment: &Fragment, end: usize, piece: &[u8]) -> bool {
         if fragment.offset == 0 {
             self.next_header = fragment.next_header;
@@ -215,8 +218,8 @@ impl Packet {
         self.codepoints & 1 << codepoint as u8 != 0
     }
 
-    /// Whether one fragment was marked and another fragment was not ECN-capable. RFC 3168 section 5.3 does
-    /// not allow such a mark to be kept or removed, so the packet is dropped.
+    /// Whether one fragment was marked and another fragment was not ECN-capable. RFC 3168 section 5.3 allows
+    /// neither to keep nor to remove such a mark, so the packet is dropped.
     fn loses_mark(&self) -> bool {
         self.has(Ecn::Ce) && self.has(Ecn::NotEct)
     }
@@ -517,8 +520,8 @@ mod tests {
     #[test]
     fn a_strangers_bytes_do_not_get_in_by_an_overlap() {
         for [a, b, _] in HOSTS {
-            // The forged fragment has any offset and length, and arrives before or after the first genuine
-            // fragment.
+            // The forged fragment has one of several offsets and lengths, and arrives before or after the
+            // first genuine fragment.
             for (at, bytes) in [(0, 24), (24, 24), (48, 8), (8, 8), (16, 24), (0, 56)] {
                 for first in [true, false] {
                     let mut r = Reassembly::default();

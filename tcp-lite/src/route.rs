@@ -16,7 +16,7 @@ pub(crate) struct Routes {
 pub(crate) struct Path {
     /// The source address: one of our addresses.
     pub(crate) local: IpAddress,
-    /// The host whose Ethernet address the frames carry.
+    /// The host to whose Ethernet address the frames are sent.
     pub(crate) next_hop: IpAddress,
 }
 
@@ -51,8 +51,10 @@ impl Routes {
         self.addresses.iter().any(|c| c.address() == *address)
     }
 
-    /// The path to `remote`; `None` if there is no path. The source address is on the link of `remote` or of
-    /// the gateway. If `remote` is one of our addresses, it is also the source address.
+    /// The path to `remote`; `None` if there is no path. If `remote` is one of our addresses, it is also the
+    /// source address. If `remote` is on a link of ours, the source is our address on that link. Otherwise
+    /// the source is our address on the gateway's link, or, if that address is link-local and `remote` is
+    /// not, our first address that is not link-local.
     pub(crate) fn path(&self, remote: &IpAddress) -> Option<Path> {
         if self.is_ours(remote) {
             return Some(Path { local: *remote, next_hop: *remote });
@@ -63,19 +65,22 @@ impl Routes {
         let gateway = self.gateways.iter().find(|g| same_family(g, remote))?;
         let local = match self.on_link(gateway) {
             Some(local) if !link_local(&local) || link_local(remote) => local,
-            // The gateway is link-local, so the source is an address that is valid beyond the link.
+            // The gateway is link-local, or on none of our links, so the source is an address that is valid
+            // beyond the link.
             _ => self.first_global(remote)?,
         };
         Some(Path { local, next_hop: *gateway })
     }
 
-    /// The next hop of packets from `local`, the address of an existing connection, to `remote`.
+    /// The next hop of packets from `local`, the address of an existing connection, to `remote`; `None` if
+    /// there is no path, or if the addresses are of different families.
     pub(crate) fn next_hop(&self, local: &IpAddress, remote: &IpAddress) -> Option<IpAddress> {
         same_family(local, remote).then_some(())?;
         self.path(remote).map(|p| p.next_hop)
     }
 
-    /// The source address for queries for `target` (RFC 4861 section 7.2.2).
+    /// The source address for queries for `target` (RFC 4861 section 7.2.2): our address on the link of
+    /// `target`, or otherwise our first address of the same family.
     pub(crate) fn query_source(&self, target: &IpAddress) -> Option<IpAddress> {
         self.on_link(target).or_else(|| self.first(|a| same_family(a, target)))
     }
@@ -87,7 +92,7 @@ impl Routes {
             || self.addresses.iter().any(|c| matches!(c, IpCidr::Ipv4(c) if c.broadcast() == Some(*address)))
     }
 
-    /// Our address with the longest prefix that contains `remote`.
+    /// Our address with the longest prefix that contains `remote`; `None` if no prefix contains `remote`.
     fn on_link(&self, remote: &IpAddress) -> Option<IpAddress> {
         let on_link = self.addresses.iter().filter(|c| c.contains_addr(remote));
         on_link.max_by_key(|c| c.prefix_len()).map(|c| c.address())

@@ -1,6 +1,7 @@
-//! The headers of nearly every frame of a connection over IPv4: Ethernet without a tag, and TCP without other
-//! options than timestamps. Each field has a constant offset, and sums are computed from the fields, not from
-//! bytes that were just stored. [`Headers::write`] writes all other headers.
+//! Plain headers: Ethernet without a tag, IPv4, and TCP with timestamps or without options. Nearly all frames
+//! of a connection over IPv4 have such headers if the stack has no VLAN id. Each field has a constant offset,
+//! and sums are computed from the fields, not from bytes that were just stored. [`Headers::write`] writes all
+//! other headers.
 
 use dp::{Offloads, TxOffload};
 
@@ -28,7 +29,8 @@ pub(crate) struct PlainTemplate {
     /// The sum of the fields of the IPv4 header that do not differ. The sum is unused if the port computes
     /// the IPv4 checksum.
     ip_sum: u64,
-    /// The sum of the pseudo-header and of the ports.
+    /// The sum of the pseudo-header and, if software computes the TCP checksum, of the ports and of the first
+    /// word of the timestamps option.
     tcp_sum: u64,
 }
 
@@ -86,7 +88,8 @@ impl PlainTemplate {
         Self { bytes, offload, version_and_class, ip_sum, tcp_sum }
     }
 
-    /// The template for `headers`; `None` if the headers have a tag, IPv6 or other options.
+    /// The template for `headers`; `None` if the frame has a VLAN tag, IPv6 addresses, or TCP options other
+    /// than timestamps.
     #[inline]
     pub(super) fn of(headers: &Headers<'_>) -> Option<Self> {
         let (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) = (headers.src, headers.dst) else {
