@@ -179,8 +179,7 @@ pub struct TcpConfig {
     /// was not polled during this time cannot know whether the peer answered. Default: 10 s.
     pub user_timeout: Duration,
     /// The maximum time without a link. After this time, all existing connections end with
-    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to
-    /// their SYN. If a cable may be plugged in again, set this time to the user timeout. Set a shorter time
+    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those in SYN-SENT or TIME-WAIT. If a cable may be plugged in again, set this time to the user timeout. Set a shorter time
     /// for a point-to-point port, because its peer is gone when the link is down
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)). Default: 10 s.
     pub link_timeout: Duration,

@@ -60,8 +60,8 @@ impl Secrets {
         TcpSeqNumber(clock.wrapping_add(hash(&self.isn, tuple) as u32) as i32)
     }
 
-    /// The wait before the first probe of our addresses: less than a second, and different on each host, so
-    /// that hosts that start together do not probe together (RFC 5227 section 2.1.1).
+    /// The wait before the first probe of our addresses: less than a second, and pseudo-random, so that hosts
+    /// that start together do not probe together (RFC 5227 section 2.1.1).
     pub(crate) fn probe_wait(&self) -> Duration {
         Duration::from_millis(hash(&self.timestamp, &"probe wait") % 1000)
     }

@@ -1,5 +1,5 @@
-//! The slow path: smoltcp's `Interface`, which answers ARP requests, neighbour solicitations and echo
-//! requests.
+//! The slow path: smoltcp's `Interface`, which answers, for example, ARP requests, neighbour solicitations
+//! and echo requests.
 //!
 //! The stack passes contiguous copies of frames to smoltcp, except fragments and TCP segments that the stack
 //! itself can parse. TCP segments after IPv6 extension headers that only smoltcp can parse go to a raw
@@ -139,7 +139,7 @@ impl SlowPath {
         true
     }
 
-    /// The next frame to send.
+    /// Removes and returns the next frame to send.
     pub(crate) fn next_frame(&mut self) -> Option<Mbuf> {
         self.device.tx.frames.pop_front()
     }

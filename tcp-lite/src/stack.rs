@@ -90,12 +90,12 @@ const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 /// A host on one port.
 ///
 /// A caller makes these calls in each poll, in this order: [`input`](Self::input) for every received frame,
-/// or [`input_next`](Self::input_next) while frames are left (with many connections after
-/// [`look_ahead`](Self::look_ahead)); [`poll`](Self::poll) once; [`sender`](Self::sender) for each connection
-/// with data to send; [`transmit`](Self::transmit) until it returns `false`. After any of these calls, the
-/// caller may take events by [`event`](Self::event) until it returns `None`.
-/// [`next_deadline`](Self::next_deadline) returns the time of the next poll. The stack does nothing between
-/// polls.
+/// or [`input_next`](Self::input_next) while frames are left; [`poll`](Self::poll) once;
+/// [`sender`](Self::sender) for each connection with data to send; [`transmit`](Self::transmit) until it
+/// returns `false`. A caller with many connections calls [`look_ahead`](Self::look_ahead) before
+/// `input_next`. After any of these calls, the caller may call [`event`](Self::event) until it returns
+/// `None`. [`next_deadline`](Self::next_deadline) returns the time of the next poll. The stack does nothing
+/// between polls.
 pub struct Stack {
     config: StackConfig,
     framing: Framing,
@@ -112,7 +112,7 @@ pub struct Stack {
     link_up: bool,
     /// True if the port was removed, so that the next poll ends all connections.
     port_gone: bool,
-    /// The time at which the connections end, unless the link comes up before.
+    /// The time at which the connections end, unless the link comes up before; `None` while the link is up.
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
@@ -189,7 +189,7 @@ impl Stack {
 
     /// Sets a pool of large buffers for connections that have much to send. Several segments share a large
     /// buffer, so a train consists of few views. Connections with few bytes to send use the stack's own pool.
-    /// If `pool` is empty, all connections use the stack's own pool.
+    /// While `pool` has no free buffer, all connections use the stack's own pool.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
     }
@@ -346,7 +346,8 @@ impl Stack {
     /// Accepts connections to `port` on every address.
     ///
     /// # Errors
-    /// See [`ListenError`] for the errors.
+    /// [`ListenError::InUse`] if the port has a listener already. [`ListenError::NoListener`] if there are
+    /// `Limits::listeners` listeners already.
     pub fn listen(&mut self, port: u16) -> Result<ListenerId, ListenError> {
         self.listen_with(port, ListenConfig::default())
     }
@@ -354,13 +355,13 @@ impl Stack {
     /// Like [`listen`](Self::listen), with a configuration for this listener.
     ///
     /// # Errors
-    /// See [`ListenError`] for the errors.
+    /// The errors of [`listen`](Self::listen), under the same conditions.
     pub fn listen_with(&mut self, port: u16, config: ListenConfig) -> Result<ListenerId, ListenError> {
         self.listeners.add(port, config)
     }
 
-    /// The numbers of SYNs that a listener did not answer, and the number of its half-open connections;
-    /// `None` if the id is not valid.
+    /// The numbers of SYNs that a listener refused or for which it was full, and the number of its half-open
+    /// connections; `None` if the id is not valid.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
     }
@@ -393,7 +394,8 @@ impl Stack {
         }
     }
 
-    /// Sends FIN after all queued segments. The connection can still receive.
+    /// Sends FIN after all queued segments. The connection can still receive. Does nothing if the id is not
+    /// valid.
     pub fn close(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.close(ctx));
@@ -421,7 +423,7 @@ impl Stack {
     }
 
     /// Cuts `bytes` into segments of EMSS bytes and queues the segments that fit. Returns the number of bytes
-    /// that were queued. This call is for plain streams. FPDUs are queued with [`sender`](Self::sender).
+    /// that were queued. This call is for plain streams. For FPDUs, use [`sender`](Self::sender).
     ///
     /// # Errors
     /// The errors of [`Sender::segment`], if no byte was queued.
@@ -449,11 +451,11 @@ impl Stack {
     /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier
     /// (the next expected byte), or that it has reported with [`hold`](Self::hold). The user has placed these
     /// bytes, or has consumed them after the frontier passed them. The limits of out-of-order bytes count all
-    /// bytes that were passed to the user ahead of the frontier and not released.
+    /// bytes that the user received ahead of the frontier and has not released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
-        // In the usual case, the user holds no bytes, and our announced window is large enough, so nothing
-        // changes.
+        // In the usual case, the user holds no bytes and our announced window is large enough, so the call
+        // changes nothing.
         if bytes == 0
             && let Some(live) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
             && live.tcb.has_window(&self.config.tcp)
@@ -475,8 +477,8 @@ impl Stack {
     }
 
     /// Tells the stack that the user holds `bytes` bytes that it received in order. The receive window is
-    /// smaller by `bytes` until the user [`release`](Self::release)s these bytes. This call is for readers of
-    /// plain streams that may be slower than their peer.
+    /// smaller by `bytes` until the user releases these bytes ([`release`](Self::release)). This call is for
+    /// readers of plain streams that may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.hold(ctx, bytes));
     }
@@ -485,7 +487,7 @@ impl Stack {
     /// most 16 ranges of stream offsets, which are sorted and do not overlap. From now on these bytes count
     /// as not received, and may arrive again. Returns `false` and gives up no bytes in two cases: some of
     /// these bytes are in order by now (then all bytes before them are in order as well), or too many ranges
-    /// would be left.
+    /// would be left. If the id is not valid, does nothing and returns `true`.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
@@ -524,7 +526,7 @@ impl Stack {
         self.now = self.now.max(now);
     }
 
-    /// Calls `work` on the connection in `slot`, then [`settle`](Self::settle)s the connection. Returns
+    /// Calls `work` on the connection in `slot`, and then [`settle`](Self::settle) for the slot. Returns
     /// `None` if the slot is free.
     fn with<R>(
         &mut self,

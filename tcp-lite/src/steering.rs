@@ -1,11 +1,12 @@
 //! Several stacks with the same addresses: a host that uses several queues of one device has one stack for
 //! each queue.
 //!
-//! Stacks share no state of connections. A connection belongs to the stack that opened it, or to the stack at
-//! which its SYN arrived. If the device sends the connection's frames to that stack, this module has nothing
-//! to do. Any other frame is *handed over*: the stack that received the frame looks up the owner in the flow
-//! table, and puts the frame into a ring to the owner. If a device distributes frames by another rule than
-//! expected, or changes the rule, processing these frames takes longer, but no connection is lost.
+//! Apart from the flow table, the stacks share no state of connections. A connection belongs to the stack
+//! that opened it, or to the stack at which its SYN arrived. If the device puts a connection's frames into
+//! the queue of that stack, this module does nothing for these frames. Any other frame is *handed over*: the
+//! stack that received the frame looks up the owner in the flow table, and puts the frame into a ring to the
+//! owner. If a device distributes frames by another rule than expected, or changes the rule, processing these
+//! frames takes longer, but no connection is lost.
 //!
 //! The first of the stacks that still exist is the leading stack. Only the leading stack answers ARP and
 //! neighbour discovery, defends our addresses, answers echo requests and reassembles fragments. All other

@@ -2,8 +2,8 @@
 //! attackers cannot choose tuples that collide.
 //!
 //! The table stores only hashes and slots. The caller reads the connection's state anyway, and compares the
-//! tuple with the tuple in this state. Two connections rarely have the same hash. A lookup reads one cache
-//! line, which can be prefetched. A lookup in a map of tuples would read three cache lines.
+//! tuple in this state with the wanted tuple. Two connections rarely have the same hash. A lookup reads one
+//! cache line, which can be prefetched. A lookup in a map of tuples would read three cache lines.
 
 use std::hash::BuildHasher;
 
@@ -11,7 +11,7 @@ use crate::four_tuple::FourTuple;
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
-/// The hash table, which grows when a connection is created, and not when other segments arrive.
+/// The hash table. The table grows only when a connection is created.
 ///
 /// The table uses open addressing with linear probing: a search goes from the home position of the hash up to
 /// the next free entry.

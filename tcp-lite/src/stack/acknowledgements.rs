@@ -1,5 +1,5 @@
 //! Calls for users that wait for the peer's acknowledgements, and for users that decide when our
-//! acknowledgements are sent.
+//! acknowledgements are sent. In addition, [`Stack::sequence_mark`] lets the two endpoints detect a proxy.
 
 use super::Stack;
 use crate::{ConnId, Instant};

@@ -26,15 +26,15 @@ impl Stack {
         Ahead(burst.iter().map(hash).collect())
     }
 
-    /// The slot of the connection to which the `n`th frame probably belongs. The caller
-    /// [`prefetch`](Self::prefetch)es the connection's state, and [announces](Self::expect_next) the slot
-    /// when this frame is next.
+    /// The slot of the connection to which the `n`th frame probably belongs; `None` if the guess found no
+    /// connection. The caller passes the slot to [`prefetch`](Self::prefetch), and to
+    /// [`expect_next`](Self::expect_next) when this frame is next.
     pub fn slot_ahead(&self, ahead: &Ahead, n: usize) -> Option<usize> {
         let hash = *ahead.0.get(n)?;
         self.connections.guess(hash?).map(|slot| slot as usize)
     }
 
-    /// Announces that the next frame probably belongs to the connection in `slot`. The lookup of the next
+    /// Announces that the next frame probably belongs to the connection in `slot`. The lookup for the next
     /// frame tries that slot first.
     pub fn expect_next(&mut self, slot: usize) {
         self.connections.expect_next(slot as u32);

@@ -2,9 +2,10 @@
 //! the timer is needed earlier.
 //!
 //! A message and its acknowledgement move the timer of their connection several times, nearly always to a
-//! later time. Therefore a call only marks the connection. The timers of marked connections are set before an
-//! engine sleeps. An engine that polls without a pause sets the timers after `TIMER_SLACK`, so a timer may be
-//! late by that time. A *turn* is one poll of the engine; it ends with [`Stack::transmit`].
+//! later time. Therefore a call on an established connection only marks the connection. The timers of marked
+//! connections are set before an engine sleeps. An engine that polls without a pause sets the timers after
+//! `TIMER_SLACK`, so a timer may be late by that time. A *turn* is one poll of the engine, which ends with
+//! [`Stack::transmit`].
 
 use super::Stack;
 use crate::facade::{Duration, Instant};
@@ -79,7 +80,7 @@ impl Unarmed {
 impl Stack {
     /// Like [`settle`](Self::settle), but does not queue the connection for transmission. After most calls,
     /// the connection is in ESTABLISHED, where only the timer has to be set. In this state,
-    /// [`arm_timers`](Self::arm_timers) sets the timer later.
+    /// [`arm_timers`](Self::arm_timers) will set the timer.
     #[inline(always)]
     pub(super) fn settle_timer(&mut self, slot: u32) {
         if !self.connections.arm_later(slot) {
@@ -111,7 +112,8 @@ impl Stack {
         }
     }
 
-    /// Sets the timer of a connection, or removes the connection if it has ended.
+    /// Sets the timer of a connection. If the connection has left SYN-RECEIVED or entered TIME-WAIT, updates
+    /// the listener or the queue of TIME-WAIT. Removes the connection if it has ended.
     pub(super) fn arm(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
         conn.tcb.arm(self.now, &self.config.tcp, &self.segments);

@@ -1,4 +1,5 @@
-//! The slots of connections. A slot has a connection's id, its timer and its places in the queues.
+//! The slots of connections. The number of a slot is part of its connection's id, and names the connection in
+//! the table, in the timer wheel and in the queues.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -19,20 +20,21 @@ use crate::timer_wheel::TimerWheel;
 pub(crate) struct Conn {
     pub(crate) tcb: Tcb,
     pub(crate) tuple: FourTuple,
-    /// The neighbour whose Ethernet address the connection's frames carry.
+    /// The neighbour to which the connection's frames are sent.
     pub(crate) next_hop: IpAddress,
-    /// The listener that accepted the connection.
+    /// The listener that accepted the connection; `None` if we opened the connection.
     pub(crate) listener: Option<ListenerId>,
     /// True if the connection counts in the listener's backlog.
     pub(crate) half_open: bool,
     /// True if the connection is in `Connections::time_waits`.
     pub(crate) in_time_wait: bool,
-    /// The time since which the Ethernet address of the next hop is unknown.
+    /// The time since which the Ethernet address of the next hop is unknown; no instant if it is known.
     pub(crate) unresolved_since: Deadline,
 }
 
 impl Conn {
-    /// Whether calls on this connection can change only its timer, so that the timer may be set later.
+    /// Whether calls on this connection can change only its timer and its queue, so that the timer may be set
+    /// later.
     #[inline]
     pub(super) fn may_arm_later(&self) -> bool {
         self.tcb.state() == State::Established && !self.half_open
@@ -275,7 +277,7 @@ impl Connections {
     }
 
     /// Removes the connection that has been in TIME-WAIT for the longest time from the queue, and returns its
-    /// slot.
+    /// slot; `None` if no connection is in TIME-WAIT.
     pub(crate) fn oldest_time_wait(&mut self) -> Option<u32> {
         while let Some(id) = self.time_waits.pop_front() {
             let slot = &self.slots[id.slot as usize];
@@ -300,7 +302,7 @@ impl Connections {
         Some(self.latest)
     }
 
-    /// Like [`find_next`](Self::find_next), for the key of a frame.
+    /// Like [`find_next`](Self::find_next), for the key of a frame, but returns the connection.
     #[inline]
     pub(crate) fn find_next_ipv4(&mut self, key: &Ipv4Key) -> Option<FoundConn<'_>> {
         if self.slots.get(self.latest as usize).is_none_or(|place| place.key != Some(*key)) {
@@ -325,7 +327,8 @@ impl Connections {
         hash
     }
 
-    /// The slot of the connection that most likely has this hash.
+    /// The slot of the connection that most likely has this hash; `None` if there is certainly no such
+    /// connection.
     pub(crate) fn guess(&self, hash: TupleHash) -> Option<u32> {
         self.table.find(hash, |_| true)
     }
@@ -359,7 +362,7 @@ impl Connections {
         self.slots[slot as usize].conn.as_ref()
     }
 
-    /// The connection in a slot with its id.
+    /// The connection in a slot, with its id; `None` if the slot is free.
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<(ConnId, &mut Conn)> {
         let place = &mut self.slots[slot as usize];
         let id = ConnId { slot, generation: place.generation };
@@ -409,8 +412,8 @@ impl Connections {
         }
     }
 
-    /// Like [`FoundConn::settle_and_arm_later`]. If the timer [must not be set later](Conn::may_arm_later),
-    /// does nothing and returns `false`.
+    /// Like [`FoundConn::settle_and_arm_later`]. If the slot is free, or the timer [must not be set
+    /// later](Conn::may_arm_later), does nothing and returns `false`.
     pub(crate) fn settle_and_arm_later(&mut self, slot: u32) -> bool {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
             &mut self.slots[slot as usize]
@@ -439,13 +442,13 @@ impl Connections {
         self.ready.push_front(slot);
     }
 
-    /// Sets a slot aside until [`wake_waiting`](Self::wake_waiting) is called.
+    /// Adds a slot to the waiting slots, where it stays until [`wake_waiting`](Self::wake_waiting) is called.
     pub(crate) fn wait(&mut self, slot: u32) {
         self.slots[slot as usize].queue = Queue::Waiting;
         self.waiting.push(slot);
     }
 
-    /// Moves all waiting slots to the ready queue, because the neighbour table changed.
+    /// Moves all waiting slots to the ready queue, because the connections may be able to send now.
     pub(crate) fn wake_waiting(&mut self) {
         for slot in self.waiting.drain(..) {
             self.slots[slot as usize].queue = Queue::Ready;
@@ -453,8 +456,8 @@ impl Connections {
         }
     }
 
-    /// Notes that the timer of a slot has to be set later, but before the time advances. If the timer [must
-    /// not be set later](Conn::may_arm_later), changes nothing and returns `false`.
+    /// Notes that the timer of a slot has to be set later (`arming.rs`). If the slot is free, or the timer
+    /// [must not be set later](Conn::may_arm_later), changes nothing and returns `false`.
     #[inline]
     pub(crate) fn arm_later(&mut self, slot: u32) -> bool {
         let place = &mut self.slots[slot as usize];
@@ -522,16 +525,17 @@ impl Connections {
 }
 
 impl Stack {
-    /// Whether the event queue has capacity for another connection. A slot may have queued many events since
-    /// the user last took events. Therefore no connection starts while `Limits::events` events wait, and each
-    /// existing connection may add at most [`EVENTS_PER_CONNECTION`] events.
+    /// Whether the event queue has capacity for another connection. The connections of one slot may have
+    /// queued many events since the user last took events. Therefore no connection starts while
+    /// `Limits::events` events wait, and each existing connection may add at most [`EVENTS_PER_CONNECTION`]
+    /// events.
     pub(super) fn takes_connections(&self) -> bool {
         self.events.len() < self.config.limits.events
     }
 
     /// Reserves a slot for a new connection, with capacity for its events. If no slot is free, drops the
     /// oldest connection in TIME-WAIT. Otherwise a peer could use up all slots by making us close many
-    /// connections.
+    /// connections. Returns `None` if too many events wait, or if no connection can be dropped.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
         if !self.takes_connections() {
             return None;

@@ -6,8 +6,8 @@ use crate::Instant;
 use crate::facade::EthernetAddress;
 
 impl Stack {
-    /// To be called when a port finds that no host has this Ethernet address any more. Every connection whose
-    /// frames go to this address ends at once, without RST. The reason is
+    /// Called by the user when a port finds that no host has this Ethernet address any more. Every connection
+    /// whose frames go to this address ends at once, without RST. The reason is
     /// [`CloseReason::Unreachable`](crate::CloseReason::Unreachable) if the connection waits for the answer
     /// to its SYN, and [`CloseReason::LinkDown`](crate::CloseReason::LinkDown) otherwise.
     pub fn end_neighbor(&mut self, now: Instant, mac: EthernetAddress) {

@@ -3,13 +3,13 @@
 /// Why a connection could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// There are `Limits::connections` connections already.
+    /// There are `Limits::connections` connections already, and none of them is in TIME-WAIT.
     #[error("no free connection (limit {0})")]
     NoConnection(usize),
     /// `Limits::events` events wait. The user has to take events first.
     #[error("events wait to be taken (limit {0})")]
     EventsWait(usize),
-    /// Every local port towards this endpoint is in use.
+    /// Every port of the dynamic range is already in use for a connection to this endpoint.
     #[error("no free local port towards this endpoint")]
     NoPort,
     /// A connection with this 4-tuple exists already, or both endpoints would be the same socket.

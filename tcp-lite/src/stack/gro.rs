@@ -24,8 +24,8 @@ const MAX_COALESCED: usize = 16;
 /// payload. The payloads of all merged frames form one chain.
 pub(super) const MAX_BUFFERS: usize = 2;
 
-/// Whether `frame` may continue the stream at `next`. This cheap test rejects frames of other connections in
-/// the same burst.
+/// Whether `frame` may continue the stream at `next`. This cheap test rejects nearly all frames of other
+/// connections in the same burst.
 pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> bool {
     let seq_at = tcp_at + SEQ_AT;
     frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes())
@@ -79,7 +79,8 @@ impl Pattern {
     }
 
     /// Removes from `frames` the frames that continue `payload`, which begins at `seq` and has at most
-    /// [`MAX_BUFFERS`] buffers. Returns all payloads as one chain, and the number of payloads.
+    /// [`MAX_BUFFERS`] buffers. Returns all payloads, including `payload`, as one chain, and the number of
+    /// payloads.
     pub(super) fn coalesce(
         mut self,
         seq: TcpSeqNumber,
@@ -104,7 +105,7 @@ impl Pattern {
     }
 
     /// The offset at which the payload of `frame` ends; `None` if a header or checksum differs from the
-    /// expected value.
+    /// expected value, if there is no payload, or if the frame has more than [`MAX_BUFFERS`] buffers.
     fn end(&self, frame: &Mbuf) -> Option<usize> {
         let Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers, mask } = self;
         let found = frame.head().get(..*payload_at)?;

@@ -1,5 +1,5 @@
-//! The headers of the connection that was served last, which are used again for its next frame. Usually the
-//! same connection is served again.
+//! The headers of the connection that was served last, which are used again if the same connection is served
+//! next, as is usual.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};

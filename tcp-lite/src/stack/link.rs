@@ -7,8 +7,8 @@ impl Stack {
     /// Tells the stack whether the port has a link. The stack starts with the link up. While the link is
     /// down, the stack sends nothing, timers keep running, and connections end after
     /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When the link comes up again, all
-    /// unacknowledged bytes are retransmitted at once, the neighbours are probed, and our addresses are
-    /// announced ([`AddressProbing`](crate::AddressProbing)).
+    /// unacknowledged bytes are retransmitted at once, the Ethernet addresses of neighbours are confirmed at
+    /// their next use, and our addresses are announced ([`AddressProbing`](crate::AddressProbing)).
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.advance(now);
         if self.port_gone {
@@ -42,7 +42,8 @@ impl Stack {
         self.end_without_link(self.now);
     }
 
-    /// Ends all connections, because the port has been without a link for too long or was removed.
+    /// Ends all connections because the port was removed, or because it has been without a link for too long.
+    /// Without a link, connections in SYN-SENT or TIME-WAIT continue.
     pub(super) fn end_without_link(&mut self, now: Instant) {
         if !self.port_gone {
             self.link_deadline = None;

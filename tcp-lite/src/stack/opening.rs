@@ -13,7 +13,7 @@ use crate::secrets::EPHEMERAL_PORTS;
 use crate::tcp::{OpenParams, Tcb};
 use crate::{CloseReason, Deadline};
 
-/// Maximum number of local ports that are tried until one is found whose frames arrive at our queue. With 64
+/// Maximum number of local ports that are tried in search of a port whose frames arrive at our queue. With 64
 /// queues, the search fails once in ten million cases.
 const CHOOSY_ATTEMPTS: u16 = 1024;
 
@@ -21,7 +21,11 @@ impl Stack {
     /// Starts a connection. `Event::Established` or `Event::Closed` follows.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// [`ConnectError::NoRoute`] if there is no path to `remote`, or `remote` cannot be a peer.
+    /// [`ConnectError::EventsWait`] if `Limits::events` events wait. [`ConnectError::NoConnection`] if there
+    /// are `Limits::connections` connections, and none of them is in TIME-WAIT. [`ConnectError::NoPort`] if
+    /// no local port is given and none is free. [`ConnectError::InUse`] if a local port is given and a
+    /// connection with the 4-tuple exists already, or if both endpoints would be the same socket.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -104,7 +108,8 @@ impl Stack {
     }
 
     /// Chooses and claims a free local port for `tuple` (RFC 6056 algorithm 3). If we know how the device
-    /// chooses queues, the frames of the chosen port arrive at our queue.
+    /// chooses queues, the first [`CHOOSY_ATTEMPTS`] attempts accept only ports whose frames arrive at our
+    /// queue. Returns `None` if no port is free.
     pub(super) fn ephemeral_port(&mut self, mut tuple: FourTuple) -> Option<u16> {
         for attempt in 0..EPHEMERAL_PORTS {
             let port = self.secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, attempt);

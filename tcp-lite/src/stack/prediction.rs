@@ -8,9 +8,9 @@
 //! layout of the options.
 //!
 //! A frame that is not predicted takes the general path, [`Stack::receive_any`], and the fast path changes
-//! nothing for it. Invalid frames also take the general path, because only the general path counts errors and
-//! answers them. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off,
-//! so that `tests/stack/prediction.rs` can compare both paths.
+//! nothing for such a frame. Invalid frames also take the general path, because only the general path counts
+//! errors and answers invalid segments. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction)
+//! turns prediction off, so that `tests/stack/prediction.rs` can compare both paths.
 
 use std::iter::Peekable;
 
@@ -178,7 +178,8 @@ impl Stack {
     }
 }
 
-/// The number of SACK blocks in a TCP header, if the header has nothing else after the timestamps.
+/// The number of SACK blocks in a TCP header that has timestamps and then only SACK blocks; 0 if the header
+/// has anything else.
 #[inline]
 fn sack_blocks(head: &[u8]) -> usize {
     let offset = head.get(TCP_AT + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);

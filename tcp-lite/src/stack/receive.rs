@@ -21,8 +21,8 @@ use crate::tcp::{OpenParams, Tcb, TimestampClock, Verdict, syn_ack};
 use crate::{Deadline, frame};
 
 /// Number of bytes at the front of a frame in which headers are parsed. Ethernet with a tag, IPv6 and TCP
-/// with all options take 118 bytes, so 74 bytes are left for extension headers. A frame with longer headers
-/// takes the slow path.
+/// with all options take 118 bytes, so 74 bytes are left for extension headers. If the extension headers do
+/// not fit, the frame takes the slow path.
 const HEAD_BYTES: usize = 192;
 
 /// A frame after its headers were parsed.
@@ -174,7 +174,7 @@ impl Stack {
             && (self.config.loopback || !self.routes.is_ours(address))
     }
 
-    /// Whether a segment is the next in order of its connection and carries only payload.
+    /// Whether a segment is the next in order of its connection, and has no flags except ACK and PSH.
     fn is_next(&mut self, origin: &SegmentOrigin, header: &TcpHeader) -> bool {
         let conn =
             self.connections.find_next(&origin.tuple(header)).and_then(|slot| self.connections.get(slot));
@@ -216,8 +216,8 @@ impl Stack {
     /// Handles a new SYN for the 4-tuple of a connection in TIME-WAIT. If a listener accepts the SYN, a new
     /// connection replaces the old connection. Otherwise the old connection remains, because the peer may
     /// send its FIN again. If the backlog is full, the stack sends no cookie, because the cookie's sequence
-    /// number could be one that the old connection used (RFC 9293 section 3.6.1). The peer sends the SYN
-    /// again.
+    /// number could be one that the old connection used (RFC 9293 section 3.6.1). A peer that gets no answer
+    /// sends the SYN again.
     fn reopen(&mut self, now: Instant, slot: u32, tuple: FourTuple, syn: &TcpHeader) {
         let Some(listener) = self.listeners.find(tuple.local_port) else { return };
         let Some(old) = self.connections.get(slot) else { return };
@@ -299,7 +299,8 @@ impl Stack {
         self.accept(now, id, (listener, tuple, next_hop), syn, params);
     }
 
-    /// Creates a connection that its listener has counted as half-open.
+    /// Creates a connection that its listener has counted as half-open. If another stack of the host has the
+    /// 4-tuple, drops the SYN instead.
     fn accept(
         &mut self,
         now: Instant,
@@ -309,7 +310,8 @@ impl Stack {
         params: OpenParams,
     ) {
         if self.claim(&tuple).is_err() {
-            // Another stack received the same SYN at the same time. The peer sends the SYN again.
+            // Another stack received the same SYN at the same time, or the flow table is full. The peer sends
+            // the SYN again.
             self.counters.rx_syn_dropped += 1;
             return self.listeners.settle_half_open(listener, &tuple.remote);
         }
@@ -383,9 +385,9 @@ impl Stack {
     }
 
     /// Handles a segment of a half-open connection that acknowledges an earlier SYN-ACK with a cookie. This
-    /// happens if the peer sent its SYN again before it got the cookie, and the backlog had room for the
+    /// happens if the peer sent its SYN again before it received the cookie, and the backlog had room for the
     /// second SYN. The peer has established the connection with the cookie's sequence numbers, so our
-    /// connection adopts them. If the segment is of another kind, returns its payload.
+    /// connection adopts these numbers. If the segment acknowledges no cookie, returns its payload.
     #[cold]
     fn earlier_cookie_arrives(
         &mut self,

@@ -27,7 +27,7 @@ impl<'s> Sender<'s> {
     ///
     /// # Errors
     /// A [`SendError`] if the connection is closed, the send buffer is full, or no packet buffer is free. If
-    /// the send buffer is full, an `Event::Writable` follows when it has space again.
+    /// the send buffer is full, an `Event::Writable` follows when the buffer has space again.
     #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;

@@ -1,4 +1,4 @@
-//! Handles frames other than whole TCP segments: ARP, neighbour discovery, ICMP, and fragments.
+//! Handles frames other than whole TCP segments, for example ARP, neighbour discovery, ICMP, and fragments.
 
 use dp::{Checksum, Mbuf};
 
@@ -40,7 +40,7 @@ impl Stack {
         let packet = &copy[packet_at..];
         let error = ip.as_ref().and_then(|ip| icmp_error::parse(packet, ip));
         if let Some((error, ip)) = error.zip(ip.as_ref()) {
-            // smoltcp does not get the error, because it has no TCP connections.
+            // The error is not passed to smoltcp, which has no TCP connections.
             return self.icmp_error(now, &ip.dst, &error, frame);
         }
         if let Some(leader) = self.other_leader() {
@@ -135,7 +135,7 @@ impl Stack {
         }
     }
 
-    /// Handles a TCP packet that arrived in fragments like any other TCP packet.
+    /// Handles a TCP packet that reassembly or smoltcp has returned, like any other TCP packet.
     fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
         let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else { return };
         if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
@@ -163,7 +163,7 @@ impl Stack {
         self.segment_arrives(now, origin, &header, (payload, 1));
     }
 
-    /// Hands a TCP packet that arrived in fragments to another stack of the host, as one frame.
+    /// Hands a TCP packet that reassembly or smoltcp has returned to another stack of the host, as one frame.
     fn hand_over_reassembled(&mut self, owner: u8, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
         let ethertype = match ip.src {
             IpAddress::Ipv4(_) => ethernet::ETHERTYPE_IPV4,
@@ -197,8 +197,9 @@ impl Stack {
     }
 
     /// Handles an ARP or neighbour discovery packet. Returns whether the packet is to be passed to smoltcp. A
-    /// request is not passed on if the requested address is not ours, or is not ours yet. Probes and
-    /// announcements are not passed on either, because smoltcp answers them wrongly or not at all.
+    /// packet about an address of ours that we may not use now is not passed on. Probes, and ARP packets and
+    /// queries that another host sends from one of our addresses, are not passed on either, because smoltcp
+    /// answers them wrongly or not at all.
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard {
             if self.neighbors.heard(now, heard) {
@@ -223,7 +224,7 @@ impl Stack {
     }
 
     /// Handles an ICMP error about a segment that may be ours. Any host may have sent the error, so the stack
-    /// believes it only if it quotes a segment in flight (RFC 5927 section 4).
+    /// believes the error only if it quotes a segment in flight (RFC 5927 section 4).
     fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError, frame: Mbuf) {
         if let Some(owner) = self.elsewhere(&error.tuple) {
             return self.hand_over(owner, frame);

@@ -35,8 +35,9 @@ impl Stack {
     }
 
     /// Fills the free places of `out` with frames that other stacks of the host handed over. These frames
-    /// belong to our connections, but arrived at the queues of the other stacks. The caller passes the frames
-    /// to [`input_next`](Self::input_next), like frames from the port.
+    /// arrived at the queues of the other stacks, but belong to our connections, or to the slow path if this
+    /// stack leads the host. The caller passes the frames to [`input_next`](Self::input_next), like frames
+    /// from the port. Neighbours that the leading stack has reported are entered into the neighbour table.
     pub fn take_handed(&mut self, now: Instant, out: &mut Burst) {
         self.advance(now);
         let Some(member) = &mut self.member else { return };
@@ -64,8 +65,9 @@ impl Stack {
         self.member.as_mut().map_or(0, |member| member.flush())
     }
 
-    /// Takes over the address states of the leading stack, or begins to lead. Returns whether an address
-    /// became usable, or was lost.
+    /// If this stack leads the host, begins to lead if necessary, and publishes the states of our addresses.
+    /// Otherwise takes over the states that the leading stack has published. Returns whether the state of an
+    /// address changed in this way.
     pub(super) fn follow_leader(&mut self, now: Instant) -> bool {
         let Some(member) = &mut self.member else { return false };
         self.conflicts.note_news();
@@ -116,7 +118,8 @@ impl Stack {
     /// Claims a 4-tuple for this stack.
     ///
     /// # Errors
-    /// Another stack of the host has the 4-tuple, or the flow table has no place for it.
+    /// [`ClaimError::Taken`] if a stack of the host has the 4-tuple, or one with the same hash.
+    /// [`ClaimError::Full`] if the flow table has no free entry for the 4-tuple.
     pub(super) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.member.as_ref().map_or(Ok(()), |member| member.claim(tuple))
     }

@@ -1,5 +1,5 @@
-//! What happens while the user takes no events: the event queue does not grow after the connections are
-//! created.
+//! Tests of limits: the event queue does not grow after the connections are created, even if the user takes
+//! no events, and a stack without packet buffers is polled rarely.
 
 use std::net::SocketAddr;
 

@@ -48,7 +48,7 @@ pub(super) enum Served {
     More,
     /// The Ethernet address of the next hop is not known.
     Waiting,
-    /// The pool is empty.
+    /// A pool is empty.
     NoMbuf,
 }
 
@@ -116,7 +116,8 @@ impl Stack {
         self.fill_assertions(out) && self.fill_queries(out) && self.fill_answers(out)
     }
 
-    /// Sends probes and announcements of our addresses. Returns `false` if the pool is empty.
+    /// Sends probes, announcements and answers to probes of our addresses. Returns `false` if the pool is
+    /// empty.
     fn fill_assertions(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
             let Some(assertion) = self.conflicts.assertion() else { break };
@@ -353,7 +354,7 @@ fn emit_external(
 /// Whether a connection ends because its next hop does not answer. In SYN-SENT, or if only an RST is left to
 /// send, the connection ends at once. In other states, the connection ends after the user timeout. (In
 /// SYN-RECEIVED the stack waits as well: a peer that has just sent a SYN is up, even if it does not answer
-/// our requests.)
+/// our queries.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout

@@ -73,7 +73,8 @@ impl FlowTable {
     /// time, at most one of them gets the flow, and possibly neither.
     ///
     /// # Errors
-    /// See [`ClaimError`].
+    /// [`ClaimError::Taken`] if a stack has the flow, or another stack claims the flow at the same time.
+    /// [`ClaimError::Full`] if all places of the flow are occupied.
     pub(crate) fn claim(&self, flow: FlowHash, owner: u8) -> Result<(), ClaimError> {
         if self.owner(flow).is_some() {
             return Err(ClaimError::Taken);

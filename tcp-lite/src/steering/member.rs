@@ -166,7 +166,7 @@ impl Member {
         self.group.flows.owner(self.hash(tuple)) == Some(self.index)
     }
 
-    /// Adds a connection of this stack to the flow table.
+    /// Adds a connection of this stack to the flow table ([`FlowTable::claim`]).
     pub(crate) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.group.flows.claim(self.hash(tuple), self.index)
     }
@@ -207,7 +207,8 @@ impl Member {
 
     // ---- rings ----
 
-    /// Puts `what` into the ring to stack `to`, which can read `what` after [`flush`](Self::flush).
+    /// Puts `what` into the ring to stack `to`, which can read `what` after [`flush`](Self::flush). Returns
+    /// an error if the ring is full or the stack is gone.
     pub(crate) fn hand(&mut self, to: u8, what: Handed) -> Result<(), NotHanded> {
         let ring = self.to.get_mut(usize::from(to)).and_then(Option::as_mut).ok_or(NotHanded)?;
         if ring.is_abandoned() {
