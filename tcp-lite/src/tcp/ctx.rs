@@ -25,7 +25,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) config: &'a TcpConfig,
     /// The pool for new packet buffers.
     pub(crate) pool: &'a Mempool,
-    /// The pool for large buffers that hold many segments.
+    /// The pool for large buffers that hold many segments; `None` if the user has set no such pool.
     pub(crate) bulk_pool: Option<&'a Mempool>,
     /// The segments of all connections that are queued for transmission.
     pub(crate) segments: &'a mut SegmentSlab,

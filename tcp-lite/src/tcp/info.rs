@@ -25,7 +25,8 @@ pub enum State {
     Closing,
     /// The peer closed first, and then we closed. Our FIN is not acknowledged.
     LastAck,
-    /// Both FINs are acknowledged, and we were the first to close.
+    /// Our FIN is acknowledged and the peer's FIN has arrived. We closed first, or both sides closed at the
+    /// same time.
     TimeWait,
     /// The connection has ended.
     Closed,
@@ -71,7 +72,7 @@ pub struct ConnInfo {
     /// Congestion window in bytes. During fast recovery, this is the value that the window will have after
     /// the recovery.
     pub cwnd: u32,
-    /// Slow start threshold in bytes; `u32::MAX` before the first reduction.
+    /// Slow start threshold in bytes; `u32::MAX` until it is set for the first time.
     pub ssthresh: u32,
     /// The state of the connection (RFC 9293 section 3.3.2).
     pub state: State,

@@ -29,13 +29,13 @@ pub(crate) struct OpenParams {
 /// that our SYN offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// True if every segment has timestamps.
+    /// True if every segment that we send has timestamps.
     pub(super) timestamps: bool,
     /// True if both sides may send SACK blocks.
     pub(super) sack: bool,
     /// The shift with which the peer scales its windows; `None` if windows are not scaled.
     pub(super) window_scale: Option<u8>,
-    /// True if ECN is used: we echo the peer's marks, and the peer's echoes reduce our rate.
+    /// True if ECN is used: we echo the marks of the peer's segments, and the peer's echoes reduce our rate.
     pub(super) ecn: bool,
 }
 

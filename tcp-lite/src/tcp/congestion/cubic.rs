@@ -91,7 +91,8 @@ impl Cubic {
         self.stage = Stage::Plain;
     }
 
-    /// Called when the window was not used: excludes this time from the epoch (section 4.2).
+    /// Called when the window was not used: excludes the time since the last acknowledgement from the epoch
+    /// (section 4.2).
     #[inline]
     fn pause_epoch(&mut self, now: Instant) {
         if let Stage::Epoch(epoch) = &mut self.stage {

@@ -5,8 +5,9 @@ use super::Ack;
 
 /// Number of samples that a round needs before it is evaluated (section 4.3, N_RTT_SAMPLE).
 const SAMPLES: u8 = 8;
-/// The increase of the round-trip time that indicates congestion: an eighth of the round-trip time, within
-/// the bounds below in microseconds (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
+/// The increase of the round-trip time that indicates congestion: an eighth of the round-trip time, but at
+/// least and at most the two values of `THRESHOLD_US`, in microseconds (section 4.3: MIN_RTT_DIVISOR,
+/// MIN_RTT_THRESH, MAX_RTT_THRESH).
 const THRESHOLD_DIVISOR: u32 = 8;
 const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
 /// In conservative slow start, the window grows at 1/4 of the rate of slow start (section 4.3:

@@ -36,7 +36,7 @@ pub(super) struct Ack {
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// True if pacing spreads over the round trip the segments that this acknowledgement allows to be sent
+    /// True if this acknowledgement allows segments to be sent that pacing spreads over the round trip
     /// (`send/rate/pacing.rs`).
     pub(super) paced: bool,
 }
@@ -89,7 +89,7 @@ pub(super) trait CongestionControl {
     /// reduction decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).
     fn cwnd(&self) -> u32;
 
-    /// The slow start threshold in bytes; `u32::MAX` before the first reduction.
+    /// The slow start threshold in bytes; `u32::MAX` until it is set for the first time.
     fn ssthresh(&self) -> u32;
 
     /// Called when data was acknowledged outside of fast recovery, or during retransmission after a timeout.
@@ -113,7 +113,8 @@ pub(super) trait CongestionControl {
         true
     }
 
-    /// Called when the retransmission timer has expired: sets the window to one segment.
+    /// Called when the retransmission timer has expired: sets the window to one segment, and changes the
+    /// threshold as `timeout` requires.
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
     /// Called when the last reduction was spurious. Restores the window, but for now to at most `limit`

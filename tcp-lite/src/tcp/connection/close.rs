@@ -8,7 +8,7 @@ use crate::tcp::ctx::Ctx;
 
 impl Tcb {
     /// Called when no more segments will be pushed: sends FIN after all queued segments (RFC 9293 section
-    /// 3.10.4).
+    /// 3.10.4). In SYN-SENT, ends the connection instead.
     pub(crate) fn close(&mut self, ctx: &mut Ctx<'_>) {
         match self.state {
             State::SynSent => self.terminate(ctx, CloseReason::Aborted, false),
@@ -27,7 +27,7 @@ impl Tcb {
         }
     }
 
-    /// Drops all queued segments, and sends RST if the peer knows of the connection. Generates
+    /// Drops all queued segments, and sends RST, except in SYN-SENT and TIME-WAIT. Generates
     /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
     pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
         let send_rst = !matches!(self.state, State::SynSent | State::TimeWait);
@@ -82,7 +82,7 @@ impl Tcb {
         self.receive.stop();
         self.rst_due = send_rst;
         if send_rst {
-            // If the RST cannot be sent in this time, the control block is dropped.
+            // If the RST cannot be sent within the user timeout, the control block is dropped.
             self.timer = Some((ctx.now + ctx.config.user_timeout, ConnTimer::End));
         }
         self.raise_closed(ctx, reason);

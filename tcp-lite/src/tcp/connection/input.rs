@@ -1,5 +1,6 @@
 //! Processes an arriving segment (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5). The segment is
-//! checked once. Then the sending half gets its acknowledgement, and the receiving half gets its payload.
+//! checked once. Then the sending half handles its acknowledgement, and the receiving half handles its
+//! payload.
 
 use dp::Mbuf;
 
@@ -177,7 +178,8 @@ impl Tcb {
         self.on_unexpected(ctx, header, bytes);
     }
 
-    /// Handles a segment with unexpected numbers. The answer is an ACK.
+    /// Handles a segment with unexpected numbers: answers it with an ACK, unless the limit of such answers is
+    /// reached.
     fn on_unexpected(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
         if self.is_syn_again(header) && !is_ecn_setup(header) {
             // The peer sent its SYN or SYN-ACK again. A host that has received a SYN or SYN-ACK without ECN

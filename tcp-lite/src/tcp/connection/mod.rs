@@ -68,12 +68,12 @@ pub(crate) struct Tcb {
     remote_port: u16,
     state: State,
     reported: Reported,
-    /// True if RST is the last segment to send.
+    /// True if an RST has to be sent as the last segment.
     rst_due: bool,
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
-    /// Keepalive settings of this connection, which override the settings of the stack. The settings are
+    /// Keepalive settings of this connection; `None` if the settings of the stack apply. The settings are
     /// boxed, because few connections have settings of their own.
     keepalive: Option<Box<Option<Keepalive>>>,
     keepalive_probes: u8,
@@ -146,7 +146,8 @@ impl Tcb {
         self.receive.withhold(from.map(pos_of));
     }
 
-    /// See [`Stack::sequence_mark`](crate::Stack::sequence_mark): both endpoints compute the same number.
+    /// The number that both endpoints compute from their initial sequence numbers
+    /// ([`Stack::sequence_mark`](crate::Stack::sequence_mark)).
     pub(crate) fn sequence_mark(&self) -> u32 {
         (self.send.positions().seq(0).0 ^ self.receive.seq(0).0) as u32
     }
@@ -197,7 +198,8 @@ impl Tcb {
         }
     }
 
-    /// Notes that the user holds `bytes` bytes that it received in order, until it releases them.
+    /// Notes that the user holds `bytes` bytes that it received in order
+    /// ([`Stack::hold`](crate::Stack::hold)).
     pub(crate) fn hold(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.receive.hold(ctx, bytes);
     }

@@ -170,7 +170,7 @@ fn agreed(config: &TcpConfig, syn: &TcpHeader, ecn: bool) -> Agreed {
     }
 }
 
-/// See [`Tcb::agrees_on_ecn`].
+/// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN ([`Tcb::agrees_on_ecn`]).
 fn ecn_agreed(config: &TcpConfig, syn: &TcpHeader) -> bool {
     let willing = if syn.ack.is_some() { config.ecn == EcnMode::Request } else { config.ecn != EcnMode::Off };
     willing && is_ecn_setup(syn)

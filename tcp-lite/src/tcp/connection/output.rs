@@ -292,8 +292,8 @@ impl Tcb {
         }
     }
 
-    /// Whether we have received nothing from the peer that we could acknowledge. In this state, only our
-    /// first SYN is sent.
+    /// Whether we have received nothing from the peer that we could acknowledge. In this state, we send only
+    /// our SYN.
     fn is_peer_unknown(&self) -> bool {
         self.state == State::SynSent
     }

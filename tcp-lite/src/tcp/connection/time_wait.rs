@@ -24,7 +24,7 @@ use crate::{CloseReason, Duration, TcpConfig};
 const MAX_TIME_WAIT: Duration = Duration::from_secs(240);
 
 impl Tcb {
-    /// Called when both FINs are acknowledged.
+    /// Called when our FIN is acknowledged and the peer's FIN has arrived.
     pub(super) fn enter_time_wait(&mut self, ctx: &mut Ctx<'_>) {
         self.state = State::TimeWait;
         self.dispose(ctx);

@@ -1,5 +1,6 @@
-//! Dispatches timers to the two halves of a connection. This module also has the two timers that belong to
-//! neither half: keepalive and TIME-WAIT (RFC 9293 sections 3.8.4 and 3.10.8).
+//! Dispatches timers to the two halves of a connection. This module also has the timers that belong to
+//! neither half: keepalive, and the end of TIME-WAIT or of the attempts to send an RST (RFC 9293 sections
+//! 3.8.4 and 3.10.8).
 
 use super::Tcb;
 use crate::tcp::State;

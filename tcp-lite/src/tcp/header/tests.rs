@@ -1,4 +1,4 @@
-//! Parses and writes known headers, random headers, and arbitrary bytes.
+//! Tests of parsing and writing, with known headers and with arbitrary bytes.
 
 use proptest::prelude::*;
 

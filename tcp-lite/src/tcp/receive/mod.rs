@@ -219,7 +219,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether an acknowledgement has to be sent now.
+    /// Whether an acknowledgement has to be sent now. The result is `false` while the user withholds the
+    /// acknowledgement of bytes that have arrived.
     #[inline]
     pub(super) fn is_ack_due(&self) -> bool {
         self.acks.is_due() && !self.is_withholding()
@@ -328,8 +329,8 @@ impl ReceiveHalf {
     }
 
     /// Handles the peer's FIN at position `end`. Only the first FIN is stored. When the frontier reaches the
-    /// FIN, the frontier moves past it. A FIN below bytes that have arrived is ignored, because no bytes
-    /// follow a FIN (RFC 9293 section 3.4).
+    /// FIN, the frontier moves past it. A FIN outside the window is ignored. A FIN below bytes that have
+    /// arrived is also ignored, because no bytes follow a FIN (RFC 9293 section 3.4).
     fn take_fin(&mut self, out_of_order: &OutOfOrderSlab, end: i64) {
         if end < self.nxt as i64 || end > self.edge as i64 {
             return;

@@ -92,7 +92,7 @@ impl ReceiveHalf {
         }
         let start = (pos + old as i64).max(1) as u64;
         // RFC 5041 section 6.2.1 (DDP-150): no data follows the FIN that announces a graceful teardown. Bytes
-        // after the FIN are cut off here, so that DDP never gets such bytes.
+        // after the FIN are cut off here, so that DDP never receives such bytes.
         let limit = self.fin.min(self.edge);
         let room = limit.saturating_sub(start).min(payload.len() as u64) as usize;
         if room < payload.len() {

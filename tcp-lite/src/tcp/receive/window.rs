@@ -12,15 +12,16 @@ impl ReceiveHalf {
     pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
         let budget = self.window_budget(ctx.config);
         let units = budget >> self.scale;
-        // In the usual case of a side that sends more than it receives, the user holds no bytes, and the
-        // window has its largest size already.
+        // Usually this is a host that sends more than it receives: the user holds no bytes, and the window
+        // has its largest size already.
         if self.held.held_bytes == 0 && self.edge == self.nxt + (u64::from(units) << self.scale) {
             return units as u16;
         }
         self.window(ctx.out_of_order, budget, self.mss.into())
     }
 
-    /// Called when the user has read or released bytes: sends a window update if the peer may wait for one.
+    /// Called when the user has read or released bytes: requests a window update if the peer may wait for
+    /// one.
     pub(in crate::tcp) fn update_window(&mut self, ctx: &Ctx<'_>) {
         let budget = self.window_budget(ctx.config);
         if !self.has_window(ctx.config) && self.can_grow(ctx.out_of_order, budget, self.mss.into()) {
@@ -28,8 +29,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether the peer may still send half of the budget. In this case, the peer does not wait for a window
-    /// update.
+    /// Whether the peer may still send at least half of the largest window. In this case, the peer does not
+    /// wait for a window update.
     #[inline]
     pub(in crate::tcp) fn has_window(&self, config: &TcpConfig) -> bool {
         self.edge.saturating_sub(self.nxt) >= u64::from(self.window_budget(config) / 2)

@@ -30,8 +30,8 @@ pub(in crate::tcp) struct AckInfo<'a> {
     /// The segment's position, and the number of positions that the segment occupies.
     pub(in crate::tcp) pos: i64,
     pub(in crate::tcp) len: usize,
-    /// The window field as the header has it. The half that receives this value applies the window scale,
-    /// because the segment is no SYN (RFC 7323 section 2.2).
+    /// The window field as the header has it. The sending half applies the window scale, because the segment
+    /// is no SYN (RFC 7323 section 2.2).
     pub(in crate::tcp) window: u16,
     /// The segment's SACK blocks.
     pub(in crate::tcp) sack: &'a [SackBlock],
@@ -69,9 +69,9 @@ impl SendHalf {
             // With a SYN cookie, the time of the SYN-ACK is not known.
             0 => None,
             1 => Some(micros_since(ctx.now, self.loss.syn_sent_at())),
-            // An echo of a SYN that was sent more than once is ambiguous: either the path is long, or an
-            // answer was lost and the sample includes a retransmission timeout. A sample of that many seconds
-            // would distort the RTT for a long time.
+            // If our SYN was sent more than once, only an echo of the last SYN counts. An echo of an earlier
+            // SYN is ambiguous: either the path is long, or an answer was lost and the sample includes a
+            // retransmission timeout. A sample of several seconds would distort the RTT for a long time.
             _ => self
                 .echo_ms(segment.echo)
                 .filter(|echo_ms| !is_before(*echo_ms, self.loss.syn_sent_at().total_millis() as u32))
@@ -291,7 +291,8 @@ impl SendHalf {
         RetransmitFilter { echo_ms: self.echo_ms(echo), horizon: ctx.now - lowest }
     }
 
-    /// The echoed timestamp as a time of our clock in milliseconds.
+    /// The echoed timestamp as a time of our clock in milliseconds; `None` if there is no echo, or if
+    /// timestamps are not used.
     #[inline]
     fn echo_ms(&self, echo: Option<u32>) -> Option<u32> {
         let echo = echo.filter(|_| self.agreed.timestamps)?;

@@ -105,7 +105,7 @@ impl AckSample {
         self.filter.echo_ms
     }
 
-    /// Records a segment that newly arrived, in order or not.
+    /// Records a segment that is newly known to have arrived, in order or not.
     #[inline]
     pub(super) fn deliver(&mut self, sent: Sent, end: u64, len: u32, retransmitted: bool) {
         self.delivered += u64::from(len);

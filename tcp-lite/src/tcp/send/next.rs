@@ -268,8 +268,8 @@ impl SendHalf {
         self.queue.segments().last_sent()
     }
 
-    /// The next lost segment, or `None` if it may not be retransmitted now. The oldest segment may always be
-    /// retransmitted.
+    /// The next lost segment; `None` if F-RTO holds the segment back, or if it may not be retransmitted now.
+    /// For the oldest segment, only F-RTO matters: neither the windows nor pacing prevent its retransmission.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let mut key = self.queue.scoreboard().next_to_retransmit()?;

@@ -116,8 +116,8 @@ impl LossRecovery {
         self.phase != Phase::Open
     }
 
-    /// Number of bytes that are believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK, one
-    /// segment less is in the network for each duplicate acknowledgement.
+    /// Number of bytes that are believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK,
+    /// each duplicate acknowledgement counts as one segment that left the network, except after a timeout.
     #[inline]
     pub(super) fn pipe(&self, queue: &SendQueue, sack: bool, emss: u32) -> u64 {
         let pipe = queue.not_sacked_nor_lost();
@@ -155,8 +155,7 @@ impl LossRecovery {
         self.loss_probe.is_due()
     }
 
-    /// Cancels a tail loss probe that has to be sent, because all segments in flight are known to be lost or
-    /// to have arrived.
+    /// Cancels a tail loss probe that has to be sent.
     #[inline]
     pub(super) fn cancel_probe(&mut self) {
         self.loss_probe.cancel();

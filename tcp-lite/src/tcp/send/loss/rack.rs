@@ -113,7 +113,8 @@ impl Rack {
         }
     }
 
-    /// Called when a recovery ended.
+    /// Called when a recovery ended: after [`PERSIST_RECOVERIES`] recoveries without D-SACK, the reordering
+    /// window is no longer widened.
     pub(super) fn on_recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {

@@ -343,7 +343,8 @@ impl LossRecovery {
         }
     }
 
-    /// Called when the peer echoes marks in an acknowledgement up to `ack`.
+    /// Called when the peer echoes marks in an acknowledgement up to `ack`: reduces the window, unless an
+    /// earlier reduction covers these marks.
     pub(in crate::tcp::send) fn on_ecn_echo(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>, ack: u64) {
         let recovering = self.is_recovering();
         if recovering {

@@ -127,13 +127,13 @@ fn a_run_of_arrivals_cancels_the_probe_and_the_reordering_timer() {
 
 #[test]
 fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
-    // In this case, a SYN has to be sent.
+    // The first case: a SYN has to be sent.
     let mut sender = Sender::new(0);
     sender.made.queue = SendQueue::new(TcpSeqNumber(0));
     assert_eq!(sender.armed(at(100), true, true), Some((600_000, SendTimer::Stuck)));
     assert_eq!(sender.armed(at(200), true, true), Some((600_000, SendTimer::Stuck)), "it keeps running");
     assert_eq!(sender.armed(at(200), true, false), None);
-    // In this case, a segment timed out.
+    // The second case: a segment timed out.
     let mut sender = Sender::new(3);
     let is_stuck = |sender: &Sender| sender.loss.is_stuck(&sender.made.slab, &sender.made.queue, false);
     assert!(!is_stuck(&sender), "in flight");
@@ -141,7 +141,7 @@ fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     assert!(is_stuck(&sender));
     sender.loss.frto = Frto::New(1);
     assert!(!is_stuck(&sender), "F-RTO holds it back");
-    // In this case, a FIN has to be sent, and the queue is empty.
+    // The third case: a FIN has to be sent, and the queue is empty.
     let mut sender = Sender::new(0);
     assert!(!is_stuck(&sender));
     sender.made.queue.positions_mut().close();
