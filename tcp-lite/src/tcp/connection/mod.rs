@@ -129,7 +129,8 @@ impl Tcb {
         self.send.push(ctx, bytes, sum);
     }
 
-    /// Like [`push`](Self::push), but the segment has external memory after `bytes` bytes of the page.
+    /// Like [`push`](Self::push), but the segment also has external memory: `external` has this memory, and
+    /// the number of bytes of the page before it.
     pub(crate) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
         self.send.push_external(ctx, bytes, external);
     }

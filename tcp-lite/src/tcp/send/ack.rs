@@ -9,9 +9,9 @@
 //! | [`AckInfo`] | the fields of the acknowledging segment | `connection/input.rs`, `connection/predicted.rs` | [`SendHalf::on_ack`], `SendHalf::on_usual_ack` |
 //! | [`Handshake`] | the fields of the segment that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
 //! | [`PriorSendState`] | the state before the acknowledgement | `on_ack` | `on_ack` |
-//! | [`AckSample`] | what the acknowledgement reveals about the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
+//! | [`AckSample`] | what the acknowledgement reveals about the send queue | `on_ack`, `queue/` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
 //! | [`AckKind`] | whether the acknowledgement is a duplicate | `on_ack` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) |
-//! | [`Acked`] | what decides how the window may grow | `on_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
+//! | [`Acked`] | what decides how the window may grow | `on_ack`, `on_usual_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
 use super::loss::AckKind;

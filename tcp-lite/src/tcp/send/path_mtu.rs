@@ -1,10 +1,10 @@
 //! Path MTU discovery without ICMP: finds black holes, and searches for a larger size (RFC 8899, on TCP as in
 //! RFC 4821 section 7).
 //!
-//! Downwards: if the oldest segment times out several times in a row, while small segments arrive, the length
-//! of the segment is the reason. The EMSS falls to BASE_PLPMTU. If BASE_PLPMTU is still too large, the EMSS
-//! falls to the minimum that every path carries. (If no segment arrives at all, the path is dead, and the
-//! EMSS stays the same.)
+//! Downwards: if the oldest segment times out several times in a row, while small segments arrive, the
+//! segment counts as too long for the path. The EMSS falls to BASE_PLPMTU. If BASE_PLPMTU is still too large,
+//! the EMSS falls to the minimum that every path carries. (If no segment arrives at all, the path is dead,
+//! and the EMSS stays the same.)
 //!
 //! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
 //! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. If smaller reports
@@ -18,7 +18,7 @@
 //! A probe carries bytes that the peer has already acknowledged. The bytes are copied when their segments
 //! leave the queue. Therefore no FPDU is cut or merged for a probe, a probe needs no space in the window, and
 //! the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them, and the D-SACK (RFC
-//! 2883) names exactly the bytes of the probe. Peers without SACK are not probed.
+//! 2883) names exactly the bytes of the probe. Without SACK, the path is not probed.
 //!
 //! Each connection has its own state, and there is no table of destinations, as RFC 8201 section 5.2 allows.
 //! Routers that balance load may send each 4-tuple over a different path, and a forged report harms only one
@@ -51,7 +51,7 @@ const MAX_REPORTS: u8 = 4;
 pub(super) struct PathMtu {
     /// Maximum number of payload bytes in a segment.
     emss: u32,
-    /// The EMSS on which the SYNs agreed: the upper end of a search.
+    /// The EMSS on which the SYNs agreed, which is the upper bound of a search.
     most: u16,
     /// The MSS of our own link, the MSS of BASE_PLPMTU, and the MSS that every path carries.
     link_mss: u16,
@@ -64,11 +64,12 @@ pub(super) struct PathMtu {
     search: Option<SearchKey>,
     /// True if the search has a probe that waits to be sent.
     probe_waits: bool,
-    /// The time in microseconds at which the search starts or continues.
+    /// The time in microseconds at which the search starts or continues; `None` if no search is planned, or
+    /// while the search prepares a probe.
     due_us: Option<NonZeroU64>,
     /// Number of consecutive timeouts of the oldest segment.
     timeouts: u8,
-    /// True if the peer has sent a segment since the first of these timeouts.
+    /// True if the peer has sent a segment since the first of the consecutive timeouts.
     heard: bool,
     /// Number of reports that lowered the EMSS since the last search.
     reports: u8,
@@ -145,8 +146,8 @@ impl PathMtu {
         self.heard = true;
     }
 
-    /// Called when the connection is established. `sack` is true if the peer reports duplicates. Returns
-    /// whether the EMSS was lowered.
+    /// Called when the connection is established. `sack` is true if SACK was agreed on, so that the peer
+    /// reports duplicates. Returns whether the EMSS was lowered.
     pub(super) fn start(&mut self, ctx: &mut Ctx<'_>, sack: bool) -> bool {
         // An EMSS is below an MSS, which has 16 bits.
         self.most = self.emss as u16;
@@ -276,7 +277,7 @@ impl PathMtu {
         self.probe_waits
     }
 
-    /// The probe that waits to be sent, with its position.
+    /// The probe that waits to be sent, with its position; `None` if no probe waits.
     pub(super) fn probe(&self, ctx: &mut Ctx<'_>) -> Option<(SearchKey, u64)> {
         let key = self.search.filter(|_| self.probe_waits)?;
         let search = ctx.searches.get_mut(key);
@@ -361,7 +362,8 @@ impl PathMtu {
         }
     }
 
-    /// Starts a search at `at`, if a larger size is possible and probes are allowed.
+    /// Ends the present search. If a larger size is possible and probes are allowed, plans a search for the
+    /// time `at`.
     fn schedule_search(&mut self, ctx: &mut Ctx<'_>, at: Instant) {
         self.forget_search(ctx);
         self.set_due((self.may_probe && self.emss < self.most.into()).then_some(at));

@@ -37,7 +37,8 @@ impl SendHalf {
         }
     }
 
-    /// Called when the send buffer is full: the user will get an event when the send buffer has space again.
+    /// Called when the send buffer is full: the user will receive an event when the send buffer has space
+    /// again.
     #[cold]
     fn full(&mut self) -> SendError {
         self.events.on_refused();
@@ -60,7 +61,8 @@ impl SendHalf {
         self.queue.push(ctx.segments, bytes, sum);
     }
 
-    /// Like [`push`](Self::push), with external memory after a number of bytes of the page.
+    /// Like [`push`](Self::push), but the segment also has external memory: `external` has this memory, and
+    /// the number of bytes of the page before it.
     #[inline(never)]
     pub(in crate::tcp) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
         self.before_push(ctx);

@@ -26,8 +26,8 @@ pub(in crate::tcp) struct UserEvents {
 }
 
 impl UserEvents {
-    /// Called when a segment was refused, because the send buffer is full: the user will get an event when
-    /// the send buffer has space again.
+    /// Called when a segment was refused, because the send buffer is full: the user will receive an event
+    /// when the send buffer has space again.
     pub(super) fn on_refused(&mut self) {
         if !self.flags.contains(Flags::WRITABLE_QUEUED) {
             self.flags |= Flags::WRITABLE_WANTED;

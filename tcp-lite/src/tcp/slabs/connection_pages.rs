@@ -28,7 +28,8 @@ impl ConnectionPages {
     /// one of the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection.
     ///
     /// # Errors
-    /// Returns the same errors as [`Pages::open`](super::pages::Pages::open).
+    /// [`SendError::BufferFull`] if the connection already has its share of the small buffers.
+    /// [`SendError::NoMbuf`] if no buffer is free.
     #[inline]
     pub(in crate::tcp) fn page(
         &mut self,
@@ -50,7 +51,7 @@ impl ConnectionPages {
         Ok(page)
     }
 
-    /// Whether [`page`](Self::page) has space for `bytes` bytes, so that it does not return
+    /// Whether [`page`](Self::page) has space for `bytes` bytes, so that `page` does not return
     /// [`SendError::BufferFull`].
     pub(in crate::tcp) fn may_have_page(
         &self,

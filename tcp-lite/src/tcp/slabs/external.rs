@@ -18,8 +18,8 @@ use super::segment::{MAX_TRAIN, Segment, SegmentKey, SegmentSlab};
 /// the bytes after the memory.
 pub(crate) const EXTERNAL_VIEWS: usize = 3;
 
-/// The key of the external part of a segment. It is the slab index plus one, so that an `Option` of a key is
-/// no larger than a key.
+/// The key of the external part of a segment: the slab index plus one, so that an `Option` of a key is no
+/// larger than a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct ExternalKey(NonZeroU32);
 

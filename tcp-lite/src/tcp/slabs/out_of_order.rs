@@ -43,8 +43,7 @@ pub(crate) const MAX_EVICTION_REQUESTS: usize = 8;
 /// a visit of all connections.
 const MAX_COMPARED: usize = 256;
 
-/// The key of a range set. It is the slab index plus one, so that an `Option` of a key is no larger than a
-/// key.
+/// The key of a range set: the slab index plus one, so that an `Option` of a key is no larger than a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct RangesKey(NonZeroU32);
 

@@ -21,7 +21,7 @@ pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 /// A buffer is kept as the spare page only if the limit of small pages is at least this number.
 const SPARE_MIN: usize = 64;
 
-/// The key of a page. It is the slab index plus one, so that an `Option` of a key is no larger than a key.
+/// The key of a page: the slab index plus one, so that an `Option` of a key is no larger than a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageKey(NonZeroU32);
 

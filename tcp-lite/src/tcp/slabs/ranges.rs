@@ -14,7 +14,7 @@ pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
 /// Maximum number of times that ranges may grow at their front before the frontier moves. With reordered or
 /// retransmitted segments, ranges grow at their ends and holes close. Only a peer that sends its bytes
-/// backwards reaches this limit; further bytes of such a peer are dropped.
+/// backwards reaches this limit. Then bytes that would make a range grow at its front are dropped.
 const MAX_GROWN_IN_FRONT: u16 = 32;
 
 /// Received bytes `start..end` that do not touch the frontier or another range.
@@ -52,7 +52,7 @@ impl Ranges {
         self.sorted.last().map_or(0, |range| range.end)
     }
 
-    /// The first part of `start..end` that is in no range.
+    /// The first part of `start..end` that is in no range; `None` if all bytes are in ranges.
     pub(in crate::tcp) fn gap(&self, mut start: u64, end: u64) -> Option<(u64, u64)> {
         let first = self.sorted.partition_point(|range| range.end <= start);
         for range in &self.sorted[first..] {

@@ -131,8 +131,8 @@ impl Search {
         self.high >= emss + GRANULARITY
     }
 
-    /// If a probe is more than [`REACH`] below `una`, drops the probe, so that bytes for another probe of the
-    /// same size are gathered. Returns whether a probe was dropped.
+    /// If the probe is more than [`REACH`] below `una`, drops the probe, so that bytes for another probe of
+    /// the same size are gathered. Returns whether the probe was dropped.
     pub(in crate::tcp) fn drop_outdated_probe(&mut self, una: u64) -> bool {
         let far = self.probe.as_ref().is_some_and(|probe| una - probe.pos > REACH);
         if far {

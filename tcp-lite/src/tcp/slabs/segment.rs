@@ -28,8 +28,8 @@ pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 /// so a connection has few such segments.
 const EXTERNAL_SHARE: usize = 4;
 
-/// The key of a queued segment. It is the slab index plus one, so that an `Option` of a key is no larger than
-/// a key.
+/// The key of a queued segment: the slab index plus one, so that an `Option` of a key is no larger than a
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentKey(NonZeroU32);
 
@@ -175,7 +175,7 @@ pub(crate) struct SegmentSlab {
     pub(super) externals: Externals,
     /// The places of records that had a place. (The values of other records are not valid.)
     pub(super) places: Vec<Place>,
-    /// Number of calls of [`get`](Self::get) and [`place`](Self::place). Tests use it to count steps.
+    /// Number of calls of [`get`](Self::get) and [`place`](Self::place), with which tests count steps.
     #[cfg(test)]
     pub(super) visits: std::cell::Cell<u64>,
 }
@@ -366,7 +366,8 @@ impl SegmentSlab {
     /// Opens a page for a segment of up to `bytes` bytes of a connection that has `own` small pages.
     ///
     /// # Errors
-    /// See [`Pages::open`].
+    /// [`SendError::BufferFull`] if the connection already has its share of the small buffers.
+    /// [`SendError::NoMbuf`] if no buffer is free.
     #[inline]
     pub(in crate::tcp) fn open_page(
         &mut self,
@@ -377,12 +378,12 @@ impl SegmentSlab {
         self.pages.open(pools, bytes, own)
     }
 
-    /// See [`Pages::may_open`].
+    /// Whether [`open_page`](Self::open_page) would not return [`SendError::BufferFull`].
     pub(in crate::tcp) fn may_open_page(&self, bulk: Option<&Mempool>, bytes: usize, own: u32) -> bool {
         self.pages.may_open(bulk, bytes, own)
     }
 
-    /// See [`Pages::free_spare`].
+    /// Frees the buffer that is kept for the next page ([`Pages::free_spare`]).
     pub(crate) fn free_spare_page(&mut self) {
         self.pages.free_spare();
     }

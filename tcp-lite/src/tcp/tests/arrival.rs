@@ -1,4 +1,4 @@
-//! Segments that are slightly invalid: what they may change, and how they are answered.
+//! Tests of segments that are slightly invalid: what such segments may change, and how they are answered.
 
 use super::wire::*;
 use crate::tcp::Verdict;

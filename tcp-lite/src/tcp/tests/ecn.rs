@@ -1,4 +1,4 @@
-//! Routers mark packets instead of dropping them (RFC 3168, RFC 8257).
+//! Tests of ECN, with which routers mark packets instead of dropping them (RFC 3168, RFC 8257).
 
 use super::stream::lose;
 use super::wire::*;

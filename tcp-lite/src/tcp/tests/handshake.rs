@@ -1,5 +1,5 @@
-//! Opening a connection: active, passive, simultaneous; the options that the SYNs agree on; retries and
-//! refusals.
+//! Tests of opening connections, for example active, passive and simultaneous opens, the options that the
+//! SYNs agree on, retries and refusals.
 
 use super::wire::*;
 use crate::facade::TcpSeqNumber;

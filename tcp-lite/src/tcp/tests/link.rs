@@ -1,4 +1,4 @@
-//! A link that goes down and comes up again.
+//! Tests of a link that goes down and comes up again.
 
 use super::wire::*;
 use crate::{Duration, TcpConfig};

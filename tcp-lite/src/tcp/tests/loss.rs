@@ -1,4 +1,5 @@
-//! Loss recovery. In each test, exactly the named segments are lost.
+//! Tests of loss recovery, and of segments that arrive again or with other boundaries. If a test names lost
+//! segments, all other segments arrive.
 
 use super::stream::lose;
 use super::wire::*;

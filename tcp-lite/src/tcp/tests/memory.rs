@@ -1,5 +1,5 @@
-//! State that remains after a recovery and affects later recoveries: RACK's window, marks, and reductions
-//! that may be undone.
+//! Tests of state that remains after a recovery and affects later recoveries: RACK's window, marks, and
+//! reductions that may be undone.
 
 use super::stream::{each, lose};
 use super::wire::*;

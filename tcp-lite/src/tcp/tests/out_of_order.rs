@@ -1,4 +1,4 @@
-//! Bytes ahead of the frontier: how they are counted, limited and given up.
+//! Tests of bytes ahead of the frontier: how they are counted, limited and given up.
 
 use dp::Mempool;
 
@@ -6,7 +6,8 @@ use super::stream::lose;
 use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
-/// A pair whose first of `count` segments of 1000 bytes was lost. The receiver holds the other segments.
+/// A pair in which the first of `count` segments of 1000 bytes was lost. The receiver holds the other
+/// segments.
 fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     let mut pair = Pair::established(config(), receiver);
     pair.b.releases = false;

@@ -1,4 +1,4 @@
-//! Pacing: segments are spread over the round trip.
+//! Tests of pacing: segments are spread over the round trip.
 
 use super::stream::{each, lose};
 use super::wire::*;
@@ -117,8 +117,8 @@ fn other_segments_are_sent_again_when_it_is_their_time() {
     assert_eq!(pair.a.counters.tx_retransmits, 2);
 }
 
-/// The situation after a timeout: when a segment is retransmitted, it is always the oldest segment, so it is
-/// not paced.
+/// This situation arises after a timeout: each segment is retransmitted when it is the oldest segment, so the
+/// retransmissions are not paced.
 #[test]
 fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most() {
     let mut pair = Pair::established(config(500), config(500));

@@ -1,5 +1,5 @@
-//! A process that is stopped for a while: no timer runs, and nothing is sent or received. So the silence
-//! during the pause does not mean that the peer has failed.
+//! Tests of a process that is stopped for a while: no timer runs, and nothing is sent or received. So the
+//! silence during the pause does not mean that the peer has failed.
 
 use super::wire::*;
 use crate::tcp::State;

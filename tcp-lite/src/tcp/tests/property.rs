@@ -1,4 +1,4 @@
-//! Whole connections over a wire that loses, reorders and duplicates packets as a seed decides.
+//! Tests of whole connections over a wire that loses, reorders and duplicates packets as a seed decides.
 
 use proptest::prelude::*;
 use testkit::dice::Dice;
@@ -26,7 +26,7 @@ struct Scenario {
     window: u32,
     iss: u32,
     events_limit: usize,
-    /// The round in which the path gets narrower, or `None` if the path stays the same.
+    /// The round in which the MTU of the path falls; `None` if the MTU stays the same.
     narrow: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Loss recovery by RACK, tail loss probes, PRR, and undo.
+//! Tests of loss recovery by RACK, tail loss probes, PRR, and undo.
 
 use super::stream::{each, lose};
 use super::wire::*;

@@ -1,4 +1,4 @@
-//! How often the window is reduced, and how a spurious reduction is undone.
+//! Tests of how often the window is reduced, and how a spurious reduction is undone.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! A doubly linked list through the records of the send queue. A segment is in one list at a time.
+//! A doubly linked list through the records of the send queue. A segment is in at most one list at a time.
 
 use crate::invariant::Check;
 use crate::tcp::slabs::{Segment, SegmentKey, SegmentSlab};

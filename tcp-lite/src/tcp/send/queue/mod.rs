@@ -90,7 +90,7 @@ impl SendQueue {
         &self.positions
     }
 
-    /// Like [`positions`](Self::positions), but mutable, to send the SYN and the FIN.
+    /// Like [`positions`](Self::positions), but mutable, for changes of the SYN and the FIN.
     #[inline]
     pub(super) fn positions_mut(&mut self) -> &mut Positions {
         &mut self.positions
@@ -139,7 +139,7 @@ impl SendQueue {
         self.pages.page(slab, pools, bytes, queued)
     }
 
-    /// Whether [`page`](Self::page) has space for `bytes` bytes, so that it does not return
+    /// Whether [`page`](Self::page) has space for `bytes` bytes, so that `page` does not return
     /// [`SendError::BufferFull`].
     pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
         self.pages.may_have_page(slab, bulk, bytes, self.positions.queued())
@@ -226,7 +226,8 @@ impl SendQueue {
         self.append(slab, key, bytes);
     }
 
-    /// Like [`push`](Self::push), with external memory after the first `at` bytes.
+    /// Like [`push`](Self::push), but the segment also has external memory: `external` has this memory, and
+    /// the number of bytes of the page before it.
     pub(super) fn push_external(&mut self, slab: &mut SegmentSlab, bytes: usize, external: (ExtBuf, u32)) {
         let Some(page) = self.pages.open() else { return };
         let all = bytes + external.0.len();
@@ -330,8 +331,8 @@ impl SendQueue {
     }
 
     /// Splits a segment that is lost or unsent, so that its first part has `at` bytes. The rest becomes a
-    /// separate segment, which is retransmitted after the first part. Returns `false` if `at` is not inside
-    /// the segment.
+    /// separate segment, which is sent after the first part. Returns `false` if `at` is not inside the
+    /// segment.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {

@@ -33,7 +33,8 @@ impl TestQueue {
         has_space
     }
 
-    /// Pushes a segment of `bytes` bytes, and sends the oldest unsent segment.
+    /// Pushes a segment of `bytes` bytes, and sends the oldest unsent segment. Returns whether there was
+    /// space for the segment.
     pub(in crate::tcp::send) fn send(&mut self, bytes: usize, now: Instant) -> bool {
         let has_space = self.push(bytes);
         if has_space {

@@ -39,7 +39,7 @@ pub(super) struct Loss {
     pub(super) in_flight: u64,
 }
 
-/// An acknowledgement outside of fast recovery after which the window may grow.
+/// What an acknowledgement reports to congestion control.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked {
     /// Number of bytes acknowledged cumulatively.
@@ -153,7 +153,8 @@ impl RateControl {
         self.congestion.set_mss(emss);
     }
 
-    /// Called before the first data after a time `idle` in which no data was sent (RFC 5681 section 4.1).
+    /// Called before the first data after a time `idle` in which no data was sent: if `idle` is longer than
+    /// the timeout, reduces the window (RFC 5681 section 4.1).
     #[inline]
     pub(super) fn on_idle(&mut self, now: Instant, idle: Duration) {
         if idle > self.rtt.rto() {
@@ -320,7 +321,7 @@ impl RateControl {
         self.pace.opens_at()
     }
 
-    /// Allows segments again if the time for the next segment has come.
+    /// Allows segments again if the time of the next segment is reached.
     #[inline]
     pub(super) fn advance_pace(&mut self, now: Instant) {
         self.pace.advance(now);

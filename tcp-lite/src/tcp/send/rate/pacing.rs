@@ -5,8 +5,8 @@
 //! Pacing is an option, which is off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of
 //! several segments is sent at once. The next burst follows after the time that the first burst takes at the
 //! paced rate. The paced rate is twice the window per round trip in slow start, and 1.2 times the window per
-//! round trip otherwise (the ratios of Linux). Acknowledgements, probes, FINs, and retransmissions of the
-//! oldest segment are not delayed. Segments are not cut.
+//! round trip otherwise (the ratios of Linux). Acknowledgements, probes, FINs, retransmissions of the oldest
+//! segment, and new segments that F-RTO allows are not delayed. Segments are not cut.
 
 use crate::{Duration, Instant, Pacing, TcpConfig};
 
@@ -69,7 +69,7 @@ impl Pace {
         self.closed.then_some(self.next_at)
     }
 
-    /// Allows segments again if the time `next_at` has come.
+    /// Allows segments again if the time `next_at` is reached.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant) {
         if self.closed {

@@ -93,8 +93,8 @@ impl RttEstimator {
         self.backoff = (self.backoff + 1).min(MAX_DOUBLINGS);
     }
 
-    /// Called when the handshake is over: resets the backoff, which does not apply to data (RFC 6298 section
-    /// 5.7).
+    /// Resets the backoff. Called when the handshake is over, because the backoff does not apply to data (RFC
+    /// 6298 section 5.7), and when the link is up again.
     pub(super) fn forget_backoff(&mut self) {
         self.backoff = 0;
     }
