@@ -1,9 +1,9 @@
-//! Tries every interleaving of stacks that claim one flow, and of a stack that looks the flow up
-//! (`steering/flow_table.rs`).
+//! Tries every interleaving of two stacks that claim one flow, and of a stack that claims a flow while
+//! another stack releases it (`steering/flow_table.rs`).
 //!
-//! The crate's source file is compiled here with loom's atomics. A second test has the same claim without its
-//! fence. Loom has to find the defect of the claim without the fence, because otherwise the first test would
-//! prove nothing.
+//! The crate's source file is compiled here with loom's atomics. The last test has a similar claim without
+//! the fence. Loom has to find the defect of this claim, because otherwise the first test would prove
+//! nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -9,7 +9,8 @@
 //! be in two cache lines only, so a search reads at most two lines, however often entries are added and
 //! removed.
 //!
-//! `tests/loom_flow_table.rs` compiles this file with loom's atomics and tries every interleaving.
+//! `tests/loom_flow_table.rs` compiles this file with loom's atomics, and tries every interleaving of two
+//! stacks that claim and release a flow.
 
 use super::atomic::{AtomicU64, Ordering, fence};
 

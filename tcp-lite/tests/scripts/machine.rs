@@ -1,5 +1,5 @@
-//! The stack under test and its clock. Passes frames to the stack, and reports the stack's frames and events
-//! in the script's notation.
+//! The stack under test and its clock. This module passes frames to the stack, and reports the stack's frames
+//! and events in the script's notation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -205,7 +205,8 @@ impl Machine {
     }
 }
 
-/// `>` for the first peer, and `>@2` for the second peer.
+/// The arrow of a line in the script's notation, for example `>` for the first peer and `>@2` for the second
+/// peer.
 pub(crate) fn arrow(arrow: char, peer: u8) -> String {
     if peer == 1 { arrow.to_string() } else { format!("{arrow}@{peer}") }
 }

@@ -1,5 +1,5 @@
-//! One of the peers that the script plays. Converts the script's sequence numbers to the numbers on the wire,
-//! and records what the stack has sent to this peer.
+//! One of the peers that the script plays. This module converts the script's sequence numbers to the numbers
+//! on the wire, and records what the stack has sent to this peer.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64).map(byte).collect()
 }
 
-/// A range of bytes that is always sent as a whole.
+/// A range of bytes that the stack sends as one segment.
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
@@ -158,7 +158,7 @@ impl Peer {
         out
     }
 
-    /// Returns a segment that we have sent in the script's notation. `packet` is the IP packet of the
+    /// Converts a segment that we have sent to the script's notation. `packet` is the IP packet of the
     /// segment.
     pub(crate) fn read(&mut self, raw: &Raw, packet: &[u8], now_us: u64) -> Result<Segment, String> {
         self.packets.push((raw.seq, packet.to_vec()));

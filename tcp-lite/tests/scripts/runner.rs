@@ -139,7 +139,7 @@ impl Runner {
     fn call(&mut self, peer: u8, call: &Call) -> Result<(), String> {
         let machine = &mut self.machine;
         let now = machine.now();
-        // The stack gets the time first, as at the beginning of any poll.
+        // The stack receives the time first, as at the beginning of any poll.
         machine.stack.poll(now);
         match call {
             Call::Connect { ephemeral } => {

@@ -1,4 +1,4 @@
-//! Checks that a wrong script fails with the right message. There is a script for each kind of mismatch.
+//! Checks that a wrong script fails with the right message. The scripts have different kinds of mismatch.
 
 use libtest_mimic::{Failed, Trial};
 

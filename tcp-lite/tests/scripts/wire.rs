@@ -1,5 +1,6 @@
-//! Frames that contain a TCP segment in an IP packet, in both directions, and ICMP errors about such a
-//! packet. This file does not use the code under test, which has its own parsers and builders.
+//! Frames that contain a TCP segment in an IP packet, in both directions, ICMP errors about such a packet,
+//! and the peer's ARP and neighbour discovery frames. This file does not use the code under test, which has
+//! its own parsers and builders.
 
 use smoltcp::wire::{IpAddress, TcpPacket, checksum};
 
@@ -104,7 +105,7 @@ impl Raw {
         })
     }
 
-    /// The bytes of the option of this kind.
+    /// The bytes of the option of this kind; `None` if the segment has no such option.
     pub(crate) fn option(&self, kind: u8) -> Option<&[u8]> {
         self.options.iter().find(|(it, _)| *it == kind).map(|(_, body)| &body[..])
     }
@@ -246,7 +247,7 @@ fn discovery(addresses: &Addresses, kind: u8, flags: u8, target: IpAddress, opti
     frame
 }
 
-/// Whether one of our frames is neighbour discovery.
+/// Whether one of our frames is an ARP frame or an ICMPv6 message.
 pub(crate) fn is_discovery(frame: &[u8]) -> bool {
     matches!(frame[12..14], [0x08, 0x06]) || matches!(frame[12..14], [0x86, 0xdd]) && frame[14 + 6] == 58
 }

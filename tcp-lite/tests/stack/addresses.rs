@@ -1,5 +1,5 @@
-//! The stack announces, probes and defends its addresses (RFC 5227, RFC 4862 section 5.4), even when the link
-//! goes down and up.
+//! Tests that the stack announces, probes and defends its addresses (RFC 5227, RFC 4862 section 5.4), even
+//! when the link goes down and up.
 
 use smoltcp::wire::{ArpOperation, Icmpv4Repr, Icmpv6Repr, NdiscNeighborFlags, NdiscRepr, TcpControl};
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address};

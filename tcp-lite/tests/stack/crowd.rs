@@ -1,5 +1,5 @@
-//! Many connections continuously hold bytes beyond a hole. The tests check how much memory other connections
-//! get.
+//! Tests of many connections that continuously hold bytes beyond a hole. The tests check how much memory
+//! other connections get.
 
 use smoltcp::wire::{ArpOperation, EthernetAddress, TcpControl};
 use tcp_lite::StackConfig;
@@ -70,7 +70,7 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     let (in_order, small_hole) = (HOSTILE, HOSTILE + 1);
     let mut least = BUFFERS;
     for round in 0..60 {
-        // Ranges of 100 bytes, each in its own buffer, as many as the stack tracks.
+        // The peers send ranges of 100 bytes, each in its own buffer, as many as the stack tracks.
         for peer in 0..HOSTILE {
             crowd.say(peer, 200 * (round + 1), 200 * (round + 1) + 100);
             least = least.min(crowd.free());

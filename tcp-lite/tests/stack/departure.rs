@@ -1,5 +1,5 @@
-//! Neighbours whose Ethernet address is derived from their IP address, and neighbours that have gone
-//! according to a port.
+//! Tests of neighbours whose Ethernet address is derived from their IP address, and of neighbours that have
+//! gone according to a port.
 
 use dp::Checksum;
 use tcp_lite::facade::EthernetAddress;
@@ -61,7 +61,7 @@ fn the_connections_of_a_neighbor_that_is_gone_end_at_once_and_no_others() {
     // A second report has no effect.
     relay.a.host.stack.end_neighbor(now, mac(2));
     assert!(!relay.a.host.stack.has_events());
-    // The accepting side gets the same event.
+    // The accepting side receives the same event.
     let now = relay.b.now();
     relay.b.host.stack.end_neighbor(now, mac(1));
     relay.b.frames();

@@ -1,4 +1,5 @@
-//! With the same seed and the same inputs, a stack sends the same frames, byte for byte.
+//! Tests that a stack with the same seed and the same inputs sends the same frames, byte for byte, and that
+//! another seed changes secret values.
 
 use dp::link::{LinkConfig, LinkPlan};
 use smoltcp::wire::{ArpOperation, Icmpv4Repr, Ipv4Address};

@@ -1,4 +1,4 @@
-//! The stack merges only consecutive segments of one burst.
+//! Tests that the stack merges only consecutive segments of one burst.
 
 use dp::link::LinkConfig;
 use dp::{Burst, Mbuf, checksum};

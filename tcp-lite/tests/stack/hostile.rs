@@ -1,4 +1,4 @@
-//! Hostile frames cause no panic, and an existing connection continues.
+//! Tests that hostile frames cause no panic, and that an existing connection continues.
 
 use dp::Checksum;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! ICMP errors about TCP: which errors have an effect, and which effect (RFC 1122 section 4.2.3.9, RFC 5927,
-//! RFC 8201).
+//! Tests of ICMP errors about TCP: which errors have an effect, and which effect (RFC 1122 section 4.2.3.9,
+//! RFC 5927, RFC 8201).
 
 use std::cell::RefCell;
 
@@ -84,7 +84,7 @@ fn connecting(ipv6: bool) -> (Tap, Vec<u8>) {
     (tap, syn)
 }
 
-/// How a connection attempt ends after `report`, and the numbers of accepted and ignored errors.
+/// How a connection attempt ends after `report`, and the counters of soft errors and of ignored errors.
 fn after(ipv6: bool, report: Report) -> (Option<CloseReason>, u64, u64) {
     let (mut tap, syn) = connecting(ipv6);
     tap.inject(&report.about(&syn));

@@ -1,4 +1,4 @@
-//! Many connections, and the behaviour of the stack at each limit.
+//! Tests of many connections, and of the behaviour of the stack at its limits.
 
 use dp::link::LinkConfig;
 use smoltcp::wire::{ArpOperation, TcpControl};
@@ -23,7 +23,7 @@ fn flags(frame: &[u8]) -> u8 {
 const SYN_ACK: u8 = 0x12;
 const RST: u8 = 0x04;
 
-/// Host A, which listens on port 80 and knows the hardware address of B.
+/// Host A, which listens on port 80 and knows the Ethernet address of B.
 fn listening(config: StackConfig) -> Tap {
     let mut tap = Tap::new(config);
     tap.host.stack.listen(80).unwrap();

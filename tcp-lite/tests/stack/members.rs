@@ -1,4 +1,5 @@
-//! A host with four stacks, whose device distributes frames to the stacks by any rule.
+//! Tests of a host with four stacks. Each test chooses the rule by which the device distributes frames to the
+//! stacks.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! Everything except TCP: address resolution, ping, ICMP errors, fragments, and partial checksums.
+//! Tests of what a stack does besides TCP, such as address resolution, ping, ICMP errors, fragments and
+//! partial checksums.
 
 use dp::Checksum;
 use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, Icmpv6Repr, IpProtocol, TcpControl};
@@ -58,9 +59,10 @@ fn a_connection_without_an_answer_knows_which_one_is_missing() {
     }
 }
 
-/// On its way, the answer to address resolution gets a wrong Ethernet address, which no checksum detects. The
-/// SYNs are therefore sent to an address that no host has. After the SYNs stay unanswered, the stack probes
-/// the neighbour, and then asks by broadcast. The connection is then established.
+/// The answer to address resolution is damaged on the path: the answer contains a wrong Ethernet address,
+/// which no checksum detects. The SYNs are therefore sent to an address that no host has. After the SYNs stay
+/// unanswered, the stack probes the neighbour, and then asks by broadcast. The connection is then
+/// established.
 #[test]
 fn a_wrong_answer_is_found_out_while_connecting() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));

@@ -1,4 +1,4 @@
-//! A stack connects to its own addresses, on a port that returns such frames to the stack.
+//! Tests of a stack that connects to its own addresses, on a port that returns such frames to the stack.
 
 use dp::Loopback;
 use dp::link::{LinkConfig, pair};

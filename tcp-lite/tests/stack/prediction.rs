@@ -1,6 +1,6 @@
-//! Header prediction does not change the results. Two hosts get the same frames and calls, and one of the
-//! hosts works without prediction. Both hosts send the same frames, generate the same events, and have the
-//! same counters.
+//! Tests that header prediction does not change the results. Two hosts receive the same frames and calls, and
+//! one of the hosts works without prediction. Both hosts have to send the same frames, generate the same
+//! events, and have the same counters.
 
 mod cases;
 
@@ -228,8 +228,8 @@ struct Host {
     conn: Option<ConnId>,
     held: usize,
     checksum: Checksum,
-    /// The frames that the port keeps, with the bytes that they had when the port got them. `kept_frames` is
-    /// the maximum number of kept frames.
+    /// The frames that the port keeps, with the bytes that they had when the port received them.
+    /// `kept_frames` is the maximum number of kept frames.
     kept: VecDeque<(Mbuf, Vec<u8>)>,
     kept_frames: usize,
     /// The latest long frame that the host has sent.

@@ -104,9 +104,10 @@ impl Relay {
         Self { a: Tap::new(a), b: Tap::new(b) }
     }
 
-    /// Carries frames until `done` returns `true`. `carry` returns the frames that replace each frame. The
-    /// first argument of `carry` is `true` for frames from `a` to `b`. Every round takes 100 microseconds, or
-    /// more if no frame moves.
+    /// Carries frames until `done` returns `true`, for at most `for_us` microseconds. Returns whether `done`
+    /// returned `true`. `carry` returns the frames that replace each frame. The first argument of `carry` is
+    /// `true` for frames from `a` to `b`. Every round takes 100 microseconds, or a millisecond if no frame
+    /// moves.
     pub(crate) fn run(
         &mut self,
         for_us: u64,

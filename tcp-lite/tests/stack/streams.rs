@@ -1,5 +1,5 @@
-//! Plain streams in both directions between two stacks, with both address families, different MTUs, VLANs,
-//! offloads and gateways, and on faulty wires.
+//! Tests of plain streams in both directions between two stacks, with both address families, different MTUs,
+//! VLANs, offloads and gateways, and on faulty wires.
 
 use dp::link::{LinkConfig, LinkPlan};
 use proptest::prelude::*;

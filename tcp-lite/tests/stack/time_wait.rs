@@ -1,4 +1,4 @@
-//! A new connection replaces a connection in TIME-WAIT.
+//! Test of a SYN that replaces a connection in TIME-WAIT.
 
 use dp::Checksum;
 use smoltcp::wire::{IpAddress, TcpControl, TcpPacket};

@@ -1,5 +1,5 @@
-//! When timers run: for a poller that asks for the next deadline after each poll, and for a poller that never
-//! asks. For the second poller, the stack sets timers later.
+//! Tests of when timers run: for a poller that asks for the next deadline after each poll, and for a poller
+//! that never asks. For the second poller, the stack sets timers later.
 
 use dp::Burst;
 use dp::link::{LinkConfig, LinkPlan};

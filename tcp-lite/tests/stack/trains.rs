@@ -1,6 +1,6 @@
-//! One frame may contain several segments: a port cuts such a frame into segments (TSO), or a wire passes the
-//! frame uncut. Each segment arrives with the boundaries with which it was pushed, even if it is
-//! retransmitted. Segments with external memory are tested in the same way, on every port.
+//! Tests of frames that contain several segments: a port cuts such a frame into segments (TSO), or a wire
+//! passes the frame uncut. Each segment arrives with the boundaries with which it was pushed, even if it is
+//! retransmitted. Segments with external memory are tested in the same way.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -76,7 +76,7 @@ impl End {
     }
 }
 
-/// The results: offset and length of each delivery, the number of frames, and the counters of sender and
+/// The results of a run: for example, offset and length of each delivery, and the counters of sender and
 /// receiver.
 struct Arrived {
     stretches: Vec<(u64, u64)>,
@@ -333,8 +333,8 @@ fn trains_of_external_memory_fit_the_buffers_of_the_port() {
     }
 }
 
-/// Sends streams of both address families, in both directions, over every kind of wire, and checks their
-/// bytes.
+/// Sends streams of both address families, in both directions, over links that cut trains and over links that
+/// pass trains uncut, and checks their bytes.
 #[test]
 fn exchanges_are_what_they_were() {
     for tso in [LinkTso::Cut, LinkTso::Whole] {

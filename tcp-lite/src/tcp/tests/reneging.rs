@@ -1,5 +1,5 @@
-//! A receiver may drop bytes that it has selectively acknowledged (RFC 2018 section 8). Our receiver does so
-//! under memory pressure.
+//! Tests of reneging: a receiver may drop bytes that it has selectively acknowledged (RFC 2018 section 8).
+//! Our receiver does so under memory pressure.
 
 use super::wire::*;
 use crate::Duration;

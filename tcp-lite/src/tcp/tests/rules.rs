@@ -1,5 +1,5 @@
-//! Which effects segments may have on a connection: RST, SYN, old and wrong acknowledgements, timestamps, and
-//! random segments (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323).
+//! Tests of the effects that segments may have on a connection: RST, SYN, old and wrong acknowledgements,
+//! timestamps, and random segments (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323).
 
 use proptest::prelude::*;
 

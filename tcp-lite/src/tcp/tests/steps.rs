@@ -1,5 +1,5 @@
-//! The cost of one acknowledgement, measured as the number of segment records that are visited. A peer with
-//! thousands of segments in flight must not be able to make us visit all of them again and again
+//! Tests of the cost of one acknowledgement, measured as the number of segment records that are visited. A
+//! peer with thousands of segments in flight must not be able to make us visit all of them again and again
 //! (CVE-2019-11478).
 
 use super::wire::*;

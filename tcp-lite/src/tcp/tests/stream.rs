@@ -4,7 +4,7 @@ use super::wire::*;
 use crate::Duration;
 
 impl Pair {
-    /// Queues `segments` full segments at `a`. Returns the end of its stream.
+    /// Queues `segments` full segments at `a`. Returns the stream offset after the last of these segments.
     pub(super) fn push(&mut self, segments: usize) -> u64 {
         self.push_of(segments, EMSS)
     }

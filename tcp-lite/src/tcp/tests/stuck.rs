@@ -1,4 +1,5 @@
-//! What happens while nothing can be sent, because the port accepts no frames or the pool has no buffers.
+//! Tests of what happens while nothing can be sent, because the port accepts no frames or the pool has no
+//! buffers.
 
 use super::wire::*;
 use crate::tcp::Verdict;

@@ -1,4 +1,4 @@
-//! Closes connections: each side first, both sides at once, half-closed streams, TIME-WAIT, abort.
+//! Tests of closing connections: each side first, both sides at once, half-closed streams, TIME-WAIT, abort.
 
 use super::wire::*;
 use crate::tcp::header::Flags;

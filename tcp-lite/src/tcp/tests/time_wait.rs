@@ -1,4 +1,4 @@
-//! TIME-WAIT: how long it lasts, and what ends it.
+//! Tests of TIME-WAIT: how long it lasts, and what ends it.
 
 use super::wire::*;
 use crate::facade::TcpSeqNumber;

@@ -1,5 +1,5 @@
-//! Flow control: zero windows, windows smaller than a segment, window updates, delayed acknowledgements, and
-//! the send buffer.
+//! Tests of flow control, for example zero windows, windows smaller than a segment, window updates, delayed
+//! acknowledgements and the send buffer, and of keepalives.
 
 use dp::Mempool;
 

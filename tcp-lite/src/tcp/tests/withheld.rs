@@ -1,4 +1,4 @@
-//! Acknowledgements that a user withholds.
+//! Tests of acknowledgements that a user withholds, and of the mark of a connection.
 
 use super::wire::*;
 use crate::Duration;
