@@ -72,7 +72,7 @@ struct OwnAddress {
     address: IpAddress,
     state: AddressState,
     /// The time at which the next probe or announcement is sent, or at which the wait after the last probe
-    /// ends.
+    /// ends; `None` if the address waits for nothing.
     due: Option<Instant>,
     /// The time of the last defence of the address; `None` if the address was never defended.
     defended: Option<Instant>,
@@ -100,7 +100,7 @@ pub(crate) struct ConflictDetection {
     /// True if at least one address may not be used, or may not be used yet, so that
     /// [`is_usable`](Self::is_usable) has to check all addresses.
     any_unusable: bool,
-    /// No probe or announcement is due before this time.
+    /// No probe or announcement is due before this time; `None` if nothing is due.
     next_due: Option<Instant>,
     queue: ArrayVec<Assertion, QUEUE>,
 }
@@ -307,7 +307,7 @@ impl ConflictDetection {
         !self.queue.is_empty()
     }
 
-    /// The next assertion to send. [`asserted`](Self::asserted) removes it.
+    /// The next assertion to send; `None` if there is none. [`asserted`](Self::asserted) removes it.
     pub(crate) fn assertion(&self) -> Option<Assertion> {
         self.queue.first().copied()
     }
@@ -318,7 +318,7 @@ impl ConflictDetection {
     }
 }
 
-/// The earliest deadline of all addresses.
+/// The earliest deadline of all addresses; `None` if no address has a deadline.
 fn first_due(addresses: &[OwnAddress]) -> Option<Instant> {
     addresses.iter().filter_map(|own| own.due).min()
 }

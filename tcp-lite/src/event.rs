@@ -31,7 +31,7 @@ pub enum Event {
     Established {
         /// The connection.
         conn: ConnId,
-        /// The listener that accepted the connection.
+        /// The listener that accepted the connection; `None` if we opened the connection.
         listener: Option<ListenerId>,
     },
     /// Bytes arrived.
@@ -170,7 +170,8 @@ impl From<CloseReason> for io::Error {
 /// separate queues, which need memory for only one event of each connection, or for a few events of the whole
 /// stack.
 pub(crate) struct EventQueue {
-    /// Bytes that arrived while no event waited. All events in `rest` are later.
+    /// Bytes that arrived while no event waited; `None` if the oldest event is in `rest`. All events in
+    /// `rest` are later.
     first: Option<(ConnId, Received)>,
     rest: VecDeque<QueuedEvent>,
     /// The listeners of the [`QueuedEvent::Accepted`] in `rest`.

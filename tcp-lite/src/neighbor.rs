@@ -71,7 +71,8 @@ enum NeighborState {
 struct NeighborEntry {
     ip: IpAddress,
     state: NeighborState,
-    /// The time at which the next query is sent, or a failure is forgotten.
+    /// The time at which the next query is sent, or a failure is forgotten; `None` if the entry waits for
+    /// nothing.
     due: Option<Instant>,
     /// True if the entry was used since the last search for an entry to evict.
     used: bool,
@@ -118,7 +119,7 @@ pub(crate) struct Neighbors {
     entries: Slab<NeighborEntry>,
     /// The slot at which the next search for an entry to evict starts.
     clock_hand: usize,
-    /// No entry is due before this time.
+    /// No entry is due before this time; `None` if no entry is due.
     next_due: Option<Instant>,
     queries: VecDeque<Query>,
     moves_refused: u64,
@@ -340,7 +341,7 @@ impl Neighbors {
         !self.queries.is_empty()
     }
 
-    /// The next query to send. [`query_sent`](Self::query_sent) removes it.
+    /// The next query to send; `None` if there is none. [`query_sent`](Self::query_sent) removes it.
     pub(crate) fn query(&self) -> Option<Query> {
         self.queries.front().copied()
     }

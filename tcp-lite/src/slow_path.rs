@@ -139,7 +139,7 @@ impl SlowPath {
         true
     }
 
-    /// Removes and returns the next frame to send.
+    /// Removes and returns the next frame to send; `None` if no frame waits.
     pub(crate) fn next_frame(&mut self) -> Option<Mbuf> {
         self.device.tx.frames.pop_front()
     }

@@ -277,7 +277,7 @@ impl Stack {
         self.events.pop_received()
     }
 
-    /// Removes and returns the oldest event.
+    /// Removes and returns the oldest event; `None` if no event waits.
     pub fn event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         match event {

@@ -29,8 +29,8 @@ const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
 /// Creates and verifies cookies.
 pub(crate) struct SynCookies {
     key: SipHasher24,
-    /// The time at which the last cookie was created. While no valid cookie can exist, acknowledgements are
-    /// not verified.
+    /// The time at which the last cookie was created; `None` if no cookie was created yet. While no valid
+    /// cookie can exist, acknowledgements are not verified.
     latest: Option<Instant>,
 }
 

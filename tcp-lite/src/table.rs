@@ -56,7 +56,7 @@ impl ConnTable {
         TupleHash(self.keyed.hash_one(tuple) as u32)
     }
 
-    /// The first slot with this hash for which `is_it` returns `true`.
+    /// The first slot with this hash for which `is_it` returns `true`; `None` if there is no such slot.
     pub(crate) fn find(&self, hash: TupleHash, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let is_it = |place: &&TableEntry| place.hash == hash && is_it(place.slot);
         self.from(self.home(hash)?).find(is_it).map(|place| place.slot)

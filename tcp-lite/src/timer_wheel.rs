@@ -117,8 +117,8 @@ impl TimerWheel {
         self.link(slot);
     }
 
-    /// Returns one slot whose timer is due at `now`, and makes the timer idle. Time never goes back: an
-    /// earlier `now` counts as the latest time that was passed.
+    /// Returns one slot whose timer is due at `now`, and makes the timer idle; `None` if no timer is due.
+    /// Time never goes back: an earlier `now` counts as the latest time that was passed.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<u32> {
         let target_us = u64::try_from(now.total_micros()).unwrap_or(0).max(self.now_us);
         loop {
@@ -158,8 +158,8 @@ impl TimerWheel {
         Some(Instant::from_micros(us as i64))
     }
 
-    /// The first occupied list, as level, list number and start time. Lower levels have earlier lists than
-    /// higher levels.
+    /// The first occupied list, as level, list number and start time; `None` if no list is occupied. Lower
+    /// levels have earlier lists than higher levels.
     fn next_list(&self) -> Option<(usize, usize, u64)> {
         for (number, level) in self.levels.iter().enumerate() {
             if level.occupied == 0 {

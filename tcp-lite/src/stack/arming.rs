@@ -47,7 +47,7 @@ impl Unarmed {
         self.is_urgent |= has_short_timer;
     }
 
-    /// Removes and returns a slot.
+    /// Removes and returns a slot; `None` if there is none.
     pub(super) fn take(&mut self) -> Option<u32> {
         let slot = self.slots.pop();
         if self.slots.is_empty() {

@@ -130,7 +130,7 @@ pub(crate) struct Connections {
     table: ConnTable,
     /// The slot that was looked up last. The next segment is often for the same connection.
     latest: u32,
-    /// The headers of the connection that was served last.
+    /// The headers of the connection that was served last; `None` if no such connection was served yet.
     latest_headers: Option<LatestHeaders>,
     pub(crate) wheel: TimerWheel,
     ready: VecDeque<u32>,
@@ -253,7 +253,8 @@ impl Connections {
         place.conn = Some(conn);
     }
 
-    /// Removes a connection. The id of the connection is not valid any more.
+    /// Removes and returns a connection; `None` if the slot is free. The id of the connection is not valid
+    /// any more.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Conn> {
         let place = &mut self.slots[slot as usize];
         let conn = place.conn.take()?;
@@ -369,7 +370,8 @@ impl Connections {
         place.conn.as_mut().map(|c| (id, c))
     }
 
-    /// The connection in a slot, with the headers of the connection that was served last.
+    /// The connection in a slot, with the headers of the connection that was served last; `None` if the slot
+    /// is free.
     #[inline]
     pub(super) fn get_to_serve(&mut self, slot: u32) -> Option<(FoundConn<'_>, &mut Option<LatestHeaders>)> {
         let Self { slots, unarmed, ready, latest_headers, .. } = self;
@@ -429,7 +431,7 @@ impl Connections {
         true
     }
 
-    /// Removes and returns the first slot of the ready queue.
+    /// Removes and returns the first slot of the ready queue; `None` if the queue is empty.
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
         let slot = self.ready.pop_front()?;
         self.slots[slot as usize].queue = Queue::None;
@@ -471,7 +473,7 @@ impl Connections {
         self.slots[slot as usize].unarmed
     }
 
-    /// Removes and returns a slot whose timer has to be set.
+    /// Removes and returns a slot whose timer has to be set; `None` if there is none.
     pub(crate) fn next_unarmed(&mut self) -> Option<u32> {
         let slot = self.unarmed.take()?;
         self.slots[slot as usize].unarmed = false;

@@ -70,7 +70,8 @@ pub struct SegmentBuf<'a, 's> {
     len: usize,
     /// The sum of the bytes, if the writer has set it.
     sum: Option<u16>,
-    /// External memory, and the number of bytes of the page before the external memory.
+    /// External memory, and the number of bytes of the page before the external memory; `None` if the segment
+    /// has none.
     external: Option<(ExtBuf, u32)>,
 }
 

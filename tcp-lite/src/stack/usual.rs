@@ -142,7 +142,7 @@ fn frame_of(
     Some(frame)
 }
 
-/// The headers in a separate buffer, followed by a view of the payload.
+/// The headers in a separate buffer, followed by a view of the payload; `None` if a pool is empty.
 #[inline(never)]
 fn chained(
     pool: &Mempool,

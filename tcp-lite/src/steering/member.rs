@@ -252,7 +252,7 @@ impl Member {
         self.unread != 0 || self.group.inboxes[usize::from(self.index)].0.load(Ordering::Acquire) != 0
     }
 
-    /// Removes and returns the next item that another stack handed to this stack.
+    /// Removes and returns the next item that another stack handed to this stack; `None` if no item waits.
     pub(crate) fn next_handed(&mut self) -> Option<Handed> {
         if self.unread == 0 {
             self.unread = self.group.inboxes[usize::from(self.index)].0.swap(0, Ordering::Acquire);

@@ -42,7 +42,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) events_limit: usize,
     /// The connection whose control block is called.
     pub(crate) conn: ConnId,
-    /// The listener that accepted the connection.
+    /// The listener that accepted the connection; `None` if we opened the connection.
     pub(crate) listener: Option<ListenerId>,
 }
 

@@ -87,7 +87,7 @@ impl Peer {
         self.ours.unwrap_or(0).wrapping_add(number as u32)
     }
 
-    /// The last IP packet that we have sent with this sequence number.
+    /// The last IP packet that we have sent with this sequence number; `None` if there is no such packet.
     pub(crate) fn packet_at(&self, number: i64) -> Option<&[u8]> {
         let seq = self.our_seq(number);
         self.packets.iter().rev().find(|(it, _)| *it == seq).map(|(_, packet)| &packet[..])

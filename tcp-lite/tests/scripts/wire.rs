@@ -173,7 +173,8 @@ const ICMP: [(&str, [u8; 2], [u8; 2]); 8] = [
     ("parameter-problem", [12, 0], [4, 0]),
 ];
 
-/// An ICMP error that quotes 28 bytes (48 bytes with IPv6) of `quoted`, an IP packet of ours.
+/// An ICMP error that quotes 28 bytes (48 bytes with IPv6) of `quoted`, an IP packet of ours; `None` if
+/// `what` is no known error.
 pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -> Option<Vec<u8>> {
     let (_, v4, v6) = ICMP.iter().find(|(name, ..)| *name == what)?;
     let [kind, code] = if addresses.is_v4() { *v4 } else { *v6 };

@@ -232,7 +232,7 @@ struct Host {
     /// `kept_frames` is the maximum number of kept frames.
     kept: VecDeque<(Mbuf, Vec<u8>)>,
     kept_frames: usize,
-    /// The latest long frame that the host has sent.
+    /// The latest long frame that the host has sent; `None` if it has sent none.
     latest_long: Option<Vec<u8>>,
 }
 

@@ -28,7 +28,8 @@ pub(in crate::tcp) struct Cubic {
     /// The window just before the last reduction (cwnd_prior).
     prior: u32,
     stage: Stage,
-    /// The state before the last reduction, until the reduction is undone.
+    /// The state before the last reduction; `None` if there was no reduction, or if the last reduction was
+    /// undone.
     prior_state: Option<PriorState>,
 }
 

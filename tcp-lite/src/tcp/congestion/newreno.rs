@@ -11,7 +11,8 @@ pub(in crate::tcp) struct NewReno {
     ssthresh: u32,
     /// Bytes acknowledged since the window last grew in congestion avoidance.
     acked: u32,
-    /// Window and threshold before the last reduction, until the reduction is undone.
+    /// Window and threshold before the last reduction; `None` if there was no reduction, or if the last
+    /// reduction was undone.
     prior_state: Option<(u32, u32)>,
 }
 

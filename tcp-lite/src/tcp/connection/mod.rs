@@ -77,7 +77,7 @@ pub(crate) struct Tcb {
     /// boxed, because few connections have settings of their own.
     keepalive: Option<Box<Option<Keepalive>>>,
     keepalive_probes: u8,
-    /// The timer of the connection itself.
+    /// The timer of the connection itself; `None` if this timer does not run.
     timer: Option<(Instant, ConnTimer)>,
     /// In TIME-WAIT: the time at which the peer's FIN last arrived.
     fin_at: Instant,

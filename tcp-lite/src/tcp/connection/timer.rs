@@ -37,8 +37,8 @@ impl Tcb {
         self.send.has_short_timer()
     }
 
-    /// The time at which [`on_timer`](Self::on_timer) has to be called. [`arm`](Self::arm) may change this
-    /// time.
+    /// The time at which [`on_timer`](Self::on_timer) has to be called; `None` if no timer runs.
+    /// [`arm`](Self::arm) may change this time.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let halves = first_of(self.send.deadline(), self.receive.deadline());
@@ -94,8 +94,8 @@ impl Tcb {
         }
     }
 
-    /// The keepalive settings of this connection. If the connection has no settings of its own, the settings
-    /// of the stack apply.
+    /// The keepalive settings of this connection; `None` if keepalive is off. If the connection has no
+    /// settings of its own, the settings of the stack apply.
     #[inline]
     fn keepalive(&self, ctx: &Ctx<'_>) -> Option<Keepalive> {
         match &self.keepalive {

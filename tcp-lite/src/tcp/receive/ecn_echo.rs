@@ -68,7 +68,8 @@ impl Echo {
         self.on
     }
 
-    /// The separate acknowledgement, which has to be sent before anything else.
+    /// The separate acknowledgement, which has to be sent before anything else; `None` if no separate
+    /// acknowledgement is needed.
     #[inline]
     pub(super) fn separate(&self) -> Option<SeparateAck> {
         self.separate.map(|ack| SeparateAck { ack: ack.get(), on: self.separate_on })

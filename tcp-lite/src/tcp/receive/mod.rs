@@ -72,7 +72,7 @@ pub(super) struct ReceiveHalf {
     /// Bytes that were passed to the user and not released: bytes ahead of the frontier, and bytes in order
     /// that the user holds.
     held: OutOfOrder,
-    /// Duplicate bytes that the next SACK reports (RFC 2883).
+    /// Duplicate bytes that the next SACK reports (RFC 2883); `None` if the next SACK reports none.
     duplicate: Option<(NonZeroU64, u64)>,
     acks: DelayedAck,
     timestamps: PeerTimestamps,
@@ -226,7 +226,8 @@ impl ReceiveHalf {
         self.acks.is_due() && !self.is_withholding()
     }
 
-    /// The time at which [`on_timer`](Self::on_timer) has to be called.
+    /// The time at which [`on_timer`](Self::on_timer) has to be called; `None` if no acknowledgement is
+    /// delayed.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.acks.deadline()
@@ -409,7 +410,8 @@ impl ReceiveHalf {
         self.agreed.ecn && self.echo.is_on()
     }
 
-    /// The separate acknowledgement, which has to be sent before anything else.
+    /// The separate acknowledgement, which has to be sent before anything else; `None` if no separate
+    /// acknowledgement is needed.
     #[inline]
     pub(super) fn separate_ack(&self) -> Option<SeparateAck> {
         self.echo.separate()

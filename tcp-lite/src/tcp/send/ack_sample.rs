@@ -11,7 +11,7 @@ pub(super) struct AckSample {
     pub(super) acked: u64,
     /// Number of bytes in segments that are newly known to have arrived. Each segment counts once.
     pub(super) delivered: u64,
-    /// The latest transmission that is known to have arrived.
+    /// The latest transmission that is known to have arrived; `None` if no arrival is newly known.
     pub(super) latest: Option<Sent>,
     /// The lowest end position of the newly delivered segments that were sent only once.
     pub(super) lowest_original: u64,
@@ -23,9 +23,9 @@ pub(super) struct AckSample {
     /// gives no RTT sample: a segment was sent more than once, or the newest segment had waited at the peer
     /// beyond a hole.
     pub(super) sampled: Option<Instant>,
-    /// The measured round-trip time in microseconds.
+    /// The measured round-trip time in microseconds; `None` if the acknowledgement measured none.
     pub(super) rtt_us: Option<u64>,
-    /// Duplicate bytes that a D-SACK reports (RFC 2883).
+    /// Duplicate bytes that a D-SACK reports (RFC 2883); `None` if no D-SACK reports bytes.
     pub(super) dsack: Option<(u64, u64)>,
     /// True if one of the cumulatively acknowledged segments had been retransmitted.
     pub(super) ambiguous: bool,
@@ -38,7 +38,7 @@ pub(super) struct AckSample {
 /// segment or an earlier transmission (RFC 8985 section 6.2, step 2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetransmitFilter {
-    /// The echoed timestamp as a time of our clock in milliseconds.
+    /// The echoed timestamp as a time of our clock in milliseconds; `None` if there is no echo.
     pub(super) echo_ms: Option<u32>,
     /// The present time minus the lowest round-trip time. Transmissions after this time cannot have been
     /// answered yet.
@@ -99,7 +99,7 @@ impl AckSample {
         }
     }
 
-    /// The echoed timestamp as a time of our clock in milliseconds.
+    /// The echoed timestamp as a time of our clock in milliseconds; `None` if there is no echo.
     #[inline]
     pub(super) fn echo_ms(&self) -> Option<u32> {
         self.filter.echo_ms

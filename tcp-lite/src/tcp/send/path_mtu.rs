@@ -123,7 +123,7 @@ impl PathMtu {
         self.emss
     }
 
-    /// The time at which the search starts or continues.
+    /// The time at which the search starts or continues; `None` if no timer of the search runs.
     #[inline]
     pub(super) fn due(&self) -> Option<Instant> {
         self.due_us.map(|us| Instant::from_micros(us.get() as i64))

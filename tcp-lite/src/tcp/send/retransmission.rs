@@ -26,7 +26,7 @@ impl SendHalf {
         self.queue.positions().outstanding() > 0 || self.loss.running_timer().is_some()
     }
 
-    /// The time at which [`on_timer`](Self::on_timer) has to be called.
+    /// The time at which [`on_timer`](Self::on_timer) has to be called; `None` if no timer runs.
     #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let running = self.loss.running_timer().map(|(at, _)| at);

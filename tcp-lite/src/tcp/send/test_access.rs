@@ -56,7 +56,7 @@ impl SendHalf {
         self.path.emss()
     }
 
-    /// The time at which the search for a larger EMSS continues.
+    /// The time at which the search for a larger EMSS continues; `None` if no timer of the search runs.
     pub(in crate::tcp) fn search_due(&self) -> Option<Instant> {
         self.path.due()
     }

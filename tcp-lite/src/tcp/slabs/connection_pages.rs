@@ -18,7 +18,7 @@ pub(in crate::tcp) struct ConnectionPages {
 }
 
 impl ConnectionPages {
-    /// The page to which the next segment is written.
+    /// The page to which the next segment is written; `None` if no page is open.
     #[inline]
     pub(in crate::tcp) fn open(&self) -> Option<PageKey> {
         self.open

@@ -141,7 +141,7 @@ impl SegmentSlab {
     }
 
     /// Like [`views`](Self::views), for segments that all have external memory. The views take their
-    /// descriptors from `pool`.
+    /// descriptors from `pool`. Returns `None` if no descriptor is free, or if there would be too many views.
     pub(crate) fn external_views(
         &self,
         pool: &Mempool,

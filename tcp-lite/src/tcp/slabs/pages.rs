@@ -61,8 +61,8 @@ pub(in crate::tcp) struct Pages {
     records: Vec<PageRecord>,
     /// The first record that is not in use.
     free: Option<PageKey>,
-    /// An unused small page that is kept for the next page to be opened. Without a spare page, each single
-    /// small message would allocate and free a buffer.
+    /// An unused small page that is kept for the next page to be opened; `None` if no page is kept. Without a
+    /// spare page, each single small message would allocate and free a buffer.
     spare: Option<PageKey>,
     /// Number of small pages in use, and the limit of this number. The limit exists because received frames
     /// need small buffers as well.
@@ -181,7 +181,7 @@ impl Pages {
     }
 
     /// Called when a segment in the page was removed. If it was the last segment, frees the page and returns
-    /// the page's kind.
+    /// the page's kind. Otherwise returns `None`.
     #[inline]
     pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> Option<PageKind> {
         let record = &mut self.records[key.record()];
@@ -189,7 +189,7 @@ impl Pages {
         (record.segments == 0).then(|| self.close(key))
     }
 
-    /// If the page has no segment, frees the page and returns the page's kind.
+    /// If the page has no segment, frees the page and returns the page's kind. Otherwise returns `None`.
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> Option<PageKind> {
         (self.records[key.record()].segments == 0).then(|| self.close(key))
     }

@@ -311,7 +311,7 @@ impl SegmentSlab {
         &self.records[key.record()]
     }
 
-    /// Like [`get`](Self::get), for keys that may be stale.
+    /// Like [`get`](Self::get), for keys that may be stale. Returns `None` if the record is not in use.
     pub(in crate::tcp) fn find(&self, key: SegmentKey) -> Option<&Segment> {
         self.records.get(key.record()).filter(|segment| !segment.marks.contains(Marks::FREE))
     }
@@ -388,7 +388,7 @@ impl SegmentSlab {
         self.pages.free_spare();
     }
 
-    /// If the page has no segment, frees the page and returns the page's kind.
+    /// If the page has no segment, frees the page and returns the page's kind. Otherwise returns `None`.
     pub(in crate::tcp) fn close_page_if_empty(&mut self, page: PageKey) -> Option<PageKind> {
         self.pages.close_if_empty(page)
     }

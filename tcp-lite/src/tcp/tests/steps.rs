@@ -22,7 +22,7 @@ struct Forger {
     pair: Pair,
     acked: usize,
     pushed: usize,
-    /// The value that is echoed as TSecr.
+    /// The value that is echoed as TSecr; `None` if acknowledgements have no timestamps.
     echo: Option<u32>,
 }
 

@@ -247,8 +247,8 @@ impl Host {
         self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, packet.ecn, (buf, 1)))
     }
 
-    /// Returns the next segment that this host sends. Serializes and parses the segment, and checks rules
-    /// that each segment has to obey.
+    /// Returns the next segment that this host sends; `None` if the host has nothing to send. Serializes and
+    /// parses the segment, and checks rules that each segment has to obey.
     pub(super) fn transmit(&mut self, now: Instant) -> Option<Packet> {
         let transmission = self.with(now, |tcb, ctx| {
             let transmission = tcb.next_transmission(ctx)?;

@@ -22,7 +22,7 @@ const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 pub(super) const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl LossRecovery {
-    /// The running timer, and the time at which it is due.
+    /// The running timer, and the time at which it is due; `None` if no timer runs.
     #[inline]
     pub(in crate::tcp::send) fn running_timer(&self) -> Option<(Instant, SendTimer)> {
         self.timers.running()

@@ -72,7 +72,7 @@ impl Timers {
         self.reorder = Deadline::NONE;
     }
 
-    /// The running timer, and the time at which it is due.
+    /// The running timer, and the time at which it is due; `None` if no timer runs.
     #[inline]
     pub(super) fn running(&self) -> Option<(Instant, SendTimer)> {
         self.running
@@ -98,7 +98,7 @@ impl Timers {
         self.running = None;
     }
 
-    /// If the running timer is due, stops the timer and returns its kind.
+    /// If the running timer is due, stops the timer and returns its kind. Otherwise returns `None`.
     pub(super) fn expired(&mut self, now: Instant) -> Option<SendTimer> {
         let (_, timer) = self.running.take_if(|(at, _)| *at <= now)?;
         Some(timer)
@@ -217,7 +217,7 @@ impl Timers {
         self.pto_from + pto
     }
 
-    /// The time at which the next overtaken segment will count as lost.
+    /// The time at which the next overtaken segment will count as lost; `None` if no segment is overtaken.
     #[inline]
     pub(super) fn reorder_at(&self) -> Option<Instant> {
         self.reorder.get()

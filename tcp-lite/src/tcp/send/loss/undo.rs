@@ -30,7 +30,7 @@ pub(super) struct Episode {
     /// if congestion was confirmed since.
     pub(super) reduced: Option<Reduction>,
     /// Time of the first retransmission (`RetransmitTS`) in milliseconds, because timestamps tick in
-    /// milliseconds.
+    /// milliseconds; `None` if nothing was retransmitted yet.
     retransmitted_ms: Option<u32>,
     /// Number of retransmitted bytes that the peer has not reported as duplicate.
     unreported: u32,
@@ -71,7 +71,8 @@ impl Undo {
         self.episode = None;
     }
 
-    /// Called when the recovery was spurious: returns the episode and forgets it.
+    /// Called when the recovery was spurious: returns the episode and forgets it; `None` if there is no
+    /// episode to undo.
     pub(super) fn take(&mut self) -> Option<Episode> {
         self.episode.take()
     }

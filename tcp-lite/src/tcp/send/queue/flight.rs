@@ -16,7 +16,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// The segment that was sent longest ago.
+    /// The segment that was sent longest ago; `None` if no segment is in flight.
     #[inline]
     pub(super) fn oldest(&self) -> Option<SegmentKey> {
         self.list.first

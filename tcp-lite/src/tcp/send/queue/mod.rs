@@ -115,7 +115,7 @@ impl SendQueue {
         lost.is_some() && lost == self.segments.head()
     }
 
-    /// The page to which the next segment is written.
+    /// The page to which the next segment is written; `None` if no page is open.
     pub(super) fn open_page(&self) -> Option<PageKey> {
         self.pages.open()
     }

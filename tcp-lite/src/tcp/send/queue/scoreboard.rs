@@ -20,7 +20,8 @@ pub(in crate::tcp::send) struct Detected {
     pub(in crate::tcp::send) lost: u32,
     /// Number of the newly lost segments that had been retransmitted in this recovery.
     pub(in crate::tcp::send) lost_again: u32,
-    /// The latest transmission of the newly lost segments that had been retransmitted in this recovery.
+    /// The latest transmission of the newly lost segments that had been retransmitted in this recovery;
+    /// `None` if there are no such segments.
     pub(in crate::tcp::send) latest: Option<Sent>,
     /// The time at which the next segment will count as lost, if it is not acknowledged before.
     pub(in crate::tcp::send) next: Option<Instant>,
@@ -85,7 +86,7 @@ impl Scoreboard {
         una >= self.orderly_from
     }
 
-    /// The segment in flight that was sent longest ago.
+    /// The segment in flight that was sent longest ago; `None` if no segment is in flight.
     #[inline]
     pub(super) fn oldest_in_flight(&self) -> Option<SegmentKey> {
         self.flight.oldest()

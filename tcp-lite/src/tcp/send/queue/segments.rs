@@ -12,7 +12,7 @@ use crate::tcp::slabs::{SegmentKey, SegmentSlab};
 pub(in crate::tcp::send) struct QueuedSegments {
     head: Option<SegmentKey>,
     tail: Option<SegmentKey>,
-    /// The first segment that was never sent.
+    /// The first segment that was never sent; `None` if all segments were sent.
     unsent: Option<SegmentKey>,
     /// The last segment that was sent. The value is not valid if no sent segment is queued.
     last_sent: Option<SegmentKey>,
@@ -20,7 +20,7 @@ pub(in crate::tcp::send) struct QueuedSegments {
 }
 
 impl QueuedSegments {
-    /// The oldest segment.
+    /// The oldest segment; `None` if the queue is empty.
     #[inline]
     pub(in crate::tcp::send) fn head(&self) -> Option<SegmentKey> {
         self.head
@@ -32,7 +32,7 @@ impl QueuedSegments {
         self.if_sent(self.head)
     }
 
-    /// The last sent segment of the queue.
+    /// The last sent segment of the queue; `None` if no sent segment is queued.
     #[inline]
     pub(in crate::tcp::send) fn last_sent(&self) -> Option<SegmentKey> {
         self.oldest_sent().and(self.last_sent)
@@ -44,7 +44,7 @@ impl QueuedSegments {
         next.filter(|key| self.unsent != Some(*key))
     }
 
-    /// The first segment that was never sent.
+    /// The first segment that was never sent; `None` if all segments were sent.
     #[inline]
     pub(in crate::tcp::send) fn unsent(&self) -> Option<SegmentKey> {
         self.unsent

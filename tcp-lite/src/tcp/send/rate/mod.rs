@@ -46,7 +46,7 @@ pub(super) struct Acked {
     pub(super) acked: u64,
     /// Number of bytes newly known to have arrived. Each byte counts once.
     pub(super) delivered: u64,
-    /// The round-trip time in microseconds that this acknowledgement measured.
+    /// The round-trip time in microseconds that this acknowledgement measured; `None` if it measured none.
     pub(super) rtt_us: Option<u64>,
     /// Number of bytes that were believed to be in the network before the acknowledgement arrived.
     pub(super) pipe: u64,
