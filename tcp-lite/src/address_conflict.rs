@@ -2,12 +2,12 @@
 //! 5.4, RFC 4861 section 7.2.6).
 //!
 //! With [`AddressProbing::Announce`] and [`AddressProbing::Probe`], the stack announces its addresses when it
-//! starts to use them and when the link comes up again, so that switches learn our port and neighbours learn
-//! our Ethernet address. If another host uses one of our addresses, the stack reports the conflict to the
-//! user. If the address is still being probed, the stack gives it up. Otherwise the stack keeps the address,
-//! since connections depend on it, and sends an announcement (RFC 5227 section 2.4 (c)). For each address in
-//! use, the stack sends such announcements and reports at most once in ten seconds. If a host has several
-//! stacks, the leading stack does this, and the other stacks take over the states of its addresses.
+//! starts to use them and when the link comes up again. So switches learn our port, and neighbours learn our
+//! Ethernet address. If another host uses one of our addresses, the stack reports the conflict to the user.
+//! If the address is still being probed, the stack gives up the address. Otherwise the stack keeps the
+//! address, since connections depend on it, and sends an announcement (RFC 5227 section 2.4 (c)). For each
+//! address in use, the stack sends such announcements and reports at most once in ten seconds. If a host has
+//! several stacks, the leading stack does this, and the other stacks take over the states of its addresses.
 //! [`discovery`](crate::discovery) has the packet formats.
 
 use arrayvec::ArrayVec;

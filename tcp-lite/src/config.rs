@@ -174,9 +174,9 @@ pub struct TcpConfig {
     pub syn_retries: u8,
     /// The maximum time for which a SYN or data may be unacknowledged. After this time, the stack gives up
     /// the connection (R2 of RFC 9293 section 3.8.3, which requires at least 3 minutes for a SYN and 100 s
-    /// for data). The default is shorter on purpose, so that users soon notice a peer that has failed. Before
-    /// the stack gives up a connection, it sends at least one more segment to the peer, because a stack that
-    /// was not polled during this time cannot know whether the peer answered. Default: 10 s.
+    /// for data). The default is shorter on purpose, so that users soon notice a peer that has failed. A
+    /// stack that was not polled during this time cannot know whether the peer answered. Therefore the stack
+    /// sends at least one more segment to the peer before it gives up the connection. Default: 10 s.
     pub user_timeout: Duration,
     /// The maximum time without a link. After this time, all existing connections end with
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those in SYN-SENT or TIME-WAIT. If a cable may be plugged in again, set this time to the user timeout. Set a shorter time
@@ -275,8 +275,8 @@ pub struct PathMtuConfig {
     /// Default: 1 s.
     pub probe_timer: Duration,
     /// `PMTU_RAISE_TIMER`: the time after which the stack searches for a larger path MTU, if the path MTU is
-    /// below the size that the SYNs agreed on (RFC 8201 section 4: at least 5 minutes; 10 minutes are
-    /// recommended). Default: 600 s.
+    /// below the size that the SYNs agreed on. RFC 8201 section 4 requires at least 5 minutes, and recommends
+    /// 10 minutes. Default: 600 s.
     pub raise_timer: Duration,
 }
 

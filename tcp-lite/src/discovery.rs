@@ -1,6 +1,6 @@
 //! ARP (RFC 826) and neighbour discovery (RFC 4861) packets. This module parses received packets for the
-//! neighbour table and for conflict detection. It writes our queries, and our probes, announcements and
-//! answers to probes (RFC 5227, RFC 4862 section 5.4).
+//! neighbour table and for conflict detection, and writes our queries. It also writes our probes,
+//! announcements and answers to probes (RFC 5227, RFC 4862 section 5.4).
 //!
 //! smoltcp answers ordinary queries for our addresses; it does not answer probes.
 

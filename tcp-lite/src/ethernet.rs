@@ -1,4 +1,4 @@
-//! Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q). This module parses and writes them.
+//! Parses and writes Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q).
 
 use crate::facade::EthernetAddress;
 

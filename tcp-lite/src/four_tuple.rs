@@ -18,8 +18,8 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`; `None` if
-    /// `head` is too short, or if the IP header has IPv4 options or another version. The protocol and all
+    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`. Returns `None`
+    /// if `head` is too short, or if the IP header has IPv4 options or another version. The protocol and all
     /// other fields are not checked.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;

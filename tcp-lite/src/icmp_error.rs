@@ -86,7 +86,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         (3, 2 | 3 | 9 | 10 | 13) => IcmpErrorKind::Hard,
         // Other codes of "destination unreachable"; "time exceeded"; "parameter problem".
         (3 | 11 | 12, _) => IcmpErrorKind::Soft,
-        // Source quench (4) is obsolete (RFC 6633). All other types do not concern TCP connections.
+        // Source quench (4) is obsolete (RFC 6633). No other type concerns TCP connections.
         _ => return None,
     };
     let address =

@@ -80,7 +80,8 @@ impl Routes {
     }
 
     /// The source address for queries for `target` (RFC 4861 section 7.2.2): our address on the link of
-    /// `target`, or otherwise our first address of the same family; `None` if we have no such address.
+    /// `target`, or otherwise our first address of the same family. Returns `None` if we have no such
+    /// address.
     pub(crate) fn query_source(&self, target: &IpAddress) -> Option<IpAddress> {
         self.on_link(target).or_else(|| self.first(|a| same_family(a, target)))
     }

@@ -1,6 +1,6 @@
-//! Values that an attacker must not be able to guess. All of them are derived from one seed: among others,
-//! initial sequence numbers (RFC 6528), ephemeral ports (RFC 6056 algorithm 3), keys of SYN cookies, and hash
-//! table keys. Stacks with equal seeds behave equally.
+//! Values that an attacker must not be able to guess, all derived from one seed: among others, initial
+//! sequence numbers (RFC 6528), ephemeral ports (RFC 6056 algorithm 3), keys of SYN cookies, and hash table
+//! keys. Stacks with equal seeds behave equally.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 

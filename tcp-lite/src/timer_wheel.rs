@@ -44,8 +44,8 @@ const NEVER: u64 = u64::MAX;
 struct Timer {
     /// The deadline; [`NEVER`] if the timer is not set. A timer that is not set may still be linked.
     deadline_us: u64,
-    /// The time by which the timer is linked, which is not later than the deadline: the time of its list, 0
-    /// if the timer is due, and [`NEVER`] if the timer is idle.
+    /// The time by which the timer is linked, which is not later than the deadline. This is the time of its
+    /// list, 0 if the timer is due, and [`NEVER`] if the timer is idle.
     linked_us: u64,
     previous: u32,
     next: u32,
@@ -150,9 +150,9 @@ impl TimerWheel {
         None
     }
 
-    /// The earliest time at which [`expired`](Self::expired) may have something to do. The result is never
-    /// later than the first deadline. It is earlier if the first timer still has to move down a level, or was
-    /// moved to a later time or cancelled.
+    /// The earliest time at which [`expired`](Self::expired) may have something to do; `None` if no timer is
+    /// linked. The result is never later than the first deadline. The result is earlier if the first timer
+    /// still has to move down a level, or was moved to a later time or cancelled.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let us = if self.due != NONE { self.now_us } else { self.next_list()?.2 };
         Some(Instant::from_micros(us as i64))

@@ -130,7 +130,7 @@ pub(crate) struct Connections {
     table: ConnTable,
     /// The slot that was looked up last. The next segment is often for the same connection.
     latest: u32,
-    /// The headers of the connection that was served last; `None` if no such connection was served yet.
+    /// The headers of the connection over IPv4 that was served last; `None` before the first such connection.
     latest_headers: Option<LatestHeaders>,
     pub(crate) wheel: TimerWheel,
     ready: VecDeque<u32>,

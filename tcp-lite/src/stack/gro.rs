@@ -104,8 +104,8 @@ impl Pattern {
         Some((frame::chain_all(payloads)?, count))
     }
 
-    /// The offset at which the payload of `frame` ends; `None` if a header or checksum differs from the
-    /// expected value, if there is no payload, or if the frame has more than [`MAX_BUFFERS`] buffers.
+    /// The offset at which the payload of `frame` ends. Returns `None` if a header or checksum differs from
+    /// the expected value, if there is no payload, or if the frame has more than [`MAX_BUFFERS`] buffers.
     fn end(&self, frame: &Mbuf) -> Option<usize> {
         let Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers, mask } = self;
         let found = frame.head().get(..*payload_at)?;

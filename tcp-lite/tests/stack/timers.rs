@@ -68,7 +68,7 @@ fn shorter_timers_are_late_by_the_slack_at_most() {
     let [asked, polled] = [true, false].map(|asks| departures(&tcp, 200, (2, 100_000), asks));
     assert!(asked.len() >= 6, "{asked:?}");
     for (nr, (asked, polled)) in asked.iter().zip(&polled).enumerate() {
-        // Each timer starts when the previous one has run, so the delays add up.
+        // Each timer starts when the previous timer has run, so the delays add up.
         let late = nr as u64 * SLACK_US;
         assert!((*asked..=asked + late).contains(polled), "number {nr}: {polled} instead of {asked}");
     }

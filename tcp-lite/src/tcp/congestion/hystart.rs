@@ -160,7 +160,7 @@ mod tests {
     fn the_smallest_of_a_round_counts_and_each_round_begins_anew() {
         let mut hystart = HyStart::new();
         round(&mut hystart, 0, 40_000);
-        // One short round-trip time among many long round-trip times.
+        // One round-trip time is short among many long round-trip times.
         let early = Ack { una: 9, nxt: 16, rtt_us: Some(40_000), ..ack(1000) };
         assert_eq!(hystart.on_ack(&early, 1000), Growth::By(1000));
         for una in 10..=16 {

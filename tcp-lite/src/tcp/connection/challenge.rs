@@ -6,7 +6,7 @@ use crate::tcp::header::Flags;
 
 /// Maximum number of answers per second to bare segments (no payload, SYN or FIN) that are out of window or
 /// have an old timestamp or acknowledgement. The RFCs require an answer to each such segment (RFC 9293
-/// section 3.10.7.4, RFC 7323 section 5.3, RFC 5961 section 5.2), so that probes are answered and a half-open
+/// section 3.10.7.4, RFC 7323 section 5.3, RFC 5961 section 5.2). So probes are answered and a half-open
 /// connection is found. But if acknowledgements are reordered in both directions, both endpoints would answer
 /// each other's answers without end. Eight answers per second are enough for probes, and bound such an
 /// exchange.

@@ -1,6 +1,6 @@
-//! The sending half of a connection. It decides which segments are queued, in flight, acknowledged and lost,
-//! when segments are sent and retransmitted, and at which rate. (RFC 9293 section 3.8, data communication,
-//! and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND.)
+//! The sending half of a connection, which decides which segments are queued, in flight, acknowledged and
+//! lost, when segments are sent and retransmitted, and at which rate. (RFC 9293 section 3.8, data
+//! communication, and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND.)
 //!
 //! The queue, loss recovery and the rate have three owners, which do not access each other:
 //!

@@ -1,6 +1,6 @@
-//! The timer of the sending half, and the effects of the timer outside of loss recovery, for example a
-//! repeated SYN, a probe of the peer's window, or a smaller EMSS (RFC 9293 sections 3.8.1 to 3.8.3 and
-//! 3.8.6.1). `loss/deadline.rs` decides when the timer is due, and `loss/expiry.rs` retransmits.
+//! The timer of the sending half, and the effects of the timer outside of loss recovery (RFC 9293 sections
+//! 3.8.1 to 3.8.3 and 3.8.6.1). Such effects are, for example, a repeated SYN, a probe of the peer's window,
+//! and a smaller EMSS. `loss/deadline.rs` decides when the timer is due, and `loss/expiry.rs` retransmits.
 
 use super::loss::{SendTimer, TimerAction};
 use super::path_mtu::BlackHole;

@@ -6,7 +6,8 @@
 //! - Bytes in order are never refused because of memory, and never given up. Bytes that the user has placed
 //!   are never given up either. Only bytes that are ahead of a frontier and still held can be given up.
 //! - A connection at its own limit ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses the bytes
-//!   furthest from its frontier. These are held bytes beyond the new segment, or else the new segment itself.
+//!   furthest from its frontier. The lost bytes are held bytes beyond the new segment, or else the new
+//!   segment itself.
 //! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16 of
 //!   the pool's buffers free, the stack asks the connections that hold the most memory to give up bytes. Each
 //!   of these connections is asked for at most half of the memory that it holds, until 3/4 of the limit are

@@ -1,8 +1,8 @@
 //! Segments queued for transmission: their records, and the slab that holds the records of all connections.
 //!
 //! The bytes of a segment never change, however often the segment is sent. The boundaries of a segment change
-//! only if the segment is cut, because the EMSS has fallen below its length, or because the persist timer
-//! cuts it to a small window. Records are linked by index. `send/queue` has the queue of one connection, and
+//! only if the segment is cut: because the EMSS has fallen below its length, or by the persist timer because
+//! the peer's window is small. Records are linked by index. `send/queue` has the queue of one connection, and
 //! `pages.rs` has the buffers.
 
 use std::num::NonZeroU32;

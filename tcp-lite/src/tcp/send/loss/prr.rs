@@ -1,7 +1,7 @@
 //! Proportional rate reduction: limits transmission during fast recovery (RFC 6937, obsoleted by RFC 9937).
 //!
 //! While more bytes are in flight than the new threshold, transmission is proportional to the bytes that
-//! arrive, so that the number of bytes in flight falls to the threshold by the end of the round. Below the
+//! arrive. So the number of bytes in flight falls to the threshold by the end of the round. Below the
 //! threshold, the slow start reduction bound lets the number of bytes in flight grow again, but only on
 //! acknowledgements that advance SND.UNA and reveal no further loss. On all other acknowledgements, packet
 //! conservation applies (as in Linux).
