@@ -27,7 +27,7 @@ pub enum ListenError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
     /// Maximum number of connections that are not established yet. The value is at most `Limits::backlog`;
-    /// `None` means `Limits::backlog`. Beyond this number, SYNs get cookies if
+    /// `None` means `Limits::backlog`. Beyond this number, SYNs are answered with cookies if
     /// [`Limits::syn_cookies`](crate::Limits::syn_cookies) is set. If the value is 0, the listener accepts no
     /// connection, not even by a cookie.
     pub half_open: Option<usize>,
@@ -106,7 +106,7 @@ struct ListenerSlot {
 }
 
 /// The listeners of a stack. A stack has few listeners, and looks up a listener only for segments that belong
-/// to no connection.
+/// to no connection, and for SYNs that arrive in TIME-WAIT.
 pub(crate) struct Listeners {
     slots: Vec<ListenerSlot>,
     limit: usize,

@@ -10,8 +10,8 @@
 //!
 //! The first of the stacks that still exist is the leading stack. Only the leading stack answers ARP and
 //! neighbour discovery, defends our addresses, answers echo requests and reassembles fragments. All other
-//! stacks hand such frames to the leading stack. The leading stack tells the other stacks which neighbours it
-//! heard of, and which addresses may be used.
+//! stacks hand such frames to the leading stack. The leading stack reports the neighbours that it heard of to
+//! the other stacks, and publishes which addresses may be used.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Connections to neighbours that are gone. A port may notice at once that a neighbour is gone, but TCP
-//! notices it only by timeouts.
+//! Connections to neighbours that are gone. A port may notice the departure at once, but TCP notices it only
+//! by timeouts.
 
 use super::Stack;
 use crate::Instant;

@@ -101,8 +101,8 @@ impl SegmentBuf<'_, '_> {
     }
 
     /// Appends `memory`, which is sent and retransmitted without a copy. The memory must not change until its
-    /// bytes are acknowledged ([`Stack::acknowledged`](crate::Stack::acknowledged)); otherwise the peer would
-    /// get different bytes. [`Event::Acknowledged`](crate::Event) reports the acknowledgement.
+    /// bytes are acknowledged ([`Stack::acknowledged`](crate::Stack::acknowledged)); otherwise the peer could
+    /// receive changed bytes. [`Event::Acknowledged`](crate::Event) reports the acknowledgement.
     ///
     /// # Errors
     /// Returns `memory` if it does not fit, if the segment has external memory already, or if the stack

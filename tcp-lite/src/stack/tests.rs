@@ -68,8 +68,8 @@ fn nobody_connects_while_too_many_events_wait() {
     assert_eq!(begin_and_end(&mut stack), Ok(()));
 }
 
-/// No event tells the stack when a buffer is free again. The stack tries to send less and less often, and
-/// connections time out as usual.
+/// No event reports that a buffer is free again. The stack tries to send less and less often, and connections
+/// time out as usual.
 #[test]
 fn without_buffers_few_polls_are_requested_and_connections_end() {
     let (mut stack, start) = stack();

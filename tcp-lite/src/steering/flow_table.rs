@@ -6,7 +6,7 @@
 //!
 //! An entry has a keyed hash of the 4-tuple, and the number of the stack. If the 56-bit hashes of two
 //! connections are equal, the second connection is refused, as if it existed already. The entry of a flow can
-//! be in two cache lines only, so a search reads at most two lines, however often entries are added and
+//! be in only two cache lines, so a search reads at most two lines, however often entries are added and
 //! removed.
 //!
 //! `tests/loom_flow_table.rs` compiles this file with loom's atomics, and tries every interleaving of two
@@ -71,7 +71,7 @@ impl FlowTable {
     }
 
     /// Adds a flow of stack `owner`, unless a stack has the flow. If two stacks claim one flow at the same
-    /// time, at most one of them gets the flow, and possibly neither.
+    /// time, at most one of the two claims succeeds, and possibly both fail.
     ///
     /// # Errors
     /// [`ClaimError::Taken`] if a stack has the flow, or another stack claims the flow at the same time.

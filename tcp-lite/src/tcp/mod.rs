@@ -40,8 +40,8 @@
 //!   `connection/input.rs`).
 //! - The number of answers per second to segments with unexpected numbers is limited, as RFC 5961 section 7
 //!   allows. For bare segments the limit is lower (`connection/challenge.rs`).
-//! - RST does not end TIME-WAIT. In TIME-WAIT, a SYN that may not start a new connection gets a challenge ACK
-//!   (RFC 6191 drops the SYN; `connection/time_wait.rs`).
+//! - RST does not end TIME-WAIT. In TIME-WAIT, a SYN that may not start a new connection is answered with a
+//!   challenge ACK (RFC 6191 drops the SYN; `connection/time_wait.rs`).
 //! - The reordering timer expires when the first segment counts as lost, not when the last of the segments
 //!   that may be lost counts as lost (RFC 8985 section 6.2, step 5; `send/queue/scoreboard.rs`).
 //! - For a retransmission above a hole, the echoed timestamp does not decide which transmission has arrived

@@ -279,7 +279,7 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
     tap.inject(&send(TcpControl::None, next, 11, b"second"));
     assert!(tap.frames().is_empty(), "no RST");
     // Bytes may arrive before the acknowledgement of the cookie. But a segment without bytes, and a segment
-    // whose acknowledgement number is far from the cookie, get an RST.
+    // whose acknowledgement number is far from the cookie, are answered with an RST.
     tap.inject(&send(TcpControl::None, next, 11, b""));
     tap.inject(&send(TcpControl::None, next.map(|ack| ack.wrapping_add(1 << 29)), 11, b"second"));
     assert_eq!(tap.frames().iter().filter(|frame| flags(frame) == RST).count(), 2);

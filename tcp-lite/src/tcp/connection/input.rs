@@ -147,7 +147,7 @@ impl Tcb {
             let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);
             if outcome.refused {
                 // The acknowledgement would report nothing new, so it counts as a challenge ACK. Without the
-                // limit of challenge ACKs, an attacker would get an answer for each segment.
+                // limit of challenge ACKs, each segment of an attacker would cause an answer.
                 self.challenge(ctx);
             }
             if outcome.finished {

@@ -1,5 +1,5 @@
-//! The events that tell the user that the send buffer has space again, and that segments are acknowledged.
-//! Each of these events is in the event queue at most once.
+//! The events that report to the user that the send buffer has space again, and that segments are
+//! acknowledged. Each of these events is in the event queue at most once.
 
 use bitflags::bitflags;
 

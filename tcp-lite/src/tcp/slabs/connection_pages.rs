@@ -99,7 +99,7 @@ impl ConnectionPages {
     }
 }
 
-/// Whether a connection with `queued` queued bytes gets a large buffer for a segment of up to `bytes` bytes.
+/// Whether a connection with `queued` queued bytes uses a large buffer for a segment of up to `bytes` bytes.
 #[inline]
 fn uses_bulk(bytes: usize, queued: u64) -> bool {
     queued >= BULK_SEGMENTS * bytes as u64

@@ -140,8 +140,8 @@ impl SegmentSlab {
         Some((range.start..middle, memory, middle..range.end))
     }
 
-    /// Like [`views`](Self::views), for segments that all have external memory. The views take their
-    /// descriptors from `pool`. Returns `None` if no descriptor is free, or if there would be too many views.
+    /// Like [`views`](Self::views), for segments that all have external memory. The views of this memory use
+    /// descriptors of `pool`. Returns `None` if no descriptor is free, or if there would be too many views.
     pub(crate) fn external_views(
         &self,
         pool: &Mempool,

@@ -241,7 +241,8 @@ impl Pages {
     }
 
     /// A buffer with `head` bytes that `write` fills in, followed by the first `bytes` bytes of the page.
-    /// `None` in the cases of [`Page::headed`].
+    /// Returns `None` under the conditions of [`Page::headed`], for example if an earlier such buffer still
+    /// exists.
     #[inline]
     pub(in crate::tcp) fn headed(
         &mut self,

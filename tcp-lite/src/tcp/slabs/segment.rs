@@ -46,7 +46,7 @@ impl SegmentKey {
 }
 
 /// One transmission of a segment. Transmissions are numbered, since segments that are sent in one poll have
-/// the same time. For example, the number tells whether a retransmission was sent before or after new
+/// the same time. For example, the number shows whether a retransmission was sent before or after new
 /// segments of the same poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Sent {

@@ -34,10 +34,10 @@ impl Flight {
         Sent { at: now, nr: self.count }
     }
 
-    /// Inserts a segment that was wrongly marked lost at the place of its last transmission. The search for
-    /// this place starts at `near`, a segment of the list that was not sent later than `key`. If `near` is
-    /// `None`, the search starts at the front. Each segment that the search passes takes one of `steps`. If
-    /// no step is left, returns `false` and changes nothing.
+    /// Inserts a segment that was wrongly marked lost where its last transmission belongs. The search starts
+    /// at `near`, a segment of the list that was not sent later than `key`. If `near` is `None`, the search
+    /// starts at the front. `steps` becomes smaller by one for each segment that the search passes. If no
+    /// step is left, returns `false` and changes nothing else.
     pub(super) fn restore(
         &mut self,
         slab: &mut SegmentSlab,

@@ -383,9 +383,9 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Replaces a segment's marks, and updates the sums and lists. A segment that gets [`Marks::IN_FLIGHT`]
-    /// becomes the last in the order of transmission. A segment that gets [`Marks::LOST`] becomes the last to
-    /// be retransmitted, or the first if it is the oldest segment.
+    /// Replaces a segment's marks, and updates the sums and lists. A segment that is newly marked
+    /// [`Marks::IN_FLIGHT`] becomes the last in the order of transmission. A segment that is newly marked
+    /// [`Marks::LOST`] becomes the last to be retransmitted, or the first if it is the oldest segment.
     #[inline]
     pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
         let segment = slab.get_mut(key);
