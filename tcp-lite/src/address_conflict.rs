@@ -7,8 +7,8 @@
 //! If the address is still being probed, the stack gives up the address. Otherwise the stack keeps the
 //! address, since connections depend on it, and sends an announcement (RFC 5227 section 2.4 (c)). For each
 //! address in use, the stack sends such announcements and reports at most once in ten seconds. If a host has
-//! several stacks, the leading stack does this, and the other stacks take over the states of its addresses.
-//! [`discovery`](crate::discovery) has the packet formats.
+//! several stacks, the leading stack detects the conflicts, and the other stacks take over the states that
+//! the leading stack publishes. [`discovery`](crate::discovery) has the packet formats.
 
 use arrayvec::ArrayVec;
 
@@ -38,7 +38,8 @@ const QUEUE: usize = 32;
 /// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddressState {
-    /// The address is being probed, with `probes` probes left. It is neither announced nor used.
+    /// The address is being probed, with `probes` probes left. A tentative address is neither announced nor
+    /// used.
     Tentative { probes: u8 },
     /// The address is in use, with `announcements` announcements left.
     Ours { announcements: u8 },
@@ -145,7 +146,8 @@ impl ConflictDetection {
         }
     }
 
-    /// Whether packets from this address may be sent, and packets to this address are accepted.
+    /// Whether packets from this address may be sent, and packets to this address are accepted. The result is
+    /// also `true` for an address that is not ours.
     pub(crate) fn is_usable(&self, address: &IpAddress) -> bool {
         let usable = |own: &OwnAddress| matches!(own.state, AddressState::Ours { .. });
         !self.any_unusable || self.addresses.iter().find(|own| own.address == *address).is_none_or(usable)

@@ -100,7 +100,7 @@ impl Headers<'_> {
     }
 
     /// A frame with the consecutive segments in `views`. The port cuts the frame every `segment_bytes`,
-    /// unless that is 0. The port needs [`Offloads::TX_TCP_CHECKSUM`] and, to cut the frame,
+    /// unless `segment_bytes` is 0. The port needs [`Offloads::TX_TCP_CHECKSUM`] and, to cut the frame,
     /// [`Offloads::TX_TSO`]. `None` if the pool is empty, or if `views` is empty or too long for one chain.
     pub(crate) fn with_train<const N: usize>(
         &self,
@@ -212,7 +212,7 @@ impl Headers<'_> {
     }
 }
 
-/// One frame of several frames that share their headers: its part of the payload.
+/// The part of a payload that belongs to one of several frames with common headers.
 struct Piece {
     /// Number of payload bytes in the frames before this frame.
     offset: usize,

@@ -81,10 +81,10 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             };
             IcmpErrorKind::TooBig { mtu: mtu.max(IPV4_MIN_MTU) }
         }
-        // No such protocol or port; administratively prohibited (RFC 1122 section 3.2.2.1, RFC 1812
-        // section 5.2.7.1).
+        // The protocol or port does not exist, or communication is administratively prohibited (RFC 1122
+        // section 3.2.2.1, RFC 1812 section 5.2.7.1).
         (3, 2 | 3 | 9 | 10 | 13) => IcmpErrorKind::Hard,
-        // Other codes of "destination unreachable"; "time exceeded"; "parameter problem".
+        // Other codes of "destination unreachable", and all codes of "time exceeded" and "parameter problem".
         (3 | 11 | 12, _) => IcmpErrorKind::Soft,
         // Source quench (4) is obsolete (RFC 6633). No other type concerns TCP connections.
         _ => return None,
@@ -101,7 +101,8 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         return None;
     }
     let kind = match (fixed[0], fixed[1]) {
-        // Prohibited, no such port; source address or route rejected (RFC 4443 section 3.1).
+        // Communication is prohibited, the port does not exist, or the source address or route is rejected
+        // (RFC 4443 section 3.1).
         (1, 1 | 4 | 5 | 6) => IcmpErrorKind::Hard,
         (1 | 3 | 4, _) => IcmpErrorKind::Soft,
         (2, _) => {

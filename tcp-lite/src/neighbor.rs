@@ -149,7 +149,7 @@ impl Neighbors {
     /// Returns the Ethernet address of `ip`. If the address is unknown, starts to query it.
     #[inline]
     pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
-        // The usual case: the neighbour that was looked up last, which was confirmed recently.
+        // Usually this neighbour was also looked up last, and was confirmed recently.
         if let Some(entry) = self.entries.get_mut(self.latest)
             && entry.ip == ip
             && let NeighborState::Known { mac, confirmed, .. } = entry.state

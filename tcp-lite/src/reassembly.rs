@@ -4,10 +4,10 @@
 //! Reassembly is part of the slow path, because fragmented TCP is a sign of a misconfigured middlebox. Memory
 //! is allocated when fragments arrive, and kept for reuse: at most `PACKETS` + 1 buffers of 64 KiB. At most
 //! [`PACKETS_OF_ONE`] packets of one source are in reassembly: a further packet of this source replaces its
-//! oldest packet. So a source that floods does not replace the packets of others. When all entries are in
-//! use, a new packet of another source replaces a spoiled packet or, if no packet is spoiled, the oldest
-//! packet. A first fragment has to contain the upper-layer header (RFC 7112, RFC 3128). An atomic fragment
-//! (RFC 6946) is processed at once, independently of other fragments.
+//! oldest packet. So a source that floods replaces mostly its own packets. When all entries are in use, a new
+//! packet of another source replaces a spoiled packet or, if no packet is spoiled, the oldest packet. A first
+//! fragment has to contain the upper-layer header (RFC 7112, RFC 3128). An atomic fragment (RFC 6946) is
+//! processed at once, independently of other fragments.
 //!
 //! Fragments belong to the same packet if their addresses, their identification and, with IPv4, their
 //! protocol are equal. An overlap discards the packet and all its later fragments, as RFC 5722 requires for

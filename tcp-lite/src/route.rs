@@ -65,8 +65,8 @@ impl Routes {
         let gateway = self.gateways.iter().find(|g| same_family(g, remote))?;
         let local = match self.on_link(gateway) {
             Some(local) if !link_local(&local) || link_local(remote) => local,
-            // The gateway is link-local, or on none of our links, so the source is an address that is valid
-            // beyond the link.
+            // Our address on the gateway's link is link-local, or we have no such address. So the source is
+            // an address that is valid beyond the link.
             _ => self.first_global(remote)?,
         };
         Some(Path { local, next_hop: *gateway })

@@ -319,8 +319,8 @@ mod tests {
     #[test]
     fn tcp_of_any_length_is_handed_back_whole() {
         let mut slow = slow_path();
-        // The packets, in this order: a short packet, the longest packet that the first socket can hold, a
-        // packet with one byte more, the longest possible packet, a short packet, and the longest possible
+        // The packets are, in this order: a short packet, the longest packet that the first socket can hold,
+        // a packet with one byte more, the longest possible packet, a short packet, and the longest possible
         // packet again.
         for bytes in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {
             fill(slow.frame(), bytes);

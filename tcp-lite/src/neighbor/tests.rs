@@ -264,7 +264,7 @@ fn an_advertisement_does_what_its_flags_and_the_state_say() {
             let is_probed = asks || state == 2 && !is_answer;
             assert_eq!(queries(&mut n).len(), usize::from(is_probed), "{heard:?} in {state}");
         }
-        // INCOMPLETE and FAILED: an Ethernet address resolves the entry, whatever the flags are.
+        // In INCOMPLETE and FAILED, an Ethernet address resolves the entry, whatever the flags are.
         for failed in [false, true] {
             let mut n = table(8);
             n.resolve(at(0), ip(1));
