@@ -1,5 +1,5 @@
-//! The headers of the connection that was served last, which are used again if the same connection is served
-//! next, as is usual.
+//! The headers of the connection that was served last. The headers are used again if the same connection is
+//! served next, which is usual.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};

@@ -330,7 +330,7 @@ impl Stack {
         self.settle(id.slot);
     }
 
-    /// Sends a SYN-ACK without keeping a control block.
+    /// Queues a SYN-ACK with a cookie, without keeping a control block.
     fn answer_with_cookie(&mut self, now: Instant, mac: EthernetAddress, tuple: FourTuple, syn: &TcpHeader) {
         let mut syn = syn.clone();
         syn.options.mss.get_or_insert_with(|| default_peer_mss(&tuple.remote));

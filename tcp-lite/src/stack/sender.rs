@@ -183,9 +183,9 @@ impl SegmentBuf<'_, '_> {
         sum == Some(folded(dp::checksum::partial(bytes)) % 0xffff)
     }
 
-    /// Queues the segment after all other segments. The bytes of the segment never change. Its boundaries
-    /// change in two cases: the segment is cut if the EMSS becomes smaller before the segment is sent or
-    /// retransmitted, and the persist timer may cut the segment. An empty segment is dropped.
+    /// Queues the segment after all other segments. The bytes of the segment never change. The boundaries of
+    /// the segment change in two cases: the segment is cut if the EMSS becomes smaller before the segment is
+    /// sent or retransmitted, and the persist timer may cut the segment. An empty segment is dropped.
     ///
     /// The connection becomes ready to send when the [`Sender`] is dropped.
     #[inline]

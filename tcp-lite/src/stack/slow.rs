@@ -157,7 +157,7 @@ impl Stack {
         if let Some(owner) = self.elsewhere(&origin.tuple(&header)) {
             return self.hand_over_reassembled(owner, mac, ip, packet);
         }
-        // Without a buffer, the packet is dropped, and the peer sends it again.
+        // If no buffer is free, the packet is dropped, and the peer sends it again.
         let Some(payload) = self.copy_in(&tcp[tcp_bytes..]) else { return };
         self.counters.rx_reassembled += 1;
         self.segment_arrives(now, origin, &header, (payload, 1));
@@ -173,7 +173,7 @@ impl Stack {
         let vlan = self.framing.vlan;
         let bytes = ethernet::HEADER_BYTES + vlan.map_or(0, |_| ethernet::TAG_BYTES);
         ethernet::emit(&mut head, self.framing.mac, mac, vlan, ethertype);
-        // Without a buffer, the packet is dropped, and the peer sends it again.
+        // If no buffer is free, the packet is dropped, and the peer sends it again.
         let Some(packet) = self.copy_in(&packet[..ip.total_bytes]) else { return };
         let Some(mut frame) = self.copy_in(&head[..bytes]) else { return };
         if frame.chain(packet).is_ok() {

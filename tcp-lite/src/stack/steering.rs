@@ -66,8 +66,8 @@ impl Stack {
     }
 
     /// If this stack leads the host, begins to lead if necessary, and publishes the states of our addresses.
-    /// Otherwise takes over the states that the leading stack has published. Returns whether the state of an
-    /// address changed in this way.
+    /// Otherwise takes over the states that the leading stack has published. Returns whether taking over the
+    /// states changed the state of an address.
     pub(super) fn follow_leader(&mut self, now: Instant) -> bool {
         let Some(member) = &mut self.member else { return false };
         self.conflicts.note_news();

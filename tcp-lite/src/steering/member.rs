@@ -149,8 +149,8 @@ impl Member {
 
     /// The number of the stack that leads the host.
     pub(crate) fn leader(&self) -> u8 {
-        // Relaxed is enough. If the leader was just removed, a frame for it is lost, as if the device had
-        // dropped the frame.
+        // Relaxed is enough. If the leader was just removed, a frame for the leader is lost, as if the device
+        // had dropped the frame.
         self.group.present.load(Ordering::Relaxed).trailing_zeros() as u8
     }
 

@@ -1,5 +1,5 @@
-//! TCP segments in the notation of packetdrill, which the scripts use. Numbers are relative to the SYN of
-//! their side. `wire.rs` converts the segments to bytes.
+//! TCP segments in the notation of packetdrill, which the scripts use. Sequence and acknowledgement numbers
+//! are relative to the SYN of the stream whose bytes they number. `wire.rs` converts the segments to bytes.
 
 use std::fmt;
 

@@ -211,7 +211,8 @@ fn cube_root(value: f64) -> f64 {
         return 0.0;
     }
     let mut root = value.max(1.0);
-    // The estimate converges from above. While the estimate is far off, each step lowers it by about a third.
+    // The estimate converges from above. While the estimate is far off, each step lowers the estimate by
+    // about a third.
     for _ in 0..64 {
         let next = (2.0 * root + value / (root * root)) / 3.0;
         if next >= root {

@@ -178,8 +178,8 @@ impl Tcb {
         self.on_unexpected(ctx, header, bytes);
     }
 
-    /// Handles a segment with unexpected numbers: answers it with an ACK, unless the limit of such answers is
-    /// reached.
+    /// Handles a segment with unexpected numbers: answers the segment with an ACK, unless the limit of such
+    /// answers is reached.
     fn on_unexpected(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
         if self.is_syn_again(header) && !is_ecn_setup(header) {
             // The peer sent its SYN or SYN-ACK again. A host that has received a SYN or SYN-ACK without ECN

@@ -214,8 +214,8 @@ mod tests {
 
     use super::*;
 
-    /// A segment of `before` bytes of its page, 100 bytes of memory, and `behind` bytes of its page. All
-    /// bytes of the segment differ.
+    /// A segment of `before` bytes of its page, 100 bytes of memory, and `behind` bytes of its page. No two
+    /// bytes of the segment are equal.
     fn segment(
         slab: &mut SegmentSlab,
         pool: &Mempool,

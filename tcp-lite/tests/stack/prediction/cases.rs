@@ -216,7 +216,7 @@ fn connections_in_another_condition_take_the_general_way() {
                 Wait(20_000),
             ],
         ),
-        // Only the echoed timestamp gives the round-trip time.
+        // The segment was sent more than once, so only the echoed timestamp gives the round-trip time.
         (
             "sent again",
             plain(),

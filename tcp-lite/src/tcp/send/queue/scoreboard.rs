@@ -449,7 +449,7 @@ impl SentSegments<'_> {
 }
 
 /// Called when a segment was marked [`Marks::SACKED`]: makes one run of the segment and its neighbours with
-/// this mark. The segment has a place. `oldest` is the first segment of the queue.
+/// this mark. The segment must have a place (`index.rs`). `oldest` is the first segment of the queue.
 pub(super) fn join_sacked_runs(slab: &mut SegmentSlab, key: SegmentKey, oldest: SegmentKey) {
     let is_sacked = |key: &SegmentKey| slab.get(*key).marks.contains(Marks::SACKED);
     let next = slab.get(key).next.filter(is_sacked);
