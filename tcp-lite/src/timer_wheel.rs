@@ -110,8 +110,8 @@ impl TimerWheel {
         }
     }
 
-    /// Called when the deadline of `slot` is earlier than the time by which it is linked: links the timer
-    /// again.
+    /// Called when the deadline of `slot` is earlier than the time by which the timer is linked: links the
+    /// timer again.
     fn move_up(&mut self, slot: u32) {
         self.unlink(slot);
         self.link(slot);

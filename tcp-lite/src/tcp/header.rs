@@ -77,7 +77,8 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// The four bytes in front of the values of the timestamps option, if it is the only option.
+/// The four bytes in front of the values of the timestamps option, if this option is the only option of a
+/// header.
 pub(crate) const TIMESTAMPS_WORD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
 
 /// The ACK bit, which [`Flags`] does not contain.

@@ -47,7 +47,7 @@ pub(crate) struct Peer {
     pub(crate) port: u16,
     pub(crate) our_port: u16,
     pub(crate) conn: Option<ConnId>,
-    /// Sequence numbers of both SYNs. Ours is known once our SYN is sent.
+    /// Sequence numbers of both SYNs. The number of our SYN is known once our SYN is sent.
     theirs: u32,
     ours: Option<u32>,
     /// Our timestamp at time 0 (known from our first timestamp), which sides have offered timestamps, and our

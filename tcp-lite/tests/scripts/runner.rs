@@ -62,8 +62,8 @@ impl Runner {
                 self.last_us = at_us + span_us;
             }
             action => {
-                // A check runs after the timers, and an action before them. Segments that are sent at this
-                // time may be matched by later lines, but not after another arrival.
+                // A check runs after the timers, and an action runs before the timers. Segments that are sent
+                // at this time may be matched by later lines, but not after another arrival.
                 let looks = matches!(action, Action::Expect(_));
                 if at_us > self.machine.now_us || matches!(action, Action::Arrives(_)) {
                     self.nothing_sent()?;

@@ -44,7 +44,7 @@ fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
     }
 }
 
-/// A caller that gives up before the stack does can ask which answer is missing.
+/// A caller that stops waiting before the stack gives up can ask which answer is missing.
 #[test]
 fn a_connection_without_an_answer_knows_which_one_is_missing() {
     let mut tap = acquainted();

@@ -123,7 +123,7 @@ impl Pages {
         key
     }
 
-    /// The page of a key, which is in use.
+    /// The page with this key. The key must be in use.
     #[inline]
     fn page(&self, key: PageKey) -> &Page {
         let Some(page) = &self.records[key.record()].page else { not_in_use(key) };

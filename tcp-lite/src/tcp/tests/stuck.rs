@@ -68,7 +68,7 @@ fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed
         pair.now = pair.a.tcb().deadline().expect("a timer runs");
         let now = pair.now;
         pair.a.with(now, |tcb, ctx| tcb.on_timer(ctx));
-        // The peer sends a segment each second, which arrives.
+        // Each second, the peer sends a segment, and the segment arrives.
         if since_us(&pair, sent_at) < heard * 1_000_000 {
             continue;
         }

@@ -1,9 +1,9 @@
 //! The rate at which a connection sends: the congestion window, the round-trip time, the retransmission
 //! timeout, the pacing, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
 //!
-//! This module does not use segments or recoveries. Its callers pass what it needs as arguments. Loss
-//! recovery passes which bytes are lost, and when a recovery was spurious. The send queue passes how many
-//! bytes are in flight.
+//! This module does not use segments or recoveries. The callers pass everything that this module needs as
+//! arguments. Loss recovery passes which bytes are lost, and when a recovery was spurious. The send queue
+//! passes how many bytes are in flight.
 
 mod pacing;
 mod reduction;
