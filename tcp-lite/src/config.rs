@@ -54,7 +54,7 @@ pub enum AddressProbing {
     /// (gratuitous ARP, unsolicited neighbour advertisement).
     #[default]
     Announce,
-    /// The stack probes addresses first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to
+    /// The stack probes addresses first (RFC 5227 section 2.1, RFC 4862 section 5.4). Probing takes four to
     /// five seconds. During this time the stack sends no packets from the address and accepts no packets to
     /// it, and connections wait. If another host has the address, the stack does not use the address, and
     /// connections from it end with [`CloseReason::AddressLost`](crate::CloseReason). After probing, the
@@ -132,10 +132,11 @@ pub struct TcpConfig {
     /// of 3 ms, or at 600 Mb/s with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
     ///
     /// The stack announces the whole window from the beginning, less the bytes that the user reports with
-    /// [`Stack::hold`](crate::Stack::hold) because it has not read them yet. Other stacks start with a small
-    /// window and enlarge it with the rate of the path, because a socket may use as much memory as its window
-    /// allows. In this stack, only out-of-order bytes take memory. Two limits bound that memory: this
-    /// struct's `out_of_order_bytes` and the field of the same name in [`Limits`]. Default: 4 MiB.
+    /// [`Stack::hold`](crate::Stack::hold) because the user has not read these bytes yet. Other stacks start
+    /// with a small window and enlarge it with the rate of the path, because a socket may use as much memory
+    /// as its window allows. In this stack, only out-of-order bytes take memory. Two limits bound that
+    /// memory: this struct's `out_of_order_bytes` and the field of the same name in [`Limits`]. Default: 4
+    /// MiB.
     pub recv_window_bytes: u32,
     /// Maximum number of bytes that a connection holds ahead of the frontier (the next expected byte). A
     /// connection can exceed this limit by one segment, until the user has given up the excess. The packet

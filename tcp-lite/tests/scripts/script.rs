@@ -209,7 +209,7 @@ fn parse_received(range: &str, ahead: bool) -> Result<Expect, String> {
     Ok(Expect::Received { from: number(from)?, to: number(to)?, ahead })
 }
 
-/// Parses a number, or a time with a unit, which is returned in microseconds.
+/// Parses a number, or a time with a unit. A time is returned in microseconds.
 fn parse_value(word: &str) -> Result<u64, String> {
     number(word).or_else(|_| parse_span(word))
 }

@@ -1,6 +1,6 @@
 //! Processes an arriving segment (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5). The segment is
-//! checked once. Then the sending half handles its acknowledgement, and the receiving half handles its
-//! payload.
+//! checked once. Then the sending half handles the segment's acknowledgement, and the receiving half handles
+//! the segment's payload.
 
 use dp::Mbuf;
 

@@ -161,7 +161,8 @@ impl SendHalf {
         self.queue.positions_mut().on_syn_sent();
     }
 
-    /// Requests a segment without payload below the window, which makes the peer answer.
+    /// Requests a segment without payload whose sequence number is below the window. Such a segment makes the
+    /// peer answer.
     pub(super) fn send_window_probe(&mut self) {
         self.pending |= Pending::WINDOW_PROBE;
     }

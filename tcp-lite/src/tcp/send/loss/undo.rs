@@ -8,10 +8,10 @@
 //! avoid a burst, the window first becomes the number of bytes in flight, and then grows back to its former
 //! value by slow start.
 //!
-//! Our timestamps tick in milliseconds, which is short enough to detect spurious timeouts. The RTO has many
-//! ticks, so an original segment and its retransmission after a timeout never have the same timestamp. A fast
-//! retransmission may have the same timestamp as its original. D-SACK detects this case. A finer clock would
-//! wrap within the idle times that RFC 7323 section 5.4 wants connections to survive.
+//! Our timestamps tick in milliseconds. A tick of a millisecond is short enough to detect spurious timeouts:
+//! the RTO has many ticks, so an original segment and its retransmission after a timeout never have the same
+//! timestamp. A fast retransmission may have the same timestamp as its original. D-SACK detects this case. A
+//! finer clock would wrap within the idle times that RFC 7323 section 5.4 wants connections to survive.
 
 use crate::Instant;
 use crate::tcp::congestion::saturated;

@@ -37,8 +37,8 @@ pub(in crate::tcp::send) struct Scoreboard {
     /// found without a search.
     lost: SegmentList,
     index: Index,
-    /// No segment from this position on has another mark than [`Marks::IN_FLIGHT`], and all of them were sent
-    /// in the order of the queue.
+    /// All sent segments from this position on were sent in the order of the queue, and have no mark other
+    /// than [`Marks::IN_FLIGHT`].
     orderly_from: u64,
     /// Number of bytes with [`Marks::SACKED`], and number of segments with this mark.
     sacked_bytes: u64,

@@ -262,8 +262,8 @@ impl RateControl {
         std::mem::replace(&mut self.reduction, Reduction::new(sent, true))
     }
 
-    /// Called when the last reduction was spurious. `before` is the reduction before it. The window grows
-    /// back by slow start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
+    /// Called when the last reduction was spurious. `before` is the reduction before the spurious reduction.
+    /// The window grows back by slow start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
     pub(super) fn undo_reduction(&mut self, now: Instant, limit: u64, before: Reduction) {
         self.congestion.undo(now, saturated(limit));
         self.reduction.undo(before);
