@@ -21,7 +21,7 @@ const TIMESTAMPS_BYTES: usize = 12;
 /// differ from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainTemplate {
-    /// The headers without timestamps, and with 0 for the fields that differ.
+    /// The headers without timestamps, and with 0 for the fields that differ from frame to frame.
     bytes: [u8; BYTES],
     offload: TxOffload,
     /// The first four bytes of the IPv4 header, with 0 for ECN and length.

@@ -94,7 +94,7 @@ pub(super) struct PayloadOutcome {
 }
 
 impl ReceiveHalf {
-    /// The state before any segment has arrived, even the peer's SYN. `agreed` contains the offers of our
+    /// The state before the peer's SYN or any other segment has arrived. `agreed` contains the offers of our
     /// SYN.
     pub(super) fn new(config: &TcpConfig, params: &OpenParams, agreed: Agreed) -> Self {
         let window_bytes = config.recv_window_bytes;

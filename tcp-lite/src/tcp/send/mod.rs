@@ -2,7 +2,7 @@
 //! lost, when segments are sent and retransmitted, and at which rate. (RFC 9293 section 3.8, data
 //! communication, and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND.)
 //!
-//! The queue, loss recovery and the rate have three owners, which do not access each other:
+//! The queue, loss recovery and the rate each have an owner. The owners do not access each other:
 //!
 //! | owner | what it knows | where | document |
 //! |---|---|---|---|

@@ -112,7 +112,8 @@ impl PathMtu {
         self.option_bytes = option_bytes;
     }
 
-    /// Sets the EMSS from the MSS option of the peer's SYN; `None` if the SYN has no MSS option.
+    /// Sets the EMSS from the MSS option of the peer's SYN. `peer_mss` is `None` if the SYN has no MSS
+    /// option.
     pub(super) fn set_peer_mss(&mut self, peer_mss: Option<u16>) {
         self.emss = self.payload_of(peer_mss.unwrap_or(self.least_mss).min(self.link_mss));
     }
