@@ -2,10 +2,10 @@
 //! copied.
 //!
 //! The bytes of a queued segment never change. The headers have a separate buffer, and a view of the payload
-//! is chained to that buffer. In three cases the payload is copied after the headers instead, because a copy
-//! costs little: the payload is short, the port sends one buffer per frame, or software computes the checksum
-//! in the same pass. (`stack/usual.rs` writes the headers in front of a long payload into the buffer of the
-//! payload, unless an earlier frame in that buffer is still in use.)
+//! is chained to that buffer. In three cases the payload is copied after the headers instead: the payload is
+//! short, so that a copy costs little; the port sends one buffer per frame; or software computes the
+//! checksum, and copies the payload in the same pass. (`stack/usual.rs` writes the headers in front of a long
+//! payload into the buffer of the payload, unless an earlier frame in that buffer is still in use.)
 
 mod plain;
 

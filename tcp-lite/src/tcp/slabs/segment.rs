@@ -207,8 +207,8 @@ impl SegmentSlab {
     }
 
     /// Whether a connection with `own` records already has its share. The share is half of the number of free
-    /// records. Thus any number of bulk senders get equal shares, and a further sender always finds free
-    /// records (dynamic thresholds, Choudhury and Hahne).
+    /// records. Thus bulk senders get equal shares, and records stay free for further senders (dynamic
+    /// thresholds, Choudhury and Hahne).
     #[inline]
     pub(crate) fn is_full_for(&self, own: u32) -> bool {
         2 * own as usize >= self.limit.saturating_sub(self.used)

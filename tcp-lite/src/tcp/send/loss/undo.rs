@@ -1,8 +1,8 @@
 //! Detects and undoes spurious recoveries, in which the original segments were not lost.
 //!
-//! A recovery is spurious in two cases: an acknowledgement of a retransmitted segment echoes a timestamp from
-//! before the retransmission (Eifel, RFC 3522), or D-SACKs report all retransmitted bytes as duplicates (RFC
-//! 3708 section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
+//! Two observations show that a recovery is spurious: an acknowledgement of a retransmitted segment echoes a
+//! timestamp from before the retransmission (Eifel, RFC 3522), or D-SACKs report all retransmitted bytes as
+//! duplicates (RFC 3708 section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
 //!
 //! The response is the response of RFC 4015. Segments that were marked lost count as in flight again. To
 //! avoid a burst, the window first becomes the number of bytes in flight, and then grows back to its former
