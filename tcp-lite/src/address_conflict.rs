@@ -96,7 +96,7 @@ pub(crate) struct ConflictDetection {
     /// True if another stack of the host probes, announces and defends the addresses, and publishes their
     /// states for this stack.
     follows: bool,
-    /// True if an address has changed its state since [`note_news`](Self::note_news).
+    /// True if an address has changed its state since the last call of [`note_news`](Self::note_news).
     has_news: bool,
     /// True if at least one address may not be used, or may not be used yet, so that
     /// [`is_usable`](Self::is_usable) has to check all addresses.
@@ -287,7 +287,7 @@ impl ConflictDetection {
         self.announce_all(now);
     }
 
-    /// Whether an address has changed its state since [`note_news`](Self::note_news).
+    /// Whether an address has changed its state since the last call of [`note_news`](Self::note_news).
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.has_news

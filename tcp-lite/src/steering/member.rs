@@ -67,7 +67,7 @@ pub struct Member {
     /// The number from which the search for the next ring to read starts.
     turn: u32,
     queue: Queue,
-    /// The values of `present` and `addresses` at the last [`note_news`](Self::note_news).
+    /// The values of `present` and `addresses` at the last call of [`note_news`](Self::note_news).
     seen: (u64, u32),
 }
 
@@ -121,12 +121,12 @@ impl Member {
         self.leader() == self.index
     }
 
-    /// Whether this stack led the host at the last [`note_news`](Self::note_news).
+    /// Whether this stack led the host at the last call of [`note_news`](Self::note_news).
     fn led(&self) -> bool {
         self.seen.0.trailing_zeros() as u8 == self.index
     }
 
-    /// Whether a stack was removed or the state of an address has changed since
+    /// Whether a stack was removed or the state of an address has changed since the last call of
     /// [`note_news`](Self::note_news).
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
