@@ -335,6 +335,7 @@ impl SendHalf {
         // before.
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
+
     /// The ECN codepoint of a segment. Routers may mark only new bytes: a mark on a retransmission, or on a
     /// segment outside the window, would mean nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     #[inline]

@@ -288,7 +288,8 @@ fn an_idle_connection_is_small_and_holds_nothing_shared() {
 #[test]
 fn segment_records_are_limited() {
     let mut pair = Pair::established(config(), config());
-    // One connection may hold half as many records as are still free: 2 of 5 records.
+    // A connection gets no further record if it holds at least half as many records as are still free. So the
+    // connection gets 2 of 5 records.
     pair.a.segments = SegmentSlab::new(5, 5);
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
