@@ -115,7 +115,8 @@ pub(crate) fn from_ndp(
     {
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }) => {
             let confirms = flags.contains(NdiscNeighborFlags::SOLICITED);
-            // An unsolicited advertisement must not have the solicited flag (RFC 4861 section 7.1.2).
+            // An advertisement to a multicast address must not have the solicited flag (RFC 4861 section
+            // 7.1.2).
             if confirms && ip.dst_addr().is_multicast() {
                 return None;
             }

@@ -176,7 +176,7 @@ pub(crate) struct EventQueue {
     rest: VecDeque<QueuedEvent>,
     /// The listeners of the [`QueuedEvent::Accepted`] in `rest`.
     listeners: VecDeque<ListenerId>,
-    /// The number of bytes to give up of each [`QueuedEvent::Evict`] in `rest`.
+    /// For each [`QueuedEvent::Evict`] in `rest`, the number of bytes that the user should give up.
     evictions: VecDeque<usize>,
     /// The bytes of the [`QueuedEvent::Received`] in `rest`.
     received: VecDeque<Received>,
