@@ -30,9 +30,9 @@ impl EpochGuard<'_> {
     /// must be aligned; its tagged offset need not be.
     ///
     /// # Errors
-    /// The first check that fails.
-    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) maps each failure to
-    /// the codes of a Terminate. Alignment is checked last.
+    /// The [`Fault`] of the first check that fails.
+    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) maps each fault to the
+    /// codes of a Terminate. Alignment is checked last.
     pub fn check_atomic(&self, stag: Stag, to: u64, by: Accessor) -> Result<Word<'_>, Fault> {
         self.check_word(stag, to, by, Access::REMOTE_READ | Access::REMOTE_WRITE)
     }
@@ -80,7 +80,7 @@ impl Word<'_> {
     /// before the atomic.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked, or if the caller's memory is no longer
+    /// [`Fault::InvalidStag`] if the registration has been revoked, or if the caller's memory is no longer
     /// mapped. In both cases nothing has changed.
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let mut original = self.access(|word| word.load(Ordering::Relaxed))?;

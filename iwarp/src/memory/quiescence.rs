@@ -135,8 +135,8 @@ impl Quiescence {
         }
     }
 
-    /// Waits until every epoch of another thread that is open now has ended. The caller has already made the
-    /// slot invalid. During the wait, epochs of the calling thread are suspended.
+    /// Waits until each epoch that is now open on another thread has ended or has been suspended. The caller
+    /// has already made the slot invalid. During the wait, epochs of the calling thread are suspended.
     pub(super) fn synchronize(&self) {
         fence(Ordering::SeqCst);
         let me = thread_token();

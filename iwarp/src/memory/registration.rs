@@ -177,9 +177,12 @@ impl Registration {
     /// withdraws rights.
     ///
     /// # Errors
-    /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`],
-    /// [`RegisterError::UnknownRights`], [`RegisterError::Bound`], [`RegisterError::Forked`]: with these
-    /// errors nothing has changed. [`RegisterError::Overlap`]: the STag is invalid afterwards.
+    /// After one of these errors nothing has changed: [`RegisterError::RemoteWithoutLocalWrite`] or
+    /// [`RegisterError::UnknownRights`] if the rights are inconsistent or unknown,
+    /// [`RegisterError::ReadOnly`] if the memory does not allow the rights, [`RegisterError::Bound`] if a
+    /// window is bound to the registration, and [`RegisterError::Forked`] in a child of the process that made
+    /// the table. After [`RegisterError::Overlap`], with which a strict table refuses the rights, the STag is
+    /// invalid.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
         check_rights(access, self.memory.is_writable())?;
         let shared = self.handle.table.shared();
@@ -228,7 +231,8 @@ impl Registration {
     }
 
     /// Marks the slot as invalid unless a window is bound to the registration. Returns `false` if a window is
-    /// bound. After the slot is invalid, no window can be bound. Does not wait.
+    /// bound. After the slot is invalid, no window can be bound. Does not wait. In a forked child the
+    /// function does nothing and returns `true`.
     fn revoke_unbound(&self) -> bool {
         let shared = self.handle.table.shared();
         if !shared.is_owner_process() {
@@ -256,7 +260,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// Returns the fields of the slot for a registration, if the options are valid.
+/// Returns the fields of the slot for a registration, if the options are valid. The caller sets the STag.
 fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
     let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
     let (ptr, len) = (memory.as_ptr(), memory.len());

@@ -28,7 +28,8 @@ struct Range<'t> {
     lease: Lease<'t>,
     ptr: *mut u8,
     len: usize,
-    /// Whether the memory belongs to the caller, who may unmap it too early.
+    /// Whether the memory is accessed under the fault guard. If so, it belongs to the caller, who may unmap
+    /// it too early.
     guarded: bool,
 }
 
