@@ -49,7 +49,7 @@ pub enum Action {
 }
 
 /// Why startup ends with code 4: the peer sent a startup frame that is invalid or that this endpoint does not
-/// accept, or bytes at a time when it may not send any.
+/// accept, or sent bytes when it had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StartupFault {

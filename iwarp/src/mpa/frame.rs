@@ -184,7 +184,8 @@ impl Frame {
     /// A rejecting Reply of revision 2 without its depths is accepted, since Linux siw sends such a Reply.
     ///
     /// # Errors
-    /// [`Malformed`], at the first byte that shows the fault. The caller checks the revision.
+    /// [`Malformed`] says why `bytes` cannot be the beginning of a frame. The function returns this error as
+    /// soon as `bytes` contains the byte that shows the fault. The caller checks the revision.
     pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
         let key = &bytes[..bytes.len().min(KEY_BYTES)];
         // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): any other key is an error.

@@ -106,7 +106,7 @@ pub(super) struct CqPlace {
     /// The count of the work queue's used entries.
     wqes: Arc<WqeCount>,
     index: u32,
-    /// The number of the queue pair, which is in each of its completions.
+    /// The number of the work queue's queue pair, which each completion of the work queue contains.
     qp_num: u32,
 }
 

@@ -130,7 +130,7 @@ pub enum ConnectionError {
     /// The peer did not send an MPA Request or Reply in time.
     #[error("the peer did not complete MPA startup in time")]
     StartupTimeout,
-    /// MPA startup was invalid: code 4.
+    /// The MPA startup of the peer was invalid (MPA error code 4).
     #[error("MPA startup failed: {0}")]
     Startup(StartupFault),
     /// The user did not accept or reject the connect request in time, so the request was rejected.
@@ -174,7 +174,8 @@ impl ConnectionError {
     }
 
     /// Returns the MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has an MPA code: 1
-    /// for a lost connection, 2 to 7 for errors that MPA found or that the peer reported.
+    /// for a lost connection, 4 for an invalid startup, and for an error of the stream in layer MPA the code
+    /// of this error.
     pub fn mpa_code(&self) -> Option<u8> {
         match self {
             Self::Tcp(_) | Self::PeerClosed => Some(1),

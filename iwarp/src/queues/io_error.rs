@@ -46,9 +46,10 @@ impl From<ConnectionError> for io::Error {
     }
 }
 
-/// The kind is `WouldBlock` for a full queue, `NotConnected` for a queue pair without a connection,
-/// `AddrInUse` for a port in use, `QuotaExceeded` for a limit, `InvalidInput` for an invalid argument, and
-/// `Other` for a completion queue that has lost completions. An error of the system is unchanged.
+/// The kind is `WouldBlock` for a full queue, `NotConnected` for a queue pair without a connection or a
+/// context without an engine, `AddrInUse` for a port in use, `QuotaExceeded` for a limit, `InvalidInput` for
+/// an invalid argument, and `Other` for a completion queue that has lost completions. An error of the system
+/// is unchanged. A region that could not be allocated has the kind of its own error.
 impl From<VerbsError> for io::Error {
     fn from(error: VerbsError) -> Self {
         let kind = match error {

@@ -40,7 +40,7 @@ pub(crate) struct QpShared {
     pub(crate) signals: Signals,
     pub(crate) sends: SendQueue,
     pub(crate) receives: Receives,
-    /// The consuming end of both queues, where requests are taken and completed.
+    /// The consumer of both queues, which takes and completes requests.
     pub(crate) consumer: ConsumerPlace,
 }
 

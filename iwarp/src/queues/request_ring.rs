@@ -62,7 +62,7 @@ pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>
     (RingWriter { ring, at: 0, free: 0 }, reader)
 }
 
-/// The end of a ring where entries are added.
+/// The writer of a ring, which adds entries.
 pub(super) struct RingWriter<T> {
     ring: Arc<Ring<T>>,
     /// Index of the next entry to write.
@@ -104,7 +104,7 @@ impl<T: Default> RingWriter<T> {
     }
 }
 
-/// The end of a ring where entries are read and removed.
+/// The reader of a ring, which reads and removes entries.
 pub(super) struct RingReader<T> {
     ring: Arc<Ring<T>>,
     /// Index of the oldest entry that is not started.

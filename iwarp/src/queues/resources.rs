@@ -1,5 +1,5 @@
-//! The state that all objects of a context share: its limits, its memory table, its asynchronous events, and
-//! the numbers of its objects.
+//! The state that all objects of a context share, such as its limits, its memory table, its asynchronous
+//! events, and the numbers of its objects.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -55,7 +55,8 @@ pub struct ContextLimits {
 
 /// The default limits are for 16,384 connections, each with 1024 completion entries and 2 x 128 Read slots
 /// (the default IRD, for Reads and for atomics). Objects allocate their memory when they are created, so a
-/// high limit alone costs no memory. Only the event queues are allocated in advance, so their limits are low.
+/// high limit on objects costs almost no memory. But the event queues are allocated in advance, so their
+/// limits are low.
 impl Default for ContextLimits {
     fn default() -> Self {
         Self {
@@ -112,7 +113,8 @@ struct Numbers {
     next: AtomicU32,
 }
 
-/// The limit and the use of each kind of object.
+/// The limits of a context that its objects count, and their use. The memory table counts registrations and
+/// windows itself.
 pub(crate) struct Quotas {
     pub(crate) pd: Arc<Quota>,
     pub(crate) qp: Arc<Quota>,

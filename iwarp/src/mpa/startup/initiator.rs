@@ -102,7 +102,8 @@ impl Initiator {
     /// consume no byte.
     ///
     /// # Errors
-    /// Code 4: the caller must close the connection.
+    /// [`StartupFault`] (code 4) if the Reply is invalid or not acceptable, or if bytes follow the Reply too
+    /// early. The caller must close the connection.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
         if self.deadline.is_none() {
             return Ok(Step { consumed: 0, event: None });
@@ -249,9 +250,9 @@ impl Initiator {
         self.deadline.take().map(|_| MpaError::Closed)
     }
 
-    /// Whether the caller may try again with revision 1 on a new connection, because the peer closed this
-    /// connection without sending a byte of a Reply. Such a peer may not support revision 2 (RFC 6581 section
-    /// 10). Always `false` without [`MpaConfig::fallback`].
+    /// Whether the caller may try again with revision 1 on a new connection if the peer closes this
+    /// connection. Returns `true` if the Request has revision 2 and no byte of a Reply has arrived: such a
+    /// peer may not support revision 2 (RFC 6581 section 10). Always `false` without [`MpaConfig::fallback`].
     pub fn may_fall_back(&self) -> bool {
         self.config.fallback && self.request.is_some() && self.reader.is_empty()
     }

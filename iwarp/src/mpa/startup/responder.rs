@@ -109,8 +109,8 @@ impl Responder {
     /// this answer no byte is consumed.
     ///
     /// # Errors
-    /// Code 4: the caller must close the connection without a Reply. Bytes that arrive after the Request and
-    /// before the answer also cause this error.
+    /// [`StartupFault`] (code 4) if the Request is invalid or not acceptable, or if bytes arrive after the
+    /// Request and before the answer. The caller must close the connection without a Reply.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         let result = match self.state {
             State::WaitRequest => match self.reader.take_private(bytes) {
@@ -169,7 +169,8 @@ impl Responder {
     /// From now on FPDUs may arrive. In the peer-to-peer model the first FPDU must arrive by `rtr_deadline`.
     ///
     /// # Errors
-    /// [`ResponderError`]. After an error nothing has changed.
+    /// [`ResponderError`] says why the Request cannot be accepted in this way. After an error nothing has
+    /// changed.
     pub fn accept(
         &mut self,
         accept: Accept<'_>,
@@ -217,7 +218,8 @@ impl Responder {
     /// needed (code 6, which only this endpoint reports).
     ///
     /// # Errors
-    /// [`ResponderError`]. After an error nothing has changed.
+    /// [`ResponderError`] says why the Request cannot be rejected in this way. After an error nothing has
+    /// changed.
     pub fn reject(&mut self, ulp_data: &[u8], needed_ord: Option<u16>) -> Result<FrameBytes, ResponderError> {
         let State::Decide { request, .. } = &self.state else {
             return Err(ResponderError::NoRequest);

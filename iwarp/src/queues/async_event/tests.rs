@@ -82,7 +82,7 @@ fn an_object_keeps_one_event_of_each_kind() {
     assert_eq!(told(&events), [(QpFatal, 2), (CqError, 1)]);
 }
 
-/// The last event that a port reports shows the port's current state.
+/// The last link event (`PortActive` or `PortError`) that a port reports shows the current state of the link.
 #[test]
 fn a_port_that_is_back_is_not_told_to_be_lost() {
     for last in [PortActive, PortError] {

@@ -9,8 +9,9 @@ use crate::queues::line::{TurnCell, Waiter};
 use crate::queues::{QpConsumer, QpState};
 
 impl QpShared {
-    /// Sends an `Ask` to the engine. Without an engine, an `Ask` to end the queue pair has its effect at
-    /// once.
+    /// Leaves an `Ask` for the engine, and rings the doorbell. If no engine will end the queue pair, this
+    /// thread enters `Error` instead: without an engine for `Terminate` and higher values, and in state
+    /// `Orphaned` for `Close` and higher values.
     pub(crate) fn ask(&self, what: Ask) {
         self.signals.leave(what);
         let ends_at_once = match self.engine.is_there() {

@@ -5,7 +5,8 @@ use super::prepare::{Checked, inline_payload};
 use crate::queues::{PreparedPayload, QpState, RecvRequest, SendRequest, VerbsError};
 
 impl QpShared {
-    /// Checks a request and adds it to the send queue. Does not ring the doorbell.
+    /// Checks a request and adds it to the send queue. If the send queue does not accept requests, the
+    /// request is kept as a late send or refused. Does not ring the doorbell.
     pub(crate) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return self.keep_late(request);

@@ -18,9 +18,9 @@ pub(super) type Checked = (u32, PreparedPayload, Option<ArrayVec<u8, MAX_INLINE>
 
 impl QpConfig {
     /// The fast path of [`prepare`](Self::prepare), for a Send or Write of one registered element that may
-    /// start at once. The fast path refuses the same requests as `prepare`. Returns the length and the place
-    /// of the element, so that the engine need not look up the element again. Returns `None`, without a
-    /// check, for any other request, and if the element is empty or not registered.
+    /// start at once. The fast path refuses the same requests as `prepare`. Returns the length of the element
+    /// and the slot in which it is registered, so that the engine need not look up the element again. Returns
+    /// `None`, without a check, for any other request, and if the element is empty or not registered.
     ///
     /// If such a request fits into one FPDU, `stream/outbound/usual.rs` sends the request.
     #[inline]

@@ -23,7 +23,7 @@ pub(in crate::queues) type RecvEntry = ManuallyDrop<RecvRequest>;
 
 /// The receives of a queue pair (see the module).
 pub(crate) struct Receives {
-    /// The end of the ring where requests are added. Each thread that posts takes the lock.
+    /// The writer of the ring. Each thread that posts takes the lock.
     ring: Lock<RingWriter<RecvEntry>>,
     cq_place: CqPlace,
     srq: Option<SharedReceiveQueue>,
@@ -42,7 +42,7 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    /// Returns the receives of queue pair `num`, and the end of its own queue where requests are taken.
+    /// Returns the receives of queue pair `num`, and the reader of the queue pair's own receive queue.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<RecvEntry>) {
         let (shared, depth) = match init.srq {
             Some(srq) => (Some(srq.shared.outstanding()), 0),
@@ -135,8 +135,8 @@ impl Receives {
         self.taken.add(1);
     }
 
-    /// Takes a request from the shared queue, unless this queue pair already holds its maximum number of
-    /// shared requests.
+    /// Takes a request from the shared queue. Returns `None` if this queue pair may not take a request now,
+    /// or if it already holds its maximum number of shared requests.
     pub(in crate::queues) fn take_shared(&self, signals: &Signals) -> Option<RecvRequest> {
         let srq = &self.srq.as_ref()?.shared;
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of

@@ -30,7 +30,7 @@ use super::signals::Signals;
 
 /// The send queue of a queue pair.
 pub(crate) struct SendQueue {
-    /// The end of the ring where requests are added. Each thread that posts takes the lock.
+    /// The writer of the queue. Each thread that posts takes the lock.
     posting: Lock<Posting>,
     cq_place: CqPlace,
     /// The states of the queue pair in which the queue accepts requests.
@@ -43,7 +43,7 @@ pub(crate) struct SendQueue {
     held: AtomicBool,
 }
 
-/// The end of the queue where requests are added.
+/// The writer of the send queue's ring, and the late sends.
 pub(in crate::queues) struct Posting {
     ring: RingWriter<SendEntry>,
     /// The late sends, oldest first, or `None` if late sends are refused. Late sends use entries of the
@@ -68,7 +68,7 @@ impl Posting {
 }
 
 impl SendQueue {
-    /// Returns the send queue of queue pair `num`, and the end of the queue where requests are taken.
+    /// Returns the send queue of queue pair `num`, and the reader of its ring.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<SendEntry>) {
         let (writer, reader) = ring(init.max_send_wr);
         let queue = Self {
