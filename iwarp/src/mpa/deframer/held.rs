@@ -1,10 +1,11 @@
 //! Received buffers that wait for missing bytes: for the rest of their FPDU, or for the bytes of a hole
 //! before them.
 //!
-//! If two buffers are adjacent in the stream, the second buffer is copied to the end of the first, provided
-//! that the second buffer is at most half full and fits. The order of their arrival does not matter. So of
-//! two adjacent buffers at least one is more than half full, or their bytes do not fit into one buffer. Small
-//! segments pin about as much memory as long segments, except for the first buffer after each hole.
+//! When a buffer arrives that is adjacent to a held buffer in the stream, the second of the two buffers is
+//! copied to the end of the first, provided that the second buffer is at most half full and fits, and that
+//! both buffers are in order or both are out of order. A buffer that arrives between two held buffers is
+//! joined with at most one of them. So small segments pin about as much memory as long segments, except for
+//! the first buffer after each hole.
 
 use std::ops::Range;
 
@@ -50,7 +51,7 @@ impl HeldSlab {
     /// tests. The caller passes the totals of the lists of all connections.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, buffers: usize, early: usize) -> Check {
         self.buffers.check(buffers).map_err(|what| format!("held buffers: {what}"))?;
@@ -190,7 +191,7 @@ impl HeldList {
     /// buffers.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, slab: &HeldSlab) -> Check<usize> {
         let count = slab.buffers.check_list(self.list)?;
@@ -279,8 +280,8 @@ impl HeldList {
 
     /// Drops buffers that arrived ahead of the next expected byte, starting with the last buffer. Stops when
     /// at least `bytes` bytes outside of the FPDUs in `placed` are dropped. Before a buffer is dropped, `may`
-    /// gets the positions of those ranges of the buffer that are not placed. If `may` returns `false`, no
-    /// further buffer is dropped.
+    /// receives the positions of those ranges of the buffer that are not placed. If `may` returns `false`, or
+    /// if a buffer has too many such ranges, no further buffer is dropped.
     pub(super) fn give_up_unplaced(
         &mut self,
         slab: &mut HeldSlab,
@@ -374,8 +375,8 @@ impl HeldBuf {
     }
 }
 
-/// Appends the bytes of `small` to `buf`, if `small` is at most half full and its bytes fit. Returns whether
-/// the bytes were appended.
+/// Appends the bytes of `small` to `buf`, if `small` is at most half full, its bytes fit, and `buf` is not
+/// shared. Returns whether the bytes were appended.
 fn append(buf: &mut Mbuf, small: &Mbuf) -> bool {
     let bytes = small.len();
     if 2 * bytes > buffer_bytes(small) || buf.is_shared() || buf.tailroom() < bytes {

@@ -3,9 +3,10 @@
 //!
 //! The caller passes a buffer to [`Deframer::receive`], and then gets the ULPDUs one after the other from
 //! [`Ulpdus`]. A ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a
-//! staging buffer. The CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer sends
-//! markers, FPDUs beyond a hole are found and handed up before the hole is filled. An FPDU that fails a check
-//! is an error only if it is the next FPDU in order.
+//! staging buffer, but a small buffer that has to wait may be copied to the end of the buffer before it. The
+//! CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer sends markers, FPDUs beyond a
+//! hole are found and handed up before the hole is filled. An FPDU that fails a check is an error only if it
+//! is the next FPDU in order.
 //!
 //! The deframer does not interpret the bytes of a ULPDU.
 //!
@@ -245,7 +246,7 @@ impl Deframer {
     /// buffers, and for early FPDUs.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, slab: &HeldSlab) -> Check<(usize, usize)> {
         let buffers = self.held.check(slab)?;

@@ -86,8 +86,9 @@ impl<'a> Ulpdus<'a> {
     /// Returns the next ULPDU, or `None` if no ULPDU is left.
     ///
     /// # Errors
-    /// Code 2 or 3 if the next FPDU in order is not valid. Code 5 if no slot is free for the rest of the
-    /// buffer, or if this library has a defect.
+    /// [`MpaError::Crc`] (code 2) or [`MpaError::Marker`] (code 3) if the next FPDU in order is not valid.
+    /// [`MpaError::NoHeldSlot`] (code 5) if no slot is free for the rest of the buffer, and
+    /// [`MpaError::Defect`] (code 5) if this library has a defect.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
@@ -204,8 +205,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// Counts the held bytes that are in order now, and records that the caller has got all ULPDUs. Without
-    /// this record, dropping `Ulpdus` ends reception.
+    /// Counts the held bytes that are in order now, and records that the caller has received all ULPDUs.
+    /// Without this record, dropping `Ulpdus` ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;

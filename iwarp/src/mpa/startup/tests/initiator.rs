@@ -61,8 +61,9 @@ fn what_cannot_be_sent_is_refused() {
     }
 }
 
-// State WaitReply: the Reply is complete and has R = 0. Proves MPA-139, MPA-188, MPA2-082: the Reply is
-// complete after its last byte, even if its bytes arrive one by one.
+// State WaitReply: the Reply is complete and has R = 0.
+// Proves MPA-139, MPA-188, MPA2-082: the Reply is complete after its last byte, even if its bytes arrive one
+// by one.
 #[test]
 fn a_reply_is_taken_byte_by_byte() {
     let bytes = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
@@ -101,9 +102,9 @@ fn a_reject_is_told_with_its_depths() {
     }
 }
 
-// State WaitReply: the Reply has a wrong Key, Rev or PD_Length. Proves MPA-151, MPA-165, MPA-189, MPA-196,
-// MPA-202, MPA-301, MPA2-126, MPA2-129: the error has code 4, and the connection is closed without a
-// Terminate.
+// State WaitReply: the Reply has a wrong Key, Rev or PD_Length.
+// Proves MPA-151, MPA-165, MPA-189, MPA-196, MPA-202, MPA-301, MPA2-126, MPA2-129: the error has code 4, and
+// the connection is closed without a Terminate.
 #[test]
 fn an_invalid_reply_closes_the_connection() {
     let one = MpaConfig::revision_one();
@@ -129,8 +130,9 @@ fn an_invalid_reply_closes_the_connection() {
     }
 }
 
-// State WaitReply: bytes follow the Reply. Proves MPA2-146: if the option is set, the initiator accepts such
-// bytes, unless it has to send an RTR first.
+// State WaitReply: bytes follow the Reply.
+// Proves MPA2-146: if the option is set, the initiator accepts such bytes, unless it has to send an RTR
+// first.
 #[test]
 fn fpdus_behind_the_reply_are_borne_by_option() {
     let bytes = [reply(0x50, 2, &[0, 1, 0, 1]), b"FPDU".to_vec()].concat();
@@ -144,8 +146,8 @@ fn fpdus_behind_the_reply_are_borne_by_option() {
     assert_eq!(peer_to_peer, Err(StartupFault::EarlyBytes));
 }
 
-// State WaitReply: the deadline passes. Proves MPA-311: startup ends if no byte of the Reply has arrived, or
-// only a part of the Reply.
+// State WaitReply: the deadline passes.
+// Proves MPA-311: startup ends if no byte of the Reply has arrived, or only a part of the Reply.
 #[test]
 fn no_reply_in_time_ends_startup() {
     for begun in [&b""[..], b"MPA ID Rep"] {

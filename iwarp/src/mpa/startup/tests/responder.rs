@@ -25,8 +25,8 @@ fn a_request_is_taken_byte_by_byte_and_waits_for_a_decision() {
     assert_eq!(responder.accept(Accept::default(), LATER).map(|_| ()), Err(ResponderError::NoRequest));
 }
 
-// State WaitRequest: the Request is invalid. Proves MPA-299, MPA2-125: the error has code 4, and no Reply is
-// sent.
+// State WaitRequest: the Request is invalid.
+// Proves MPA-299, MPA2-125: the error has code 4, and no Reply is sent.
 #[test]
 fn an_invalid_request_closes_the_connection() {
     let two = MpaConfig::default();
@@ -49,8 +49,8 @@ fn an_invalid_request_closes_the_connection() {
     }
 }
 
-// State WaitRequest: the deadline passes. Proves MPA-206: the arrival of some bytes does not extend the
-// deadline.
+// State WaitRequest: the deadline passes.
+// Proves MPA-206: the arrival of some bytes does not extend the deadline.
 #[test]
 fn no_request_in_time_ends_startup() {
     let mut responder = listen(MpaConfig::default());
@@ -111,8 +111,9 @@ fn a_missing_rtr_times_out() {
     assert!(!responder.may_send());
 }
 
-// State Decide: the ULP rejects. Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102:
-// the Reply has the revision of the Request.
+// State Decide: the ULP rejects.
+// Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102: the Reply has the revision of the
+// Request.
 #[test]
 fn a_reject_speaks_the_revision_of_the_request() {
     for (bytes, needed, rest) in [
