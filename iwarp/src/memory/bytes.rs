@@ -44,7 +44,7 @@ pub enum AccessError {
 /// are copied in and out, or accessed as atomics. A read during a write of a peer returns old bytes, new
 /// bytes or a mixture.
 ///
-/// A user of the library gets only a reference to this value. The value keeps its region alive. A caller that
+/// A user of the library has only a reference to this value. The value keeps its region alive. A caller that
 /// registers its own memory has to keep this memory mapped.
 #[derive(Debug)]
 pub struct RawBytes {

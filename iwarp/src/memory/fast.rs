@@ -68,9 +68,9 @@ impl MemoryTable {
     /// Prepares a whole region, and allocates an STag for it, which is still invalid.
     ///
     /// # Errors
-    /// [`RegisterError::Limit`] if the table already has its maximum number of registrations,
+    /// [`RegisterError::Limit`] if the table already has its maximum number of registrations.
     /// [`RegisterError::Overlap`] if a strict table finds peers of another protection domain that may write
-    /// to the memory, and [`RegisterError::Forked`] in a child of the process that made the table.
+    /// to the memory. [`RegisterError::Forked`] in a child of the process that made the table.
     pub fn prepare(&self, region: Arc<Region>, options: &Prepare) -> Result<FastRegistration, RegisterError> {
         self.prepare_memory(RawBytes::of_region(region), options)
     }
@@ -136,8 +136,8 @@ impl FastRegistration {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
 
-    /// Makes the STag invalid, if it is valid. When this function returns, no engine writes or reads the
-    /// memory through the STag.
+    /// Makes the STag invalid, if it is valid. When this function returns, no engine writes the memory or
+    /// copies bytes from it through the STag.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }

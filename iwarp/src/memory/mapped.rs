@@ -35,9 +35,9 @@ impl Mappings {
     /// is bound to the buffer.
     ///
     /// # Errors
-    /// [`RegisterError::NotMapped`] if a byte is not mapped or is beyond the end of its file,
-    /// [`RegisterError::Protected`] if a mapping does not allow the access, and [`RegisterError::Unverified`]
-    /// if no method works on this system.
+    /// [`RegisterError::NotMapped`] if a byte is not mapped or is beyond the end of its file.
+    /// [`RegisterError::Protected`] if a mapping does not allow the access. [`RegisterError::Unverified`] if
+    /// no method works on this system.
     pub(super) fn check(&self, ptr: *const u8, len: usize, writable: bool) -> Result<(), RegisterError> {
         let start = ptr.addr() as u64;
         let end = start.checked_add(len as u64).ok_or(RegisterError::NotMapped { at: start })?;

@@ -1,8 +1,9 @@
 //! Waiting until no engine uses revoked memory: quiescent-state-based reclamation.
 //!
-//! Each engine owns a [`Participant`]. The engine accesses registered memory only during an epoch: between
-//! [`Participant::enter`] and the drop of the [`EpochGuard`]. A participant's count is odd while its epoch is
-//! open and even otherwise. An engine without an open epoch, for example one that sleeps, is quiescent.
+//! Each engine owns a [`Participant`]. The engine copies from or to registered memory only during an epoch:
+//! between [`Participant::enter`] and the drop of the [`EpochGuard`]. A participant's count is odd while its
+//! epoch is open and even otherwise. An engine without an open epoch, for example one that sleeps, is
+//! quiescent.
 //!
 //! # Proof
 //!

@@ -161,8 +161,9 @@ impl Registration {
     }
 
     /// Invalidates the STag (`IBV_WR_LOCAL_INV`). The index of the STag stays reserved. When this function
-    /// returns, no engine writes or reads the memory any more through the STag or through windows that are
-    /// bound to it. [`Registration::revalidate`] makes the STag valid again, but not the windows.
+    /// returns, no engine writes the memory or copies bytes from it any more through the STag or through
+    /// windows that are bound to it. [`Registration::revalidate`] makes the STag valid again, but not the
+    /// windows.
     ///
     /// The function waits for the open epochs of other engines. The caller may be inside an epoch.
     pub fn invalidate(&self) {
@@ -177,12 +178,11 @@ impl Registration {
     /// withdraws rights.
     ///
     /// # Errors
-    /// After one of these errors nothing has changed: [`RegisterError::RemoteWithoutLocalWrite`] or
-    /// [`RegisterError::UnknownRights`] if the rights are inconsistent or unknown,
-    /// [`RegisterError::ReadOnly`] if the memory does not allow the rights, [`RegisterError::Bound`] if a
-    /// window is bound to the registration, and [`RegisterError::Forked`] in a child of the process that made
-    /// the table. After [`RegisterError::Overlap`], with which a strict table refuses the rights, the STag is
-    /// invalid.
+    /// [`RegisterError::RemoteWithoutLocalWrite`] or [`RegisterError::UnknownRights`] if the rights are
+    /// inconsistent or unknown. [`RegisterError::ReadOnly`] if the memory does not allow the rights.
+    /// [`RegisterError::Bound`] if a window is bound to the registration. [`RegisterError::Forked`] in a
+    /// child of the process that made the table. After each of these errors nothing has changed.
+    /// [`RegisterError::Overlap`] if a strict table refuses the rights: in this case the STag is invalid.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
         check_rights(access, self.memory.is_writable())?;
         let shared = self.handle.table.shared();
@@ -201,7 +201,7 @@ impl Registration {
     }
 
     /// Deregisters the memory and ends windows that are bound to it. When this function returns, no engine
-    /// writes or reads the memory any more.
+    /// writes the memory or copies bytes from it any more.
     pub fn deregister(self) {
         drop(self);
     }

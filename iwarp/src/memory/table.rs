@@ -68,11 +68,11 @@ pub enum UserMemory {
     ///   ours, the guard is disabled until the next registration. From that registration on, our handler
     ///   passes signals to the program's handler, until the program restores the action that it replaced. Our
     ///   handler can be installed in front of at most eight different actions per signal.
-    /// - **Flags.** The previous handler gets the signal with its own `sa_mask`, and its flags `SA_SIGINFO`,
-    ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have their usual effect. `SA_ONSTACK` is different:
-    ///   our handler asks for the alternate stack, so the previous handler also runs on that stack if the
-    ///   thread has an alternate stack (`sigaltstack`; each Rust thread has one). Then the previous handler
-    ///   must not need more space than that stack has.
+    /// - **Flags.** The previous handler receives the signal with its own `sa_mask`, and its flags
+    ///   `SA_SIGINFO`, `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have their usual effect. `SA_ONSTACK` is
+    ///   different: our handler asks for the alternate stack, so the previous handler also runs on that stack
+    ///   if the thread has an alternate stack (`sigaltstack`; each Rust thread has one). Then the previous
+    ///   handler must not need more space than that stack has.
     /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any
     ///   handler runs. Threads that poll engines or post requests must not block SIGSEGV and SIGBUS.
     /// - **Loaded later.** If this library is in a shared object that is opened at run time (`dlopen` of a

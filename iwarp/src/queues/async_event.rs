@@ -3,9 +3,9 @@
 //! The length of the queue is limited (`max_async_events`). A thread that adds an event waits only for other
 //! threads that add or remove an event, and allocates no memory. If the queue is full, the object keeps the
 //! event, as one bit for each kind, and enters a list of objects with kept events (the line). When the reader
-//! has removed an event from the queue, one event of the first object in the line enters the queue. So an
-//! object that exists still reports each kind of event that it has kept, and events take a limited amount of
-//! memory.
+//! has removed an event from the queue, one event of the first object in the line enters the queue. So no
+//! kept event is lost before its object is destroyed, except that a change of a port's link cancels the kept
+//! event of the opposite change. Events take a limited amount of memory.
 //!
 //! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 
@@ -255,8 +255,8 @@ impl EventSource {
         }
         {
             let mut waiting = shared.waiting();
-            // The handler may have been set before this thread got the lock. With a handler, no event may
-            // enter the queue.
+            // The handler may have been set before this thread acquired the lock. With a handler, no event
+            // may enter the queue.
             if let Some(handler) = shared.handler.get() {
                 drop(waiting);
                 return handler(&event);
@@ -354,8 +354,9 @@ impl AsyncEvents {
     }
 
     /// Returns the oldest event and removes it from the queue. If no event waits, first waits at most
-    /// `timeout` for an event. Use this function only if an engine runs in its own thread. The function may
-    /// return `None` before `timeout` has passed: after a signal, or if another thread got the event.
+    /// `timeout` for an event. Use this function only if another thread polls the engine, for example the
+    /// engine's own thread. The function may return `None` before `timeout` has passed: after a signal, or if
+    /// another thread has removed the event.
     ///
     /// # Errors
     /// An error of the system call.

@@ -173,9 +173,9 @@ impl ConnectionError {
         }
     }
 
-    /// Returns the MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has an MPA code: 1
-    /// for a lost connection, 4 for an invalid startup, and for an error of the stream in layer MPA the code
-    /// of this error.
+    /// Returns the MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has an MPA code. A
+    /// lost connection has code 1, and an invalid startup has code 4. An error of the stream in layer MPA has
+    /// its own code.
     pub fn mpa_code(&self) -> Option<u8> {
         match self {
             Self::Tcp(_) | Self::PeerClosed => Some(1),

@@ -197,7 +197,7 @@ impl SrqShared {
     }
 
     /// Does what [`take`](Self::take) does, for a queue pair whose messages may wait. Returns `None` if no
-    /// request is posted, or if another queue pair must get the request first.
+    /// request is posted, or if another queue pair must take the request first.
     pub(super) fn take_in_turn(&self, turn: &TurnCell) -> Option<RecvRequest> {
         if self.line.take_turn(turn, || self.requests.len()) { self.take() } else { None }
     }

@@ -1,9 +1,9 @@
 //! Received buffers that wait for missing bytes: for the rest of their FPDU, or for the bytes of a hole
 //! before them.
 //!
-//! When a buffer arrives that is adjacent to a held buffer in the stream, the second of the two buffers is
-//! copied to the end of the first, provided that the second buffer is at most half full and fits, and that
-//! both buffers are in order or both are out of order. A buffer that arrives between two held buffers is
+//! A buffer may arrive that is adjacent to a held buffer in the stream. Then the second of the two buffers is
+//! copied to the end of the first, if the second buffer is at most half full and fits. This is done only if
+//! both buffers are in order, or both are out of order. A buffer that arrives between two held buffers is
 //! joined with at most one of them. So small segments pin about as much memory as long segments, except for
 //! the first buffer after each hole.
 
@@ -66,9 +66,9 @@ pub struct HeldBuf {
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// Whether the buffer is out of order: the buffer arrived ahead of the next expected byte, and the
-    /// deframer has not yet seen that all bytes up to the end of the buffer have arrived. The buffer counts
-    /// in TCP's memory budget until it is released.
+    /// Whether the buffer is out of order. A buffer that arrived ahead of the next expected byte is out of
+    /// order until the deframer sees that all bytes up to the end of the buffer have arrived. An out-of-order
+    /// buffer counts in TCP's memory budget.
     pub ahead: bool,
     /// Number of bytes of the buffer that were placed early (and released).
     pub(super) placed: usize,
@@ -115,8 +115,8 @@ pub(crate) struct Taken {
 /// The held buffers of one connection in stream order, in slots of a [`HeldSlab`].
 ///
 /// Each [`Deframer`](super::Deframer) has a list. During startup a connection has no deframer: the engine
-/// keeps a list, and the deframer gets its buffers after startup. The owner must [`clear`](Self::clear) the
-/// list before dropping it.
+/// keeps a list, and the deframer receives the buffers of this list after startup. The owner must
+/// [`clear`](Self::clear) the list before dropping it.
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,

@@ -238,7 +238,7 @@ fn both_paths_hand_up_the_same() {
     assert!(whole_bytes > 8000 && errors > 100, "{whole_bytes} {errors}");
 }
 
-/// An error that the user's closure returns ends reception, as it does with `Ulpdus`.
+/// An error that the user's closure returns ends reception, as an error of `Ulpdus` does.
 #[test]
 fn an_error_of_the_user_ends_reception() {
     let (wire, _) = stream(false, &[b"hello", b"you"]);

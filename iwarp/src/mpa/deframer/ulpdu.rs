@@ -127,7 +127,8 @@ enum Pieces<'a> {
 }
 
 impl<'a> Slices<'a> {
-    /// Returns the slot after `id` and the position after the buffer in it, if that buffer begins at `end`.
+    /// Returns the slot after `id` and the position after the buffer in that slot, if the buffer begins at
+    /// `end`.
     fn follower(slots: &RangeSlots<HeldBuf>, id: u32, end: u64) -> Option<(u32, u64)> {
         let next = slots.next(id)?;
         slots.at(next).filter(|held| held.start == end).map(|held| (next, held.end()))

@@ -76,8 +76,8 @@ fn a_pointer_counts_the_markers_before_it() {
     assert!(wire[2..508].iter().chain(&wire[512..1020]).chain(&wire[1024..1452]).all(|byte| *byte == 0xaa));
 }
 
-// Proves MPA-073: an FPDU that ends where a marker is due does not contain the marker; the next FPDU begins
-// with it.
+// Proves MPA-073: an FPDU that ends where a marker is due does not contain the marker: the next FPDU begins
+// with this marker.
 #[test]
 fn a_marker_behind_a_crc_is_the_next_fpdus() {
     let mut framer = Framer::at(500, true, true);
@@ -330,8 +330,7 @@ proptest! {
         let mut start = 0;
         for (n, end) in ends.enumerate() {
             let part = &ulpdu[start..end];
-            // Some pieces are passed to `put`, the others to `fill`, several of them in a row. Some pieces
-            // are empty.
+            // One piece is passed to `put`, then two pieces to `fill`, and so on. Some pieces are empty.
             if n % 3 == 0 {
                 writer.put(part);
             } else {

@@ -142,7 +142,7 @@ impl Initiator {
         }
         let peer = reply.enhanced;
         // RFC 5044 section 7.1.2 (MPA-190): a set bit R is no error: MPA ends, and TCP stays open. RFC 6581
-        // section 9.1 (MPA2-068): the ULP gets the responder's depths even after a reject.
+        // section 9.1 (MPA2-068): the ULP receives the responder's depths even after a reject.
         if reply.reject {
             let Frame { revision, private_data, .. } = reply;
             return Ok(InitiatorEvent::Rejected(Rejected { revision, peer, private_data }));
@@ -159,7 +159,7 @@ impl Initiator {
             ird: self.config.ird,
             ord: self.config.ord,
             peer,
-            // RFC 6581 section 9.1 (MPA2-058): the ULP gets the peer's depths.
+            // RFC 6581 section 9.1 (MPA2-058): the ULP receives the peer's depths.
             rtr: Rtr::None,
             private_data: reply.private_data,
             rx_start,

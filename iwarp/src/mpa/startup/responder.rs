@@ -139,7 +139,7 @@ impl Responder {
         let Some(request) = frame else {
             return Ok(Step { consumed, event: None });
         };
-        // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): Requests of revision 1 are always accepted.
+        // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): revision 1 is accepted with every configuration.
         // RFC 6581 section 10 (MPA2-104): an enhanced Request is an error if enhanced startup is disabled.
         // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
         match (request.revision, self.config.revision) {
@@ -155,7 +155,7 @@ impl Responder {
             markers: request.markers,
             crc: request.crc,
             peer_to_peer: request.enhanced.is_some_and(|enhanced| enhanced.peer_to_peer),
-            // RFC 6581 section 9.1 (MPA2-058): the ULP gets the peer's depths.
+            // RFC 6581 section 9.1 (MPA2-058): the ULP receives the peer's depths.
             peer: request.enhanced.map(|enhanced| enhanced.depths),
             private_data_limit: reply_limit(&request),
             private_data: request.private_data.clone(),

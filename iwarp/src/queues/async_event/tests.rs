@@ -212,8 +212,8 @@ fn a_handler_gets_what_waits_and_then_all_others() {
     assert_eq!(events.lost(), 0);
 }
 
-/// A handler that is set while threads add events gets each event exactly once, including events that already
-/// waited.
+/// A handler that is set while threads add events receives each event exactly once, including events that
+/// already waited.
 #[test]
 fn no_event_is_missed_while_a_handler_is_set() {
     for _ in 0..200 {

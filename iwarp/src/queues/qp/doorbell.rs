@@ -99,7 +99,7 @@ impl QpShared {
     }
 
     /// Records that a message of the peer waits for a receive request. When a request is posted (it may have
-    /// been posted already), the engine gets `Ask::Receive`. Only the holder of the consumer calls this
+    /// been posted already), the engine receives `Ask::Receive`. Only the holder of the consumer calls this
     /// function.
     pub(crate) fn await_recv(self: &Arc<Self>, consumer: &QpConsumer) {
         if self.receives.wait(self, || consumer.has_recvs()) {

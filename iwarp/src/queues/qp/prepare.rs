@@ -179,8 +179,8 @@ impl QpConfig {
     }
 
     fn check_grant(&self, needed: QpGrants) -> Result<(), VerbsError> {
-        // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may change STags
-        // only if it was granted this right.
+        // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may bind windows
+        // or register memory only if it was granted this right.
         if self.grants.contains(needed) {
             return Ok(());
         }

@@ -148,8 +148,8 @@ impl Receives {
         let request = if self.may_wait() { srq.take_in_turn(&self.turn)? } else { srq.take()? };
         let is_counted = wqes.take();
         debug_assert!(is_counted, "an entry was free, and only this thread takes them");
-        // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds its maximum of shared buffers gets no
-        // further buffers, and a queue pair that exceeds its high-water mark is reported.
+        // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds its maximum of shared buffers receives
+        // no further buffers, and a queue pair that exceeds its high-water mark is reported.
         self.check_high_water(signals, wqes.used());
         self.count_taken();
         Some(request)

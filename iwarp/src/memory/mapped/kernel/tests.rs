@@ -8,7 +8,7 @@ use super::*;
 const PAGE: usize = 4096;
 const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Pages of this process. The drop of this value unmaps them.
+/// Pages of this process. The drop of this value unmaps the pages.
 struct Pages(*mut u8, usize);
 
 impl Pages {

@@ -221,8 +221,8 @@ fn segments_that_touch_share_buffers() {
     assert!(pinned_for_one_held(64, 64) > 30.0);
 }
 
-// An FPDU without a marker is found because the previous FPDU ends where it begins, even after the bytes of
-// the previous FPDU are freed.
+// An FPDU without a marker is found because it begins at the end of the previous FPDU, even after the bytes
+// of the previous FPDU are freed.
 #[test]
 fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
     let (wire, ends) = stream(true, &[&[b'x'; 60][..]; 20]);
