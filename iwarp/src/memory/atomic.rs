@@ -51,7 +51,7 @@ impl EpochGuard<'_> {
     }
 
     /// Returns the word that an Atomic Request changes. A registration without [`Access::REMOTE_ATOMIC`] must
-    /// have the rights `otherwise`.
+    /// have the rights `otherwise`. Fails with the [`Fault`] of the first check that fails.
     fn check_word(&self, stag: Stag, to: u64, by: Accessor, otherwise: Access) -> Result<Word<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         let has_right = record.access.contains(Access::REMOTE_ATOMIC);
@@ -103,7 +103,8 @@ impl Word<'_> {
     }
 
     /// Runs `access` on the word, if the registration is valid now. `access` consists of one atomic access:
-    /// it does not call any code of the user.
+    /// it does not call any code of the user. Fails with [`Fault::InvalidStag`] if the registration is not
+    /// valid.
     fn access<T: Copy>(&self, access: impl Fn(&AtomicU64) -> T) -> Result<T, Fault> {
         let mut result = None;
         let run = |ptr: *mut u8| {

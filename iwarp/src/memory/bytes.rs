@@ -203,7 +203,7 @@ impl RawBytes {
     }
 
     /// Runs `access`, which accesses the `len` bytes at `offset`, under the fault guard if the memory is
-    /// guarded.
+    /// guarded. Returns [`AccessError::Unmapped`] if a fault has ended `access`.
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the

@@ -97,7 +97,8 @@ pub(super) unsafe fn fetch_from(
     unsafe { run(from, len, guarded, copy) }
 }
 
-/// Runs `access`, which accesses the `len` bytes at `start`, under the fault guard if `guarded`.
+/// Runs `access`, which accesses the `len` bytes at `start`, under the fault guard if `guarded`. Returns
+/// [`Unmapped`] if a fault has ended `access`.
 ///
 /// # Safety
 /// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes. So

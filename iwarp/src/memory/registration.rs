@@ -260,7 +260,8 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// Returns the fields of the slot for a registration, if the options are valid. The caller sets the STag.
+/// Returns the fields of the slot for a registration, or the error for invalid options. The caller sets the
+/// STag.
 fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
     let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
     let (ptr, len) = (memory.as_ptr(), memory.len());
@@ -272,7 +273,8 @@ fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, Regist
     Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
 }
 
-/// Returns the tagged offset of the first of the `len` bytes at `ptr`.
+/// Returns the tagged offset of the first of the `len` bytes at `ptr`. Fails if the tagged offsets of the
+/// bytes would exceed 2^64 - 1.
 pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
     let base_to = match base {
         Base::VirtualAddress => ptr.addr() as u64,

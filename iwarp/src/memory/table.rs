@@ -364,7 +364,8 @@ impl TableShared {
     }
 
     /// Allocates a slot, which is still invalid, and an index. With a `template`, requests in a send queue
-    /// may make the slot valid.
+    /// may make the slot valid. Fails if a limit is reached, or if a strict table refuses the template's
+    /// memory.
     ///
     /// RFC 5040 section 8.1.2 (RDMAP-365), RFC 5041 section 8.3.2 (DDP-235): the table limits registrations
     /// and windows.
@@ -510,6 +511,7 @@ impl TableControl {
     }
 
     /// Returns the slot and the template that belong to the index of `stag`, even if the slot is invalid now.
+    /// Returns `None` if the index has no template.
     pub(super) fn template(&self, shared: &TableShared, stag: Stag) -> Option<(SlotNumber, Template)> {
         let slot = shared.slot_of(stag.index())?;
         self.templates.get(&slot).map(|template| (slot, *template))

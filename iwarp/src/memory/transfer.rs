@@ -214,7 +214,8 @@ impl<'t> Range<'t> {
         Self { _guard: guard, lease, ptr, len, guarded: record.traits.contains(Traits::GUARDED) }
     }
 
-    /// Returns the address of the `len` bytes at `offset`.
+    /// Returns the address of the `len` bytes at `offset`. Fails if the registration has been revoked, or if
+    /// the bytes are not inside the range.
     ///
     /// RFC 5041 section 8.3.1 (DDP-231), RFC 5040 section 8.1.1 (RDMAP-355): the registration is checked
     /// before each copy.

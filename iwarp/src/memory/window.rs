@@ -185,6 +185,7 @@ pub(super) fn publish(
 }
 
 /// Returns the fields of the slot of the bound window. Returns `None` if the request unbinds the window.
+/// Fails if the request is not allowed.
 ///
 /// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): the region belongs to the protection
 /// domain of the queue pair that binds the window.

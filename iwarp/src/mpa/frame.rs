@@ -267,7 +267,7 @@ impl Frame {
     }
 }
 
-/// Returns a copy of the ULP's private data, which may have at most `limit` bytes.
+/// Returns a copy of the ULP's private data. Fails if the private data has more than `limit` bytes.
 pub(super) fn private_data(bytes: &[u8], limit: usize) -> Result<PrivateData, PrivateDataTooLong> {
     if bytes.len() > limit {
         return Err(PrivateDataTooLong { bytes: bytes.len(), limit });

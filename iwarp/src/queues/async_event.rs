@@ -101,7 +101,7 @@ impl AsyncEventKind {
         cause.filter(|_| matches!(self, Self::QpFatal | Self::QpRequestError | Self::QpAccessError))
     }
 
-    /// Returns the kind whose pending event is cancelled by an event of this kind.
+    /// Returns the kind whose pending event is cancelled by an event of this kind, if any.
     fn contrary(self) -> Option<Self> {
         match self {
             Self::PortActive => Some(Self::PortError),
@@ -226,7 +226,7 @@ impl KeptEvents {
         }
     }
 
-    /// Removes and returns the first event of the first object.
+    /// Removes and returns the first event of the first object in the line, if any.
     fn take(&mut self) -> Option<AsyncEvent> {
         let (first, last) = self.line?;
         let kept = &mut self.places[first as usize];
@@ -290,7 +290,7 @@ impl AsyncEventsShared {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Removes and returns the oldest event.
+    /// Removes and returns the oldest event, if any.
     fn take(&self, waiting: &mut WaitingEvents) -> Option<AsyncEvent> {
         let event = waiting.queue.pop_front()?;
         waiting.queue.extend(waiting.kept.take());

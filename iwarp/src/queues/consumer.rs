@@ -58,7 +58,7 @@ impl QpConsumer {
         Self { sq, rq, taken: 0, shared: is_shared.then(Box::default) }
     }
 
-    /// Returns the oldest send request that is not started.
+    /// Returns the oldest send request that is not started, if any.
     #[inline]
     pub(crate) fn next_send(&self) -> Option<&SendEntry> {
         self.sq.first()
@@ -71,7 +71,7 @@ impl QpConsumer {
     }
 
     /// Returns a send request that is started and not released: the request that was started last if `back`
-    /// is 1, the request before that if `back` is 2, and so on.
+    /// is 1, the request before that if `back` is 2, and so on. Returns `None` if no such request exists.
     pub(crate) fn started_send(&self, back: usize) -> Option<&SendEntry> {
         self.sq.kept(back)
     }
@@ -144,7 +144,7 @@ impl QpConsumer {
         self.taken
     }
 
-    /// Returns the oldest receive request that is taken.
+    /// Returns the oldest receive request that is taken, if any.
     #[inline]
     pub(crate) fn recv(&self) -> Option<&RecvRequest> {
         match (self.taken, &self.shared) {
@@ -154,7 +154,8 @@ impl QpConsumer {
         }
     }
 
-    /// Returns a copy of the receive request that was taken `behind` requests after the oldest taken request.
+    /// Returns a copy of the receive request that was taken `behind` requests after the oldest taken request,
+    /// if any.
     pub(crate) fn recv_behind(&self, behind: usize) -> Option<RecvRequest> {
         if behind == 0 {
             return self.recv().cloned();

@@ -81,7 +81,9 @@ impl QpShared {
     }
 
     /// Reserves the queue pair for one connection of the engine with these doorbells. The connection serves
-    /// at most `ird` Reads at a time and, if atomics are enabled, at most `ird` atomics at a time.
+    /// at most `ird` Reads at a time and, if atomics are enabled, at most `ird` atomics at a time. Fails if
+    /// the queue pair belongs to another context, is not idle or is already reserved, or if too few Read
+    /// slots are left.
     pub(crate) fn reserve(
         &self,
         context: &Resources,

@@ -164,7 +164,8 @@ impl Resources {
         Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
     }
 
-    /// Reserves one queue pair of `max_qp` and a number for it. Returns the number.
+    /// Reserves one queue pair of `max_qp` and a number for it. Returns the number. Fails if the limit is
+    /// reached, or if all numbers are in use.
     pub(crate) fn take_qp_num(&self) -> Result<u32, VerbsError> {
         let permit = self.quotas.qp.take(1)?;
         let num = self.qp_nums.take()?;
@@ -179,8 +180,8 @@ impl Resources {
         self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
     }
 
-    /// Returns the queue pair with this number. The caller must not hold a lock that the drop of a queue pair
-    /// takes, since the returned reference may be the last.
+    /// Returns the queue pair with this number, if it exists. The caller must not hold a lock that the drop
+    /// of a queue pair takes, since the returned reference may be the last.
     pub(crate) fn qp(&self, num: u32) -> Option<Arc<dyn Listed>> {
         self.qp_nums.in_use().used.get(&num)?.as_ref()?.upgrade()
     }

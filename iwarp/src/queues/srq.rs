@@ -228,7 +228,7 @@ impl SrqShared {
         self.line.members()
     }
 
-    /// Removes and returns the oldest request, for a message that begins.
+    /// Removes and returns the oldest request, if any, for a message that begins.
     pub(crate) fn take(&self) -> Option<RecvRequest> {
         let request = self.requests.pop()?;
         let left = self.posted.fetch_sub(1, Ordering::AcqRel) - 1;

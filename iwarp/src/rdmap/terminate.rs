@@ -257,7 +257,7 @@ impl TerminateControl {
 }
 
 /// Returns the DDP header at the front of `bytes`. The T bit decides the length of the header. Version and
-/// other fields are not checked.
+/// other fields are not checked. Returns `None` if `bytes` are shorter than the header.
 fn echoed_header(bytes: &[u8]) -> Option<&[u8]> {
     let len = if bytes.first()? & TAGGED != 0 { TaggedHeader::LEN } else { UntaggedHeader::LEN };
     bytes.get(..len)

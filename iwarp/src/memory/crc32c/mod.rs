@@ -255,7 +255,7 @@ pub(super) unsafe fn fetch_behind_from(
     Ok(unsafe { fetch_behind(front, from, out, more) })
 }
 
-/// Calls [`fetch_behind`] under the fault guard.
+/// Calls [`fetch_behind`] under the fault guard. Returns [`Unmapped`] if a fault has ended the copy.
 ///
 /// # Safety
 /// The requirements of [`fetch`].

@@ -29,7 +29,7 @@ const GENERATIONS: usize = 8;
 
 /// Our handlers, one function per installation. The program may install its own handler after ours, and pass
 /// signals on to our handler. So each new installation uses another function of this list, which passes
-/// signals on to the action that it replaced. So the chain of handlers has no cycle.
+/// signals on to the action that it replaced. Therefore the chain of handlers has no cycle.
 static HANDLERS: [Handler; GENERATIONS] = [
     on_fault::<0>,
     on_fault::<1>,

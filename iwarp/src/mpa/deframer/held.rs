@@ -144,7 +144,7 @@ impl HeldList {
         self.insert(slab, start, buf, ahead).map(|_| ())
     }
 
-    /// Removes and returns the first buffer.
+    /// Removes and returns the first buffer, if any.
     pub fn pop(&mut self, slab: &mut HeldSlab) -> Option<HeldBuf> {
         self.remove(slab, self.list.head()?)
     }
@@ -212,7 +212,7 @@ impl HeldList {
     }
 
     /// Does what [`hold`](Self::hold) does. Returns the slot of the new bytes, or `None` if the list already
-    /// held all bytes of `buf`.
+    /// held all bytes of `buf`. Fails if no slot is free.
     pub(super) fn insert(
         &mut self,
         slab: &mut HeldSlab,

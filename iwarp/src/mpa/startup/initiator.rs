@@ -183,7 +183,8 @@ impl Initiator {
         })
     }
 
-    /// Returns IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1 and 9.2).
+    /// Returns IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1 and 9.2). Fails if this
+    /// endpoint cannot meet the terms of the Reply.
     fn negotiate(&self, request: Enhanced, reply: Enhanced) -> Result<(u16, u16, Rtr), MpaError> {
         // RFC 6581 section 9.2 (MPA2-087): if the endpoints ask for different models, the connection ends.
         if request.peer_to_peer != reply.peer_to_peer {

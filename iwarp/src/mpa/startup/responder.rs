@@ -340,7 +340,7 @@ fn reply_limit(request: &Frame) -> usize {
     }
 }
 
-/// Returns the Reply to `request`, in the same revision.
+/// Returns the Reply to `request`, in the same revision. Fails if the private data is too long.
 fn reply(
     config: &MpaConfig,
     request: &Frame,

@@ -30,7 +30,8 @@ impl QpShared {
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }
 
-    /// Adds a request of any form. `checked` is the result of the request's check.
+    /// Adds a request of any form. `checked` is the result of the request's check. Fails with the error of
+    /// the check, or if the queue is full.
     #[inline(never)]
     fn queue_checked(
         &self,
@@ -100,7 +101,8 @@ impl QpShared {
         })
     }
 
-    /// Checks a request and adds it to the receive queue.
+    /// Checks a request and adds it to the receive queue. Fails if the queue pair uses a shared receive
+    /// queue.
     pub(crate) fn queue_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         if self.receives.are_shared() {
             return Err(VerbsError::Invalid(

@@ -188,7 +188,8 @@ impl QpConfig {
         Err(VerbsError::Invalid(text))
     }
 
-    /// Copies the bytes of an inline request.
+    /// Returns a copy of the bytes of an inline request. Fails if the bytes are too many, or if a check of
+    /// their memory fails.
     fn inline(&self, sg_list: &[Sge], length: u64) -> Result<ArrayVec<u8, MAX_INLINE>, VerbsError> {
         let max = self.caps.max_inline() as u64;
         if length > max {

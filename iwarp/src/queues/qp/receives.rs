@@ -68,12 +68,12 @@ impl Receives {
         self.srq.is_some()
     }
 
-    /// Number and depth of the shared receive queue.
+    /// Number and depth of the shared receive queue, if the queue pair uses one.
     pub(crate) fn shared_queue(&self) -> Option<(u32, usize)> {
         self.srq.as_ref().map(|srq| (srq.shared.num, srq.shared.max_wr))
     }
 
-    /// The protection domain of the shared receive queue.
+    /// The protection domain of the shared receive queue, if the queue pair uses one.
     pub(crate) fn shared_pd(&self) -> Option<PdId> {
         self.srq.as_ref().map(|srq| srq.shared.pd.id())
     }
@@ -111,7 +111,7 @@ impl Receives {
         self.ring.lock()
     }
 
-    /// Adds a checked request to the queue pair's own queue.
+    /// Adds a checked request to the queue pair's own queue. Fails if the queue is full.
     #[inline(always)]
     pub(super) fn add(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let mut queue = self.lock();

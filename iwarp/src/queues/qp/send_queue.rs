@@ -60,8 +60,8 @@ pub(in crate::queues) struct LateSend {
 }
 
 impl Posting {
-    /// Removes and returns the oldest late send, which the caller completes. Only the holder of the consumer
-    /// calls this function.
+    /// Removes and returns the oldest late send, if any. The caller completes this send. Only the holder of
+    /// the consumer calls this function.
     pub(in crate::queues) fn next_late(&mut self) -> Option<LateSend> {
         self.late.as_mut()?.pop_front()
     }
@@ -117,7 +117,7 @@ impl SendQueue {
         self.posting.lock()
     }
 
-    /// Adds a checked request.
+    /// Adds a checked request. Fails if the queue is full.
     #[inline(always)]
     pub(super) fn add(
         &self,
