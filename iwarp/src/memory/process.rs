@@ -12,7 +12,7 @@ pub(super) enum OwnerProcess {
     /// zeros instead. To check for a fork costs one load.
     #[cfg(target_os = "linux")]
     Page(NonNull<u8>),
-    /// The process id, on systems that have no pages whose content only the owner process sees.
+    /// The process id, on systems that cannot replace a page in a child.
     Process(u32),
 }
 

@@ -155,7 +155,7 @@ impl Registration {
         self.memory.region()
     }
 
-    /// Whether the STag is valid. Returns `false` after the owner or a peer has invalidated the STag.
+    /// Whether the STag is valid. The owner or a peer may have invalidated the STag.
     pub fn is_valid(&self) -> bool {
         self.handle.is_valid(self.record.stag)
     }

@@ -1,4 +1,4 @@
-//! One registration as the engines read it: a seqlock of atomic words.
+//! One registration or window as the engines read it: a seqlock of atomic words.
 //!
 //! `state` is a generation count whose lowest bit means "valid". Fields change only while the slot is
 //! invalid, and each change of validity changes the generation. So two equal valid states around a read of
@@ -55,7 +55,8 @@ pub(super) struct SlotNumber(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation(u64);
 
-/// One registration, in one cache line. Slots are allocated on demand and exist as long as the table.
+/// One registration or window, in one cache line. Slots are allocated on demand and exist as long as the
+/// table.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct Slot {

@@ -1,5 +1,5 @@
-//! The table of registrations and windows. Threads add and free registrations under a lock. Accesses on the
-//! data path, and invalidations, take no lock.
+//! The table of registrations and windows. Threads add and free registrations under a lock. Engines look up
+//! registrations without a lock, and invalidate them without this lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -56,7 +56,7 @@ impl Default for TableConfig {
     }
 }
 
-/// How the library accesses memory of callers. A caller may unmap its memory too early.
+/// How the library accesses memory of callers, which a caller may unmap too early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserMemory {
     /// An access to unmapped memory ends in an error. On Linux on x86-64 and aarch64, a handler of SIGSEGV

@@ -2,7 +2,7 @@
 //!
 //! This module only encodes and decodes frames; [`startup`](super::startup) decides what a frame means. The
 //! parser never needs more than the 532 bytes of the longest frame, and rejects a malformed frame at the
-//! first byte that shows the fault.
+//! first byte that differs from the key, or as soon as the header is complete.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;

@@ -23,9 +23,9 @@ use super::{
     WcStatus, WorkCompletion,
 };
 
-/// A function that is called with the number of an armed completion queue that has an event
-/// ([`CqOptions::handler`]): once for each call of [`CompletionQueue::req_notify`], or once for several calls
-/// in quick succession.
+/// A function that is called with the number of an armed completion queue when this queue has an event
+/// ([`CqOptions::handler`]). The function is called once for each call of [`CompletionQueue::req_notify`], or
+/// once for several such calls in quick succession.
 ///
 /// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
 /// posts to, modifies or drops a queue pair or an ended connection. During the call this thread holds no lock

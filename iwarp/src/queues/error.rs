@@ -43,11 +43,11 @@ pub enum VerbsError {
     /// A key, range or right of local memory is wrong.
     #[error("local memory: {0}")]
     LocalProtection(String),
-    /// A limit of the context is reached.
+    /// A limit of the context or of a request is reached.
     #[error("limit reached: {name} = {limit}")]
     Limit {
-        /// The limit's name in [`ContextLimits`](super::ContextLimits), or the kind of number that is used
-        /// up.
+        /// The limit's name in [`ContextLimits`](super::ContextLimits), the name of a constant such as
+        /// `MAX_SGE`, or the kind of number that is used up.
         name: &'static str,
         /// The value of the limit.
         limit: usize,

@@ -30,8 +30,9 @@
 //! request that the peer has not accepted completes with
 //! [`RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded).
 //!
-//! Each completion has layer, type and code of the error. An error without a number in the RFCs belongs to
-//! the row of its layer and type.
+//! The cause in a failed completion contains layer, type and code of the error, unless an earlier reason is
+//! known (for example a reset of TCP). An error without a number in the RFCs belongs to the row of its layer
+//! and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError

@@ -105,8 +105,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// Enters `Rts`. Called when the connection is established with these depths. `outlives_peer` has an
-    /// effect only with InfiniBand's semantics.
+    /// Records what the endpoints have agreed on, and enters `Rts`. Called when the connection is established
+    /// with these depths. `outlives_peer` has an effect only with InfiniBand's semantics.
     pub(crate) fn connected(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
         self.attributes.agree((ord, ird), ib_semantics, outlives_peer);
         if ib_semantics {
@@ -131,7 +131,7 @@ impl QpShared {
         self.enter_error();
     }
 
-    /// Enters `Error` and flushes both queues.
+    /// Enters `Error`, returns the Read slots, and flushes both queues.
     pub(crate) fn enter_error(&self) {
         self.state.set(QpState::Error);
         self.return_read_slots();

@@ -187,9 +187,9 @@ pub struct BindWindow {
     pub lkey: u32,
     /// The address of the first byte, in the tagged offsets of the region.
     pub addr: u64,
-    /// Number of bytes. 0 unbinds the window.
+    /// Number of bytes. For a window of type 1, 0 unbinds the window.
     pub length: u64,
-    /// Rights of the peer. Rights to write require that the region has `LOCAL_WRITE`.
+    /// Rights of the peer. Rights to write or to perform atomics require that the region has `LOCAL_WRITE`.
     pub access: Access,
     /// Whether the window's tagged offsets start at 0 instead of `addr`.
     pub zero_based: bool,

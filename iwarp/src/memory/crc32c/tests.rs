@@ -27,7 +27,7 @@ fn reference(crc: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!crc, |state, byte| state >> 8 ^ TABLE[(state as u8 ^ byte) as usize])
 }
 
-/// Returns pseudo-random bytes, whose period is too long to hide an error of a CRC method.
+/// Returns pseudo-random bytes with a period that is too long to hide an error of a CRC method.
 fn noise(len: usize) -> Vec<u8> {
     Dice::split_mix(0).bytes(len)
 }

@@ -137,7 +137,7 @@ fn a_wrong_key_shows_at_its_first_wrong_byte() {
 }
 
 // Proves MPA-161, MPA-163, MPA2-023, MPA2-107, MPA2-124, MPA2-126, MPA2-156: reserved bits are ignored, and
-// so is bit R of a Request and bit S of revision 1. A frame of revision 2 with bit S but without its depths
+// so are bit R of a Request and bit S of revision 1. A frame of revision 2 with bit S but without its depths
 // is malformed, unless it is a reject.
 #[test]
 fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {

@@ -33,8 +33,8 @@ impl QpShared {
         self.state.get() == QpState::Orphaned
     }
 
-    /// Rings the doorbell for new posts. If the connection is over and no engine will flush the queues,
-    /// flushes them instead.
+    /// Rings the doorbell for new posts. If the connection is over and no engine will flush the queues, this
+    /// thread flushes them.
     #[inline]
     pub(crate) fn doorbell(&self) {
         let state = self.state.get();
@@ -68,8 +68,9 @@ impl QpShared {
     }
 
     /// Does what is needed after a receive request was posted. If the stream has ended, the request is
-    /// flushed: in state `Error` by this thread, and before that by the engine, after the requests that the
-    /// engine has started. If a message of the peer waits for a request, the engine is notified.
+    /// flushed. In state `Error` this thread flushes it. Before that state the engine flushes it, after the
+    /// requests that the engine has started. If a message of the peer waits for a request, the engine is
+    /// notified.
     #[inline]
     pub(crate) fn recv_posted(&self) {
         let state = self.state.get();

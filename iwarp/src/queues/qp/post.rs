@@ -102,7 +102,7 @@ impl QpShared {
     }
 
     /// Checks a request and adds it to the receive queue. Fails if the queue pair uses a shared receive
-    /// queue.
+    /// queue, if the request is not allowed, or if the queue is full.
     pub(crate) fn queue_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         if self.receives.are_shared() {
             return Err(VerbsError::Invalid(
