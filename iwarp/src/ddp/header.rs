@@ -178,7 +178,8 @@ impl Header {
     /// `ulpdu` is the ULPDU or its first [`Header::MAX_LEN`] bytes.
     ///
     /// # Errors
-    /// [`HeaderError::Runt`] or [`HeaderError::Version`]. A runt is reported as `Runt` whatever its version.
+    /// [`HeaderError::Runt`] if `ulpdu` is shorter than its header, whatever its version.
+    /// [`HeaderError::Version`] if the version is not 1.
     pub fn parse(ulpdu: &[u8]) -> Result<Self, HeaderError> {
         // RFC 5041 section 4.4 (DDP-096): every segment has a whole DDP header.
         let runt = HeaderError::Runt { bytes: ulpdu.len() };

@@ -17,7 +17,7 @@ bitflags::bitflags! {
     /// ([`QueuePair::set_remote_access`](crate::verbs::QueuePair::set_remote_access)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// Receives, and the answers to our Reads and atomics, may be placed in the memory.
+        /// Received messages, and the responses to our Reads and atomics, may be placed in the memory.
         const LOCAL_WRITE = 0x01;
         /// The peer may Write to the memory. A registration with this right also needs
         /// [`LOCAL_WRITE`](Self::LOCAL_WRITE). RFC 5042 section 6.3.5 (SEC-112): the right to write is a
@@ -80,7 +80,8 @@ pub enum Base {
 pub struct RegisterOptions {
     /// The protection domain of the registration.
     pub pd: PdId,
-    /// The one stream whose peer may use the registration. `None`: every stream of the protection domain may.
+    /// The one stream whose peer may use the registration. If the field is `None`, the peers of all streams
+    /// of the protection domain may use the registration.
     ///
     /// RFC 5041 sections 8.2 and 8.3 (DDP-211, DDP-220): the consumer associates the STag with a domain or a
     /// stream.
@@ -100,15 +101,17 @@ pub struct RegisterOptions {
 /// The two types of memory windows in the verbs API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowKind {
-    /// A window for every stream of the protection domain. The consumer may bind the window again, or unbind
-    /// the window, at any time. No peer may invalidate the window.
+    /// A window for all streams that may use its region: all streams of the protection domain, or the one
+    /// stream of the region. The consumer may bind the window again, or unbind the window, at any time. No
+    /// peer may invalidate the window.
     Type1,
-    /// A window for the one stream whose queue pair bound the window. Before a window can be bound again,
-    /// that queue pair or its peer must invalidate the window.
+    /// A window for the one stream whose queue pair bound the window. The window can be bound again only when
+    /// it is no longer valid: after that queue pair or its peer has invalidated the window, or after the
+    /// region has become invalid.
     Type2,
 }
 
-/// Why memory could not be registered.
+/// Why memory could not be registered, registered again or prepared, or why a window could not be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// The memory for fast registration has no bytes.
@@ -142,8 +145,8 @@ pub enum RegisterError {
     /// Some of the caller's memory is not mapped, or lies beyond the end of the file that is mapped there.
     #[error("no memory is mapped at {at:#x}")]
     NotMapped {
-        /// The address of a byte that is not mapped. If the process cannot read `/proc/self/maps`, `at` is
-        /// the address of the memory's first byte.
+        /// The address of a byte that is not mapped or is beyond the end of its file. If the process cannot
+        /// read `/proc/self/maps`, `at` is the address of the memory's first byte.
         at: u64,
     },
     /// The mapping of the caller's memory does not allow the access.
@@ -178,7 +181,7 @@ pub enum RegisterError {
     BaseWraps,
 }
 
-/// Checks that the rights are consistent with each other, and that the memory allows the rights.
+/// Checks that the rights are known and consistent with each other, and that the memory allows the rights.
 pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), RegisterError> {
     if !Access::all().contains(access) {
         return Err(RegisterError::UnknownRights);

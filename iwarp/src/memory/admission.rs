@@ -1,4 +1,5 @@
-//! The checks of the data path: the right of a stream to write to or read from registered memory.
+//! The checks of the data path: whether a stream, or a request of the consumer, may write to or read from
+//! registered memory. `atomic.rs` has the check of atomics.
 
 use crate::memory::access::{Access, Accessor, PdId};
 use crate::memory::epoch::EpochGuard;
@@ -14,8 +15,8 @@ impl EpochGuard<'_> {
     /// caller does not check an empty segment.
     ///
     /// # Errors
-    /// The first check that fails. [`DdpError`](crate::ddp::DdpError) maps each failure to the codes of a
-    /// Terminate.
+    /// The [`Fault`] of the first check that fails. [`DdpError`](crate::ddp::DdpError) maps each fault to the
+    /// codes of a Terminate.
     #[inline(always)]
     pub fn check_write(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Target<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
@@ -29,9 +30,9 @@ impl EpochGuard<'_> {
     /// RFC 5040 section 7.2 (RDMAP-340): the source STag must be valid.
     ///
     /// # Errors
-    /// The first check that fails.
-    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) maps each failure to
-    /// the codes of a Terminate.
+    /// The [`Fault`] of the first check that fails.
+    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) maps each fault to the
+    /// codes of a Terminate.
     pub fn check_read(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Source<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         record.admit_remote(by, Access::REMOTE_READ)?;
@@ -39,11 +40,13 @@ impl EpochGuard<'_> {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Returns the target of a received Send or Read Response: an element of the consumer's own request. The
-    /// caller has already checked a Read Response against its [`ReadSink`](crate::rdmap::ReadSink).
+    /// Returns the target of the bytes of a received Send or response: an element of the consumer's own
+    /// request. The caller has already checked a Read Response against its
+    /// [`ReadSink`](crate::rdmap::ReadSink).
     ///
     /// # Errors
-    /// The first check that fails. If a Read Response fails a check, the Terminate has the codes of DDP.
+    /// The [`Fault`] of the first check that fails. If a Read Response fails a check, the Terminate has the
+    /// codes of DDP.
     #[inline(always)]
     pub fn check_sink(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Target<'_>, Fault> {
         let (lease, record) = self.shared().lookup(lkey)?;
@@ -55,7 +58,7 @@ impl EpochGuard<'_> {
     /// Returns the source of the bytes of a Send or Write: an element of the consumer's own request.
     ///
     /// # Errors
-    /// The first check that fails. The consumer, not the peer, has caused the failure.
+    /// The [`Fault`] of the first check that fails. The consumer, not the peer, has caused the fault.
     #[inline(always)]
     pub fn check_source(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Source<'_>, Fault> {
         let (lease, record) = self.shared().lookup(lkey)?;

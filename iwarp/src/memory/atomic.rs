@@ -30,9 +30,9 @@ impl EpochGuard<'_> {
     /// must be aligned; its tagged offset need not be.
     ///
     /// # Errors
-    /// The first check that fails.
-    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) maps each failure to
-    /// the codes of a Terminate. Alignment is checked last.
+    /// The [`Fault`] of the first check that fails.
+    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) maps each fault to the
+    /// codes of a Terminate. Alignment is checked last.
     pub fn check_atomic(&self, stag: Stag, to: u64, by: Accessor) -> Result<Word<'_>, Fault> {
         self.check_word(stag, to, by, Access::REMOTE_READ | Access::REMOTE_WRITE)
     }
@@ -51,7 +51,7 @@ impl EpochGuard<'_> {
     }
 
     /// Returns the word that an Atomic Request changes. A registration without [`Access::REMOTE_ATOMIC`] must
-    /// have the rights `otherwise`.
+    /// have the rights `otherwise`. Fails with the [`Fault`] of the first check that fails.
     fn check_word(&self, stag: Stag, to: u64, by: Accessor, otherwise: Access) -> Result<Word<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         let has_right = record.access.contains(Access::REMOTE_ATOMIC);
@@ -80,7 +80,7 @@ impl Word<'_> {
     /// before the atomic.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked, or if the caller's memory is no longer
+    /// [`Fault::InvalidStag`] if the registration has been revoked, or if the caller's memory is no longer
     /// mapped. In both cases nothing has changed.
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let mut original = self.access(|word| word.load(Ordering::Relaxed))?;
@@ -103,7 +103,8 @@ impl Word<'_> {
     }
 
     /// Runs `access` on the word, if the registration is valid now. `access` consists of one atomic access:
-    /// it does not call any code of the user.
+    /// it does not call any code of the user. Fails with [`Fault::InvalidStag`] if the registration is not
+    /// valid.
     fn access<T: Copy>(&self, access: impl Fn(&AtomicU64) -> T) -> Result<T, Fault> {
         let mut result = None;
         let run = |ptr: *mut u8| {

@@ -41,10 +41,11 @@ pub enum AccessError {
 }
 
 /// Address and length of memory that peers may read and write. The memory is never used as a slice: the bytes
-/// are copied in and out. A read during a write of a peer returns old bytes, new bytes or a mixture.
+/// are copied in and out, or accessed as atomics. A read during a write of a peer returns old bytes, new
+/// bytes or a mixture.
 ///
-/// A user of the library gets only a reference to this value. The value keeps its region alive. The caller
-/// has to keep the caller's own memory alive.
+/// A user of the library has only a reference to this value. The value keeps its region alive. A caller that
+/// registers its own memory has to keep this memory mapped.
 #[derive(Debug)]
 pub struct RawBytes {
     /// `ptr..ptr + len` is mapped while this value exists. Any thread may read these bytes and, if
@@ -107,8 +108,8 @@ impl RawBytes {
     /// Copies the `out.len()` bytes at `offset` to `out`.
     ///
     /// # Errors
-    /// [`AccessError`]. If the error is [`AccessError::Unmapped`], some bytes may have been copied. Otherwise
-    /// no byte was copied.
+    /// [`AccessError::OutOfRange`] if the bytes are not inside the memory: no byte was copied.
+    /// [`AccessError::Unmapped`] if the caller's memory is no longer mapped: some bytes may have been copied.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
         // SAFETY: `at` checked that the range is inside the memory. The memory is mapped and readable while
@@ -120,8 +121,9 @@ impl RawBytes {
     /// Copies `bytes` to `offset`. The bytes become visible to other threads by increasing offset.
     ///
     /// # Errors
-    /// [`AccessError`]. If the error is [`AccessError::Unmapped`], some bytes may have been copied. Otherwise
-    /// no byte was copied.
+    /// [`AccessError::ReadOnly`] if the memory is not writable, and [`AccessError::OutOfRange`] if the bytes
+    /// are not inside the memory: no byte was copied. [`AccessError::Unmapped`] if the caller's memory is no
+    /// longer mapped: some bytes may have been copied.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, bytes.len())?;
         // SAFETY: `at_writable` checked that the range is inside the memory and that the memory is writable.
@@ -201,7 +203,7 @@ impl RawBytes {
     }
 
     /// Runs `access`, which accesses the `len` bytes at `offset`, under the fault guard if the memory is
-    /// guarded.
+    /// guarded. Returns [`AccessError::Unmapped`] if a fault has ended `access`.
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the

@@ -25,7 +25,7 @@ pub struct Participant {
 
 /// An open epoch of an engine. The engine may access registered memory while the guard exists. The epoch ends
 /// when the guard is dropped. An epoch should be short (one burst), because a thread that revokes an STag
-/// waits for the end of all open epochs.
+/// waits for the end of the epochs that are open on other threads.
 pub struct EpochGuard<'p> {
     participant: &'p Participant,
     /// Makes the type `!Send`: the proof relies on the program order of the thread that opened the epoch.

@@ -23,7 +23,7 @@ pub(super) struct Regions {
 }
 
 struct RegionEntry {
-    /// The region. The registration, not this entry, keeps the region alive.
+    /// The region, which this reference does not keep alive.
     region: Weak<Region>,
     /// The region as external memory. The value is made at its first use, since most regions are never sent
     /// without a copy.

@@ -3,8 +3,8 @@
 //!
 //! [`MemoryTable::prepare`] allocates an invalid STag for memory that may be registered. A request makes the
 //! STag valid for a range of that memory ([`EpochGuard::fast_register`]), and an invalidation makes the STag
-//! invalid again, any number of times. The STag never gives access to a byte outside the prepared memory (RFC
-//! 5042 section 2.3.2).
+//! invalid again. Both may be repeated any number of times. The STag never gives access to a byte outside the
+//! prepared memory (RFC 5042 section 2.3.2).
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ use crate::memory::window::{BindError, publish};
 pub struct Prepare {
     /// The protection domain of the memory.
     pub pd: PdId,
-    /// The one stream whose peer may use the STag. `None`: every stream of the protection domain may.
+    /// The one stream whose peer may use the STag. If the field is `None`, the peers of all streams of the
+    /// protection domain may use the STag.
     pub stream: Option<StreamId>,
     /// If `true`, no peer may invalidate the STag.
     pub keep: bool,
@@ -67,7 +68,9 @@ impl MemoryTable {
     /// Prepares a whole region, and allocates an STag for it, which is still invalid.
     ///
     /// # Errors
-    /// [`RegisterError`] says why the memory could not be prepared.
+    /// [`RegisterError::Limit`] if the table already has its maximum number of registrations.
+    /// [`RegisterError::Overlap`] if a strict table finds peers of another protection domain that may write
+    /// to the memory. [`RegisterError::Forked`] in a child of the process that made the table.
     pub fn prepare(&self, region: Arc<Region>, options: &Prepare) -> Result<FastRegistration, RegisterError> {
         self.prepare_memory(RawBytes::of_region(region), options)
     }
@@ -75,7 +78,8 @@ impl MemoryTable {
     /// Prepares memory of the caller for reading and, if `writable`, for writing.
     ///
     /// # Errors
-    /// The errors of [`MemoryTable::register_user`], and [`RegisterError::Empty`] if `len` is 0.
+    /// The errors of [`prepare`](Self::prepare), [`RegisterError::Empty`] if `len` is 0, and those errors of
+    /// [`MemoryTable::register_user`] that say why the caller's memory cannot be used.
     ///
     /// # Safety
     /// Until the registration is dropped, `ptr..ptr + len` stays mapped, readable and, if `writable`,
@@ -132,8 +136,8 @@ impl FastRegistration {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
 
-    /// Makes the STag invalid, if it is valid. When this function returns, no engine writes or reads the
-    /// memory through the STag.
+    /// Makes the STag invalid, if it is valid. When this function returns, no engine writes the memory or
+    /// copies bytes from it through the STag.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }
@@ -149,14 +153,15 @@ impl std::fmt::Debug for FastRegistration {
 }
 
 impl EpochGuard<'_> {
-    /// Makes an invalid STag valid, for a request in the send queue of `by`. The previous invalidation of the
-    /// STag has already waited for the engines that used the STag.
+    /// Makes an invalid STag valid, for a request in the send queue of `by`. The function does not wait for
+    /// engines: the invalidation that ended a previous registration has already waited for each engine that
+    /// could still use the STag.
     ///
     /// RFC 5041 section 8.3 (DDP-218): the consumer establishes a range of tagged offsets, and an
     /// invalidation revokes that range.
     ///
     /// # Errors
-    /// [`BindError`]. After an error nothing has changed.
+    /// [`BindError`] says why the memory could not be registered. After an error nothing has changed.
     pub fn fast_register(&self, bind: &FastBind, by: Accessor) -> Result<(), BindError> {
         let FastBind { stag, offset, len, access, base } = *bind;
         let shared = self.shared();

@@ -1,13 +1,15 @@
 //! Reasons to refuse an access to registered memory.
 
-/// The reason for which an access is refused. The variants are in the order of the checks (RFC 5040 section
-/// 7.2, RFC 5041 section 7.1).
+/// The reason for which an access is refused. The variants from `InvalidStag` to `Bounds` are in the order of
+/// the checks (RFC 5040 section 7.2, RFC 5041 section 7.1).
 ///
 /// [`DdpError`](crate::ddp::DdpError) and [`TerminateError`](crate::rdmap::TerminateError) map each reason to
 /// its code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Fault {
-    /// The STag is unknown or revoked, or, if a peer uses it, has no remote right.
+    /// The STag is unknown or revoked, or does not exist for this user: a peer cannot use an STag without a
+    /// remote right, and a local request cannot use a window. This is also the fault if the caller's memory
+    /// is no longer mapped, and in a child of the process that made the table.
     #[error("invalid STag")]
     InvalidStag,
     /// The registration belongs to another stream or protection domain.

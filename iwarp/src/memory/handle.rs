@@ -19,8 +19,8 @@ impl Handle {
         self.table.shared().lookup(stag).is_ok()
     }
 
-    /// Invalidates the STag. When this function returns, no engine writes or reads the memory of the STag any
-    /// more.
+    /// Invalidates the STag. When this function returns, no engine writes the memory of the STag or copies
+    /// bytes from it any more.
     ///
     /// RFC 5041 section 8.3 (DDP-219): the consumer may revoke an STag at any time.
     pub(super) fn revoke(&self) {

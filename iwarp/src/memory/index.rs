@@ -85,7 +85,8 @@ impl IndexMap {
         Self { pages: zeroed() }
     }
 
-    /// The slot of `index`, which is below 2^24. `None` if the index is not in use.
+    /// Returns the number of the slot of `index`, which is below 2^24. Returns `None` if the index is not in
+    /// use.
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
         let page = self.page(self.pages.get(index as usize / PAGE)?)?;
         let entry = page[index as usize % PAGE].load(Ordering::Acquire);

@@ -8,16 +8,16 @@ use crate::memory::stag::Stag;
 
 impl EpochGuard<'_> {
     /// Invalidates an STag for a request of the consumer's send queue. Waits for the open epochs of other
-    /// engines. When this function returns, no engine writes or reads the memory any more through the STag or
-    /// through windows that are bound to it.
+    /// engines. When this function returns, no engine writes the memory or copies bytes from it any more
+    /// through the STag or through windows that are bound to it.
     ///
-    /// Only the queue pair that bound a window of type 2 may invalidate it. A window of type 1 cannot be
-    /// invalidated: the consumer ends its binding by binding the window again.
+    /// If the STag names a window of type 2, only the queue pair that bound the window may invalidate it. A
+    /// window of type 1 cannot be invalidated: to end the binding, the consumer binds the window again.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] if the STag is unknown or already invalid, [`Fault::NotAssociated`] if the STag
-    /// belongs to another protection domain or queue pair, [`Fault::NotInvalidatable`] if the STag names a
-    /// window of type 1.
+    /// [`Fault::InvalidStag`] if the STag is unknown or already invalid. [`Fault::NotAssociated`] if the STag
+    /// belongs to another protection domain, or names a window of another queue pair.
+    /// [`Fault::NotInvalidatable`] if the STag names a window of type 1.
     pub fn invalidate_local(&self, stag: Stag, by: Accessor) -> Result<(), Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         let is_window = record.traits.contains(Traits::WINDOW);
@@ -44,9 +44,9 @@ impl EpochGuard<'_> {
     /// associated with the stream, and not shared.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] if the STag is unknown or already invalid. [`Fault::NotInvalidatable`] if the
-    /// STag belongs to another stream or to a whole protection domain, or if peers may not invalidate the
-    /// STag.
+    /// [`Fault::InvalidStag`] if the STag is unknown or already invalid, or gives no right to peers.
+    /// [`Fault::NotInvalidatable`] if the STag belongs to another stream or to a whole protection domain, or
+    /// if peers may not invalidate the STag.
     pub fn invalidate_remote(&self, stag: Stag, by: Accessor) -> Result<(), Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         if !record.access.intersects(Access::REMOTE) {

@@ -10,7 +10,7 @@
 //! If the kernel supports `query`, the check uses this method. `query` touches only the last page of a mapped
 //! file (memory beyond the end of a file is mapped but cannot be accessed). On an older kernel the check uses
 //! `populate` for short memory and `list` for long memory. Without `/proc` the check uses `populate` for
-//! memory of any length. If the mapping changes after the check, the fault guard handles the access.
+//! memory of any length. If the mapping changes after the check, the fault guard catches a bad access.
 
 use std::ops::Range;
 
@@ -35,7 +35,9 @@ impl Mappings {
     /// is bound to the buffer.
     ///
     /// # Errors
-    /// [`RegisterError::NotMapped`], [`RegisterError::Protected`], [`RegisterError::Unverified`].
+    /// [`RegisterError::NotMapped`] if a byte is not mapped or is beyond the end of its file.
+    /// [`RegisterError::Protected`] if a mapping does not allow the access. [`RegisterError::Unverified`] if
+    /// no method works on this system.
     pub(super) fn check(&self, ptr: *const u8, len: usize, writable: bool) -> Result<(), RegisterError> {
         let start = ptr.addr() as u64;
         let end = start.checked_add(len as u64).ok_or(RegisterError::NotMapped { at: start })?;
@@ -60,7 +62,7 @@ struct Mapping {
 }
 
 /// Parses a line such as `7f0000000000-7f0000001000 rw-p 00000000 00:2a 4711 /dev/shm/a`. Returns `None` if
-/// the line has another form.
+/// the line does not have this form.
 fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

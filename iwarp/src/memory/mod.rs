@@ -24,11 +24,12 @@
 //!
 //! # Revocation
 //!
-//! An engine accesses memory only during an epoch, which an [`EpochGuard`] keeps open. Each copy first checks
-//! that its registration is still valid and unchanged, and ends within the epoch. A thread that revokes an
-//! STag first marks the slot of the STag as invalid. Then the thread waits for the end of every epoch whose
-//! engine may have seen the slot valid. So when [`Registration::deregister`] returns, no engine reads or
-//! writes the memory any more. See [`quiescence`] for the proof.
+//! An engine copies from or to memory only during an epoch, which an [`EpochGuard`] keeps open. Each copy
+//! first checks that its registration is still valid and unchanged, and ends within the epoch. A thread that
+//! revokes an STag first marks the slot of the STag as invalid. Then the thread waits for the end of every
+//! epoch whose engine may have seen the slot valid. So when [`Registration::deregister`] returns, no engine
+//! writes the memory or copies bytes from it any more. (Packet buffers may still refer to bytes that are sent
+//! without a copy. They keep the region mapped: `external.rs`.) See [`quiescence`] for the proof.
 //!
 //! # What it is not
 //!

@@ -12,7 +12,7 @@ pub(super) enum OwnerProcess {
     /// zeros instead. To check for a fork costs one load.
     #[cfg(target_os = "linux")]
     Page(NonNull<u8>),
-    /// The process id, on systems where the kernel cannot give a child such a page.
+    /// The process id, on systems that cannot replace a page in a child.
     Process(u32),
 }
 
@@ -57,8 +57,8 @@ impl Drop for OwnerProcess {
     }
 }
 
-/// Maps a page whose first byte is 1. In a child the page contains zeros. Returns `None` if the system has no
-/// such pages.
+/// Maps a page whose first byte is 1. In a child the page contains zeros. Returns `None` if the system does
+/// not support this.
 #[cfg(target_os = "linux")]
 fn wiped_on_fork() -> Option<NonNull<u8>> {
     use rustix::mm::{Advice, madvise};

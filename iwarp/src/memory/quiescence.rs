@@ -1,8 +1,9 @@
 //! Waiting until no engine uses revoked memory: quiescent-state-based reclamation.
 //!
-//! Each engine owns a [`Participant`]. The engine accesses registered memory only during an epoch: between
-//! [`Participant::enter`] and the drop of the [`EpochGuard`]. A participant's count is odd while its epoch is
-//! open and even otherwise. An engine without an open epoch, for example one that sleeps, is quiescent.
+//! Each engine owns a [`Participant`]. The engine copies from or to registered memory only during an epoch:
+//! between [`Participant::enter`] and the drop of the [`EpochGuard`]. A participant's count is odd while its
+//! epoch is open and even otherwise. An engine without an open epoch, for example one that sleeps, is
+//! quiescent.
 //!
 //! # Proof
 //!
@@ -135,8 +136,8 @@ impl Quiescence {
         }
     }
 
-    /// Waits until every epoch of another thread that is open now has ended. The caller has already made the
-    /// slot invalid. During the wait, epochs of the calling thread are suspended.
+    /// Waits until each epoch that is now open on another thread has ended or has been suspended. The caller
+    /// has already made the slot invalid. During the wait, epochs of the calling thread are suspended.
     pub(super) fn synchronize(&self) {
         fence(Ordering::SeqCst);
         let me = thread_token();

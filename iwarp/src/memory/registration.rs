@@ -155,14 +155,15 @@ impl Registration {
         self.memory.region()
     }
 
-    /// Whether the STag is valid. Returns `false` after the owner or a peer has invalidated the STag.
+    /// Whether the STag is valid. The owner or a peer may have invalidated the STag.
     pub fn is_valid(&self) -> bool {
         self.handle.is_valid(self.record.stag)
     }
 
     /// Invalidates the STag (`IBV_WR_LOCAL_INV`). The index of the STag stays reserved. When this function
-    /// returns, no engine writes or reads the memory any more through the STag or through windows that are
-    /// bound to it. [`Registration::revalidate`] makes the STag valid again, but not the windows.
+    /// returns, no engine writes the memory or copies bytes from it any more through the STag or through
+    /// windows that are bound to it. [`Registration::revalidate`] makes the STag valid again, but not the
+    /// windows.
     ///
     /// The function waits for the open epochs of other engines. The caller may be inside an epoch.
     pub fn invalidate(&self) {
@@ -177,9 +178,11 @@ impl Registration {
     /// withdraws rights.
     ///
     /// # Errors
-    /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`],
-    /// [`RegisterError::UnknownRights`], [`RegisterError::Bound`], [`RegisterError::Forked`]: with these
-    /// errors nothing has changed. [`RegisterError::Overlap`]: the STag is invalid afterwards.
+    /// [`RegisterError::RemoteWithoutLocalWrite`] or [`RegisterError::UnknownRights`] if the rights are
+    /// inconsistent or unknown. [`RegisterError::ReadOnly`] if the memory does not allow the rights.
+    /// [`RegisterError::Bound`] if a window is bound to the registration. [`RegisterError::Forked`] in a
+    /// child of the process that made the table. After each of these errors nothing has changed.
+    /// [`RegisterError::Overlap`] if a strict table refuses the rights: in this case the STag is invalid.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
         check_rights(access, self.memory.is_writable())?;
         let shared = self.handle.table.shared();
@@ -198,7 +201,7 @@ impl Registration {
     }
 
     /// Deregisters the memory and ends windows that are bound to it. When this function returns, no engine
-    /// writes or reads the memory any more.
+    /// writes the memory or copies bytes from it any more.
     pub fn deregister(self) {
         drop(self);
     }
@@ -228,7 +231,8 @@ impl Registration {
     }
 
     /// Marks the slot as invalid unless a window is bound to the registration. Returns `false` if a window is
-    /// bound. After the slot is invalid, no window can be bound. Does not wait.
+    /// bound. After the slot is invalid, no window can be bound. Does not wait. In a forked child the
+    /// function does nothing and returns `true`.
     fn revoke_unbound(&self) -> bool {
         let shared = self.handle.table.shared();
         if !shared.is_owner_process() {
@@ -256,7 +260,8 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// Returns the fields of the slot for a registration, if the options are valid.
+/// Returns the fields of the slot for a registration, or the error for invalid options. The caller sets the
+/// STag.
 fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
     let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
     let (ptr, len) = (memory.as_ptr(), memory.len());
@@ -268,7 +273,8 @@ fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, Regist
     Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
 }
 
-/// Returns the tagged offset of the first of the `len` bytes at `ptr`.
+/// Returns the tagged offset of the first of the `len` bytes at `ptr`. Fails if the tagged offsets of the
+/// bytes would exceed 2^64 - 1.
 pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
     let base_to = match base {
         Base::VirtualAddress => ptr.addr() as u64,

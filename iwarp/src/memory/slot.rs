@@ -1,4 +1,4 @@
-//! One registration as the engines read it: a seqlock of atomic words.
+//! One registration or window as the engines read it: a seqlock of atomic words.
 //!
 //! `state` is a generation count whose lowest bit means "valid". Fields change only while the slot is
 //! invalid, and each change of validity changes the generation. So two equal valid states around a read of
@@ -21,8 +21,8 @@ bitflags::bitflags! {
     pub(super) struct Traits: u32 {
         /// The STag names a memory window. Only peers may use a window, and only while its region is valid.
         const WINDOW = 1 << 31;
-        /// The STag names a window of type 1. An invalidation cannot end such a window; the consumer ends its
-        /// binding by binding it again.
+        /// The STag names a window of type 1. Such a window cannot be invalidated; to end the binding, the
+        /// consumer binds the window again.
         const REBOUND_ONLY = 1 << 30;
         /// No peer may invalidate the STag.
         const NO_REMOTE_INVALIDATE = 1 << 29;
@@ -42,8 +42,8 @@ pub(super) struct Record {
     pub(super) base_to: u64,
     pub(super) ptr: *mut u8,
     pub(super) len: usize,
-    /// The slot of the region to which the window is bound. The window is usable only while the region is in
-    /// this generation. `None` if the STag is no window.
+    /// For a window, the slot of the region to which the window is bound. The window is usable only while the
+    /// region is in this generation. `None` if the STag names no window.
     pub(super) parent: Option<(SlotNumber, Generation)>,
 }
 
@@ -55,7 +55,8 @@ pub(super) struct SlotNumber(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation(u64);
 
-/// One registration, in one cache line. Slots are allocated on demand and exist as long as the table.
+/// One registration or window, in one cache line. Slots are allocated on demand and exist as long as the
+/// table.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct Slot {
@@ -64,7 +65,7 @@ pub(super) struct Slot {
     /// The bits of [`Access`] and [`Traits`].
     access: AtomicU32,
     pd: AtomicU32,
-    /// The number of the region's slot plus 1, or 0 if the STag is no window.
+    /// The number of the region's slot plus 1, or 0 if the STag names no window.
     parent: AtomicU32,
     parent_generation: AtomicU64,
     /// The one stream whose peer may use the STag, or 0 if every stream of the protection domain may.
@@ -77,7 +78,8 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64, "a lookup costs one cache line");
 
 impl Slot {
-    /// Reads the slot, if it is valid now.
+    /// Reads the fields of the slot. Returns `None` if the slot is invalid, or if the slot changes during the
+    /// read.
     #[inline(always)]
     pub(super) fn read(&self) -> Option<(Record, Generation)> {
         let before = self.state.load(Ordering::Acquire);
@@ -182,7 +184,8 @@ pub(crate) struct Found {
 pub(super) struct Lease<'t> {
     pub(super) slot: &'t Slot,
     pub(super) generation: Generation,
-    /// The region to which the window is bound, with its generation. `None` if the STag is no window.
+    /// For a window, the region to which the window is bound, with its generation. `None` if the STag names
+    /// no window.
     pub(super) parent: Option<(&'t Slot, Generation)>,
 }
 
@@ -201,8 +204,8 @@ impl Lease<'_> {
 }
 
 impl Record {
-    /// Returns the address of the `len` bytes at tagged offset `to`. If `to + len` is exactly 2^64, the
-    /// result is also [`Fault::Wrap`].
+    /// Returns the address of the `len` bytes at tagged offset `to`. Returns [`Fault::Bounds`] if the bytes
+    /// are not inside the registration, and [`Fault::Wrap`] if `to + len` is 2^64 or more.
     ///
     /// RFC 5041 sections 7.1 and 8.3.1 (DDP-182 to DDP-184, DDP-228), RFC 5040 sections 7.2 and 8.1.1
     /// (RDMAP-342 to RDMAP-344, RDMAP-352): the sum of offset and length does not wrap, and all bytes lie in

@@ -1,4 +1,5 @@
-//! The table of registrations. Threads change it under a lock and read it without a lock.
+//! The table of registrations and windows. Threads add and free registrations under a lock. Engines look up
+//! registrations without a lock, and invalidate them without this lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -26,7 +27,7 @@ mod invariants;
 /// and smaller chunks would need more allocations.
 const CHUNK: usize = 256;
 
-/// All registrations of a context. Clones are cheap and share the table.
+/// All registrations and windows of a context. Clones are cheap and share the table.
 #[derive(Clone)]
 pub struct MemoryTable {
     shared: Arc<TableShared>,
@@ -55,7 +56,7 @@ impl Default for TableConfig {
     }
 }
 
-/// How the library accesses memory of callers. A caller may unmap its memory too early.
+/// How the library accesses memory of callers, which a caller may unmap too early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserMemory {
     /// An access to unmapped memory ends in an error. On Linux on x86-64 and aarch64, a handler of SIGSEGV
@@ -67,11 +68,11 @@ pub enum UserMemory {
     ///   ours, the guard is disabled until the next registration. From that registration on, our handler
     ///   passes signals to the program's handler, until the program restores the action that it replaced. Our
     ///   handler can be installed in front of at most eight different actions per signal.
-    /// - **Flags.** The previous handler gets the signal with its own `sa_mask`, and its flags `SA_SIGINFO`,
-    ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have their usual effect. `SA_ONSTACK` is different:
-    ///   our handler asks for the alternate stack, so the previous handler also runs on that stack if the
-    ///   thread has an alternate stack (`sigaltstack`; each Rust thread has one). Then the previous handler
-    ///   must not need more space than that stack has.
+    /// - **Flags.** The previous handler receives the signal with its own `sa_mask`, and its flags
+    ///   `SA_SIGINFO`, `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have their usual effect. `SA_ONSTACK` is
+    ///   different: our handler asks for the alternate stack, so the previous handler also runs on that stack
+    ///   if the thread has an alternate stack (`sigaltstack`; each Rust thread has one). Then the previous
+    ///   handler must not need more space than that stack has.
     /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any
     ///   handler runs. Threads that poll engines or post requests must not block SIGSEGV and SIGBUS.
     /// - **Loaded later.** If this library is in a shared object that is opened at run time (`dlopen` of a
@@ -80,8 +81,8 @@ pub enum UserMemory {
     ///   another thread faults inside `malloc`, the handler may hang instead of passing the fault on. The
     ///   object must never be unloaded, since its handler stays installed.
     /// - **Shadow stacks.** After a fault under the guard, the thread leaves a function without returning
-    ///   from it. With a shadow stack (x86 CET, aarch64 GCS) this kills the process. Rust programs are not
-    ///   built with shadow stacks.
+    ///   from it. With a shadow stack (x86 CET, aarch64 GCS) this kills the process. By default, Rust
+    ///   programs are not built with shadow stacks.
     /// - **aarch64.** The guard works in the same way as on x86-64, with the callee-saved registers of
     ///   aarch64's procedure call standard. This project's tests do not build or run the guard for aarch64.
     ///
@@ -195,7 +196,7 @@ impl MemoryTable {
     /// passes the check, since an earlier request in the queue may register it.
     ///
     /// # Errors
-    /// The first check that fails.
+    /// The [`Fault`] of the first check that fails.
     pub fn check_local(&self, pd: PdId, lkey: u32, addr: u64, len: u32, access: Access) -> Result<(), Fault> {
         if len == 0 {
             return Ok(());
@@ -242,7 +243,7 @@ impl MemoryTable {
     /// Copies registered bytes to `out` without an epoch. A thread that posts inline data uses this function.
     ///
     /// # Errors
-    /// The errors of [`MemoryTable::check_local`]. [`Fault::InvalidStag`] also if the memory is prepared but
+    /// The errors of [`MemoryTable::check_local`]. Also [`Fault::InvalidStag`] if the memory is prepared but
     /// not registered, or if the caller's memory is no longer mapped.
     pub fn fetch_local(&self, pd: PdId, lkey: u32, addr: u64, out: &mut [u8]) -> Result<(), Fault> {
         if out.is_empty() {
@@ -299,8 +300,8 @@ impl MemoryTable {
 }
 
 impl TableShared {
-    /// Returns the record that `stag` names, if the STag is valid. A window is valid only while the region to
-    /// which it is bound is valid.
+    /// Returns the record that `stag` names, and a lease that shows whether the record is still valid. Fails
+    /// if the STag is not valid. A window is valid only while the region to which it is bound is valid.
     ///
     /// The function is inlined, since each caller uses only a few fields, which then stay in registers.
     #[inline(always)]
@@ -320,8 +321,8 @@ impl TableShared {
         if record.stag == stag && parent_is_current { Ok((lease, record)) } else { Err(Fault::InvalidStag) }
     }
 
-    /// Does what [`lookup`](Self::lookup) does, for an STag that is no window. Also returns where the record
-    /// was found.
+    /// Does what [`lookup`](Self::lookup) does, for an STag that names no window. Returns the slot with its
+    /// generation instead of a lease, and `None` if the STag is not valid or names a window.
     #[inline]
     fn find(&self, stag: Stag) -> Option<(Found, Record)> {
         if !self.is_owner_process() {
@@ -363,7 +364,8 @@ impl TableShared {
     }
 
     /// Allocates a slot, which is still invalid, and an index. With a `template`, requests in a send queue
-    /// may make the slot valid.
+    /// may make the slot valid. Fails if a limit is reached, or if a strict table refuses the template's
+    /// memory.
     ///
     /// RFC 5040 section 8.1.2 (RDMAP-365), RFC 5041 section 8.3.2 (DDP-235): the table limits registrations
     /// and windows.
@@ -509,6 +511,7 @@ impl TableControl {
     }
 
     /// Returns the slot and the template that belong to the index of `stag`, even if the slot is invalid now.
+    /// Returns `None` if the index has no template.
     pub(super) fn template(&self, shared: &TableShared, stag: Stag) -> Option<(SlotNumber, Template)> {
         let slot = shared.slot_of(stag.index())?;
         self.templates.get(&slot).map(|template| (slot, *template))

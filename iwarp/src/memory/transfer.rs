@@ -28,7 +28,8 @@ struct Range<'t> {
     lease: Lease<'t>,
     ptr: *mut u8,
     len: usize,
-    /// Whether the memory belongs to the caller, who may unmap it too early.
+    /// Whether the memory is accessed under the fault guard. If so, it belongs to the caller, who may unmap
+    /// it too early.
     guarded: bool,
 }
 
@@ -213,7 +214,8 @@ impl<'t> Range<'t> {
         Self { _guard: guard, lease, ptr, len, guarded: record.traits.contains(Traits::GUARDED) }
     }
 
-    /// Returns the address of the `len` bytes at `offset`.
+    /// Returns the address of the `len` bytes at `offset`. Fails if the registration has been revoked, or if
+    /// the bytes are not inside the range.
     ///
     /// RFC 5041 section 8.3.1 (DDP-231), RFC 5040 section 8.1.1 (RDMAP-355): the registration is checked
     /// before each copy.

@@ -1,4 +1,5 @@
-//! Memory windows: STags for a part of a region. Requests of a send queue bind and invalidate windows.
+//! Memory windows: STags for a part of a region. Requests of a send queue bind and invalidate windows, and a
+//! peer may invalidate a window of type 2.
 //!
 //! A window is bound to a range of a region, with rights that the region allows
 //! ([`EpochGuard::bind_window`]). Only peers may use a window. A binding ends when the window is invalidated
@@ -48,13 +49,14 @@ pub enum BindError {
     #[error("no bytes")]
     Empty,
     /// The STag of the region is invalid or not associated with the queue pair, or the range is not inside
-    /// the region.
+    /// the region or the prepared memory.
     #[error("the region: {0}")]
     Region(Fault),
     /// The region was registered without [`Access::MW_BIND`].
     #[error("the region does not allow windows")]
     NotBindable,
-    /// The memory does not allow the rights, or the rights contain a right that a peer cannot have.
+    /// The memory does not allow the rights, or the rights contradict each other. A window also cannot have a
+    /// right that only local requests use.
     #[error("the region does not allow these rights")]
     Rights,
     /// The tagged offsets would exceed 2^64 - 1.
@@ -62,8 +64,8 @@ pub enum BindError {
     BaseWraps,
 }
 
-/// The owner's handle of a window. Dropping it frees the window. After that no peer accesses the region
-/// through the window.
+/// The owner's handle of a window. Dropping the handle frees the window. After that no peer accesses the
+/// region through the window.
 pub struct Window {
     handle: Handle,
     kind: WindowKind,
@@ -124,8 +126,9 @@ impl EpochGuard<'_> {
     /// window.
     ///
     /// # Errors
-    /// [`BindError`]. After an error the window is unchanged, with one exception: a window of type 1 may be
-    /// unbound if another thread has freed the window, or has ended its region, during the call.
+    /// [`BindError`] says why the window could not be bound. After an error the window is unchanged, with one
+    /// exception: a window of type 1 may be unbound if another thread has freed the window, or has ended its
+    /// region, during the call.
     pub fn bind_window(&self, bind: &Bind, by: Accessor) -> Result<(), BindError> {
         let shared = self.shared();
         if !shared.is_owner_process() {
@@ -182,6 +185,7 @@ pub(super) fn publish(
 }
 
 /// Returns the fields of the slot of the bound window. Returns `None` if the request unbinds the window.
+/// Fails if the request is not allowed.
 ///
 /// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): the region belongs to the protection
 /// domain of the queue pair that binds the window.

@@ -49,7 +49,7 @@ pub enum Action {
 }
 
 /// Why startup ends with code 4: the peer sent a startup frame that is invalid or that this endpoint does not
-/// accept, or bytes at a time when it may not send any.
+/// accept, or sent bytes when it had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StartupFault {
@@ -76,7 +76,7 @@ pub enum StartupFault {
     Markers,
     /// The Request offers InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) in the form of an older version
-    /// of this implementation. That version reports in another way which messages it has accepted.
+    /// of this implementation, which reports accepted messages in a different form.
     #[error("the peer's uwarp is older and has other semantics of InfiniBand: update it")]
     OldAgreement,
     /// The peer sent out-of-order bytes that are further ahead than the startup exchange allows.

@@ -2,7 +2,7 @@
 //!
 //! This module only encodes and decodes frames; [`startup`](super::startup) decides what a frame means. The
 //! parser never needs more than the 532 bytes of the longest frame, and rejects a malformed frame at the
-//! first byte that shows the fault.
+//! first byte that differs from the key, or as soon as the header is complete.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;
@@ -184,7 +184,8 @@ impl Frame {
     /// A rejecting Reply of revision 2 without its depths is accepted, since Linux siw sends such a Reply.
     ///
     /// # Errors
-    /// [`Malformed`], at the first byte that shows the fault. The caller checks the revision.
+    /// [`Malformed`] says why `bytes` cannot be the beginning of a frame. The function returns this error as
+    /// soon as `bytes` contains the byte that shows the fault. The caller checks the revision.
     pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
         let key = &bytes[..bytes.len().min(KEY_BYTES)];
         // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): any other key is an error.
@@ -266,7 +267,7 @@ impl Frame {
     }
 }
 
-/// Returns a copy of the ULP's private data, which may have at most `limit` bytes.
+/// Returns a copy of the ULP's private data. Fails if the private data has more than `limit` bytes.
 pub(super) fn private_data(bytes: &[u8], limit: usize) -> Result<PrivateData, PrivateDataTooLong> {
     if bytes.len() > limit {
         return Err(PrivateDataTooLong { bytes: bytes.len(), limit });

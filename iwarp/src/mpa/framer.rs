@@ -512,8 +512,8 @@ impl FpduWriter<'_> {
     }
 }
 
-/// The function is never inlined. Otherwise a caller with a loop would prepare the message before the loop
-/// begins.
+/// Panics because the ULPDU is too long. The function is never inlined. Otherwise a caller with a loop would
+/// prepare the message before the loop begins.
 #[cold]
 #[inline(never)]
 fn too_long(ulpdu_bytes: usize) -> ! {

@@ -4,7 +4,8 @@
 //! threads that add or remove an event, and allocates no memory. If the queue is full, the object keeps the
 //! event, as one bit for each kind, and enters a list of objects with kept events (the line). When the reader
 //! has removed an event from the queue, one event of the first object in the line enters the queue. So no
-//! event of an object is lost before the object is destroyed, and events take a limited amount of memory.
+//! kept event is lost before its object is destroyed, except that a change of a port's link cancels the kept
+//! event of the opposite change. Events take a limited amount of memory.
 //!
 //! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 
@@ -100,7 +101,7 @@ impl AsyncEventKind {
         cause.filter(|_| matches!(self, Self::QpFatal | Self::QpRequestError | Self::QpAccessError))
     }
 
-    /// Returns the kind whose pending event is cancelled by an event of this kind.
+    /// Returns the kind whose pending event is cancelled by an event of this kind, if any.
     fn contrary(self) -> Option<Self> {
         match self {
             Self::PortActive => Some(Self::PortError),
@@ -112,10 +113,10 @@ impl AsyncEventKind {
 
 /// A function that is called with each asynchronous event of a context ([`AsyncEvents::set_handler`]).
 ///
-/// The handler runs on the thread that generates the event: a thread that polls an engine or calls any
-/// function of a queue. This thread may hold locks of this crate. So the handler must return soon, must not
-/// call this crate, and must not panic. The handler may take only locks that no thread holds while calling
-/// this crate.
+/// The handler runs on the thread that generates the event (a thread that polls an engine or calls any
+/// function of a queue), or on the thread that sets the handler. This thread may hold locks of this crate. So
+/// the handler must return soon, must not call this crate, and must not panic. The handler may take only
+/// locks that no thread holds while calling this crate.
 pub type AsyncEventHandler = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// The asynchronous events of a context. The descriptor is readable while events wait. This value is cheap to
@@ -225,7 +226,7 @@ impl KeptEvents {
         }
     }
 
-    /// Removes and returns the first event of the first object.
+    /// Removes and returns the first event of the first object in the line, if any.
     fn take(&mut self) -> Option<AsyncEvent> {
         let (first, last) = self.line?;
         let kept = &mut self.places[first as usize];
@@ -254,8 +255,8 @@ impl EventSource {
         }
         {
             let mut waiting = shared.waiting();
-            // The handler may have been set before this thread got the lock. With a handler, no event may
-            // enter the queue.
+            // The handler may have been set before this thread acquired the lock. With a handler, no event
+            // may enter the queue.
             if let Some(handler) = shared.handler.get() {
                 drop(waiting);
                 return handler(&event);
@@ -274,7 +275,7 @@ impl EventSource {
 }
 
 impl Drop for EventSource {
-    /// Drops the events that the object has kept.
+    /// Drops the events that the object has kept, and counts them as lost.
     fn drop(&mut self) {
         let shared = &*self.events.shared;
         let lost = shared.waiting().kept.leave(self.place);
@@ -289,7 +290,7 @@ impl AsyncEventsShared {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Removes and returns the oldest event.
+    /// Removes and returns the oldest event, if any.
     fn take(&self, waiting: &mut WaitingEvents) -> Option<AsyncEvent> {
         let event = waiting.queue.pop_front()?;
         waiting.queue.extend(waiting.kept.take());
@@ -352,9 +353,10 @@ impl AsyncEvents {
         Ok(event)
     }
 
-    /// Removes and returns the oldest event, and waits up to `timeout` for an event. Use this function only
-    /// if an engine runs in its own thread. The function may return `None` before `timeout` has passed: after
-    /// a signal, or if another thread got the event.
+    /// Returns the oldest event and removes it from the queue. If no event waits, first waits at most
+    /// `timeout` for an event. Use this function only if another thread polls the engine, for example the
+    /// engine's own thread. The function may return `None` before `timeout` has passed: after a signal, or if
+    /// another thread has removed the event.
     ///
     /// # Errors
     /// An error of the system call.
@@ -368,7 +370,8 @@ impl AsyncEvents {
 
     /// Number of events that were lost because their object was destroyed while the queue was full. As long
     /// as an object exists, none of its events is lost. But an event that happens several times before it is
-    /// reported may be reported only once.
+    /// reported may be reported only once. And if the link of a port changes twice while the queue is full,
+    /// only the second change may be reported.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

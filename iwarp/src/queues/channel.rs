@@ -166,7 +166,8 @@ impl Notifier {
     }
 
     /// Waits until a notification can be consumed, or until `timeout` passes. Returns `true` if a
-    /// notification can be consumed. Without a timeout the function waits for ever.
+    /// notification can be consumed, and `false` after a timeout or a signal. Without a timeout the function
+    /// waits for ever.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         wait_any(&mut [PollFd::new(&self.readable, PollFlags::IN)], timeout)
     }

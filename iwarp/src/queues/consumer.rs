@@ -1,8 +1,9 @@
-//! The consuming end of a queue pair: takes the posted requests, and completes them.
+//! The consumer of a queue pair, which takes the posted requests and completes them.
 //!
 //! Each queue pair has one consumer. While the queue pair has a stream, the stream owns the consumer. Before
 //! and after that, the queue pair keeps the consumer behind a lock, for threads that flush requests. So only
-//! one thread at a time takes and completes requests, and it needs no locked instruction for each request.
+//! one thread at a time takes and completes requests. To take a request from the queue pair's own queues,
+//! this thread needs no locked instruction.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -10,7 +11,7 @@ use super::qp::{Receives, RecvEntry, SendQueue, Signals};
 use super::request_ring::{Oldest, RingReader};
 use super::{ConnectionError, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode};
 
-/// The consuming end of both queues, where requests are taken and completed.
+/// The consumer of both queues of a queue pair: the side that takes and completes requests.
 pub(crate) struct QpConsumer {
     sq: RingReader<SendEntry>,
     rq: RingReader<RecvEntry>,
@@ -51,12 +52,13 @@ impl ConsumerPlace {
 }
 
 impl QpConsumer {
-    /// `is_shared` says whether the receive requests are in a shared receive queue.
+    /// Returns the consumer that reads the requests from `sq` and `rq`. `is_shared` says whether the receive
+    /// requests are in a shared receive queue.
     pub(super) fn new(sq: RingReader<SendEntry>, rq: RingReader<RecvEntry>, is_shared: bool) -> Self {
         Self { sq, rq, taken: 0, shared: is_shared.then(Box::default) }
     }
 
-    /// Returns the oldest send request that is not started.
+    /// Returns the oldest send request that is not started, if any.
     #[inline]
     pub(crate) fn next_send(&self) -> Option<&SendEntry> {
         self.sq.first()
@@ -68,8 +70,8 @@ impl QpConsumer {
         self.sq.keep(1);
     }
 
-    /// Returns a send request that is started and not released. If `back` is 1, this is the request that was
-    /// started last.
+    /// Returns a send request that is started and not released: the request that was started last if `back`
+    /// is 1, the request before that if `back` is 2, and so on. Returns `None` if no such request exists.
     pub(crate) fn started_send(&self, back: usize) -> Option<&SendEntry> {
         self.sq.kept(back)
     }
@@ -142,7 +144,7 @@ impl QpConsumer {
         self.taken
     }
 
-    /// Returns the oldest receive request that is taken.
+    /// Returns the oldest receive request that is taken, if any.
     #[inline]
     pub(crate) fn recv(&self) -> Option<&RecvRequest> {
         match (self.taken, &self.shared) {
@@ -152,7 +154,8 @@ impl QpConsumer {
         }
     }
 
-    /// Returns a copy of the receive request that was taken `behind` requests after the oldest taken request.
+    /// Returns a copy of the receive request that was taken `behind` requests after the oldest taken request,
+    /// if any.
     pub(crate) fn recv_behind(&self, behind: usize) -> Option<RecvRequest> {
         if behind == 0 {
             return self.recv().cloned();
@@ -161,7 +164,7 @@ impl QpConsumer {
         entry.map(|entry| RecvRequest::clone(entry))
     }
 
-    /// Completes a send request ([`SendQueue::complete`]).
+    /// Completes a send request ([`SendQueue::complete`]), and reports the events of its completion queue.
     #[inline(always)]
     pub(crate) fn complete_send(
         &mut self,
@@ -175,7 +178,7 @@ impl QpConsumer {
     }
 
     /// Completes `count` send requests that have succeeded and were removed from their queue
-    /// ([`SendQueue::complete_all`]).
+    /// ([`SendQueue::complete_all`]), and reports the events of their completion queue.
     #[inline]
     pub(crate) fn complete_sends(
         &mut self,

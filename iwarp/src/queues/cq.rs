@@ -4,9 +4,9 @@
 //!
 //! If a completion queue is full, it loses the next completion, and then accepts no further queue pairs. The
 //! queue generates a [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to this
-//! queue ends. Each peer gets a Terminate 0/0 (local catastrophic error). Queue pairs of other completion
-//! queues are not affected (RFC 5042 section 6.4.6). [`cqe_for`] computes a number of entries with which the
-//! queue cannot overflow.
+//! queue ends. A Terminate 0/0 (local catastrophic error) is sent to each connected peer. Queue pairs of
+//! other completion queues are not affected (RFC 5042 section 6.4.6). [`cqe_for`] computes a number of
+//! entries with which the queue cannot overflow.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,9 +23,9 @@ use super::{
     WcStatus, WorkCompletion,
 };
 
-/// A function that is called with the number of an armed completion queue that has an event
-/// ([`CqOptions::handler`]): once for each call of [`CompletionQueue::req_notify`], or once for several calls
-/// in quick succession.
+/// A function that is called with the number of an armed completion queue when this queue has an event
+/// ([`CqOptions::handler`]). The function is called once for each call of [`CompletionQueue::req_notify`], or
+/// once for several such calls in quick succession.
 ///
 /// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
 /// posts to, modifies or drops a queue pair or an ended connection. During the call this thread holds no lock
@@ -50,7 +50,7 @@ pub struct CqOptions<'a> {
     /// [`CompletionQueue::req_notify`] returns an error. Default: `None`.
     pub channel: Option<&'a CompletionChannel>,
     /// The handler for the queue's events, instead of a channel. A channel only counts the events of its
-    /// completion queues; a handler gets the number of the queue that has the event. Default: `None`.
+    /// completion queues; a handler receives the number of the queue that has the event. Default: `None`.
     pub handler: Option<&'a CqEventHandler>,
     /// Whether to refuse a queue pair with which the completion queue could overflow: the sum of the depths
     /// of all work queues that complete to it would exceed its number of entries. `None`: only while queue
@@ -106,7 +106,7 @@ pub(super) struct CqPlace {
     /// The count of the work queue's used entries.
     wqes: Arc<WqeCount>,
     index: u32,
-    /// The number of the queue pair, which is in each of its completions.
+    /// The number of the work queue's queue pair, which each completion of the work queue contains.
     qp_num: u32,
 }
 
@@ -279,9 +279,9 @@ impl CqShared {
             let next = self.users().next(after);
             let Some(num) = next else { return };
             after = Some(num);
-            // This thread holds no lock while it fails a queue pair: if it has the last reference to the
-            // queue pair, dropping the reference takes the locks of `users` and of the queue pair numbers. A
-            // queue pair that no longer exists need not be ended.
+            // This thread holds no lock while it fails a queue pair: this thread may have the last reference
+            // to the queue pair, and dropping this reference takes the locks of `users` and of the queue pair
+            // numbers. A queue pair that no longer exists need not be ended.
             let Some(qp) = self.resources.qp(num) else { continue };
             // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
             // and no other queue pairs.

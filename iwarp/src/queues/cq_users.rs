@@ -14,8 +14,8 @@ pub(crate) struct Demand {
     pub(crate) pd: PdId,
     /// Number of entries for the queue pair's own work queues.
     pub(crate) own: usize,
-    /// Number and depth of the queue pair's shared receive queue, if its receives complete to this completion
-    /// queue.
+    /// Number and depth of the queue pair's shared receive queue, if the receives of the queue pair complete
+    /// to this completion queue.
     pub(crate) srq: Option<(u32, usize)>,
 }
 
@@ -76,7 +76,8 @@ impl CqUsers {
         Ok(())
     }
 
-    /// Returns the lowest number of a queue pair that is greater than `after`.
+    /// Returns the lowest number of a queue pair that is greater than `after`. If `after` is `None`, returns
+    /// the lowest number of all queue pairs.
     pub(crate) fn next(&self, after: Option<u32>) -> Option<u32> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.qps.range((from, Bound::Unbounded)).next().copied()

@@ -40,7 +40,8 @@ impl Doorbells {
         }
     }
 
-    /// Removes and returns the next connection with new posts. Only the engine calls this function.
+    /// Removes and returns the slot of the next connection with new posts or an `Ask`, if any. Only the
+    /// engine calls this function.
     #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
         self.slots.take()

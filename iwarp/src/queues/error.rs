@@ -43,11 +43,11 @@ pub enum VerbsError {
     /// A key, range or right of local memory is wrong.
     #[error("local memory: {0}")]
     LocalProtection(String),
-    /// A limit of the context is reached.
+    /// A limit of the context or of a request is reached.
     #[error("limit reached: {name} = {limit}")]
     Limit {
-        /// The limit's name in [`ContextLimits`](super::ContextLimits), or the kind of number that is used
-        /// up.
+        /// The limit's name in [`ContextLimits`](super::ContextLimits), the name of a constant such as
+        /// `MAX_SGE`, or the kind of number that is used up.
         name: &'static str,
         /// The value of the limit.
         limit: usize,
@@ -130,7 +130,7 @@ pub enum ConnectionError {
     /// The peer did not send an MPA Request or Reply in time.
     #[error("the peer did not complete MPA startup in time")]
     StartupTimeout,
-    /// MPA startup was invalid: code 4.
+    /// The MPA startup of the peer was invalid (MPA error code 4).
     #[error("MPA startup failed: {0}")]
     Startup(StartupFault),
     /// The user did not accept or reject the connect request in time, so the request was rejected.
@@ -173,8 +173,9 @@ impl ConnectionError {
         }
     }
 
-    /// Returns the MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has an MPA code: 1
-    /// for a lost connection, 2 to 7 for errors that MPA found or that the peer reported.
+    /// Returns the MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has an MPA code. A
+    /// lost connection has code 1, and an invalid startup has code 4. An error of the stream in layer MPA has
+    /// its own code.
     pub fn mpa_code(&self) -> Option<u8> {
         match self {
             Self::Tcp(_) | Self::PeerClosed => Some(1),

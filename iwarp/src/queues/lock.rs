@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     /// The holder sleeps while other threads wait. So these threads spin, yield and sleep, and every thread
-    /// gets the lock for each of its steps.
+    /// acquires the lock for each of its steps.
     #[test]
     fn waiting_threads_get_the_lock_in_turn() {
         let lock = Lock::new(0_u32);

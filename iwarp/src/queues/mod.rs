@@ -5,8 +5,9 @@
 //! two reasons: a queue pair holds these objects, and the protocol of a stream (`crate::stream`), which does
 //! not depend on [`verbs`](crate::verbs), completes requests on these objects. `verbs` exports these types,
 //! and contains the calls that create other objects. State that users share with an engine, but that no
-//! stream needs, is in `verbs` itself: connections in setup (`cm/identifier.rs`), bytes before MPA
-//! (`cm/stream.rs`), and the commands to an engine (`engine_handle.rs`). This module does not move payload.
+//! stream needs, is in `verbs` itself, such as connections in setup (`cm/identifier.rs`), bytes before MPA
+//! (`cm/stream.rs`), and the commands to an engine (`engine_handle.rs`). This module copies inline data when
+//! a request is posted, and moves no other payload.
 //!
 //! | file | contents |
 //! |---|---|
@@ -15,10 +16,10 @@
 //! | `qp.rs`, `qp/` | the parts of a queue pair, each in its own file, and the operations on several parts |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `line.rs` | the queue pairs whose messages wait for a request of a shared receive queue |
-//! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
+//! | `send_entry.rs`, `consumer.rs` | a posted request, and the side of both queues that takes and completes requests |
 //! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |
 //! | `doorbells.rs`, `rung.rs`, `work_list.rs` | how users signal work to an engine, and how the engine sleeps without missing work |
-//! | `request_ring.rs`, `shared_cell.rs`, `lock.rs` | the ring of a work queue, its entries, and the lock of one end of a ring |
+//! | `request_ring.rs`, `shared_cell.rs`, `lock.rs` | the ring of a work queue, its entries, and the lock of one side of a ring |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
 //! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, and the memory and limits against which requests are checked |
 //! | `error.rs`, `io_error.rs`, `outcome.rs`, `terminate.rs` | errors, their conversion to errors of `std::io`, and their effect on a queue pair |

@@ -1,7 +1,7 @@
-//! The effect of an error on a queue pair. This endpoint finds the error, or the peer reports it in a
-//! Terminate. One table maps every error to the status of the oldest open send request, the asynchronous
-//! event, and the state that the queue pair enters at once. (The state `Error` follows when the connection
-//! has ended.)
+//! The effect of an error on a queue pair. This endpoint finds the error, the peer reports the error in a
+//! Terminate, or TCP ends. One table maps every error to the status of the oldest open send request, the
+//! asynchronous event, and the state that the queue pair enters at once. (The state `Error` follows when the
+//! connection has ended.)
 //!
 //! | found by | layer/type | error | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
@@ -25,12 +25,14 @@
 //!
 //! With InfiniBand's semantics there are three exceptions. If the peer reports 0/2/06 or 1/2/05, or reports
 //! 0/2/07 for an atomic, the status is [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest). If
-//! the peer is silent or cannot be reached, the oldest request gets
+//! the peer is silent or cannot be reached, the oldest request completes with
 //! [`RetryExceeded`](super::WcStatus::RetryExceeded). If the peer has no receive request in time, the oldest
-//! request that the peer has not accepted gets [`RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded).
+//! request that the peer has not accepted completes with
+//! [`RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded).
 //!
-//! Each completion has layer, type and code of the error. An error without a number in the RFCs belongs to
-//! the row of its layer and type.
+//! The cause in a failed completion contains layer, type and code of the error, unless an earlier reason is
+//! known (for example a reset of TCP). An error without a number in the RFCs belongs to the row of its layer
+//! and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError
@@ -44,7 +46,7 @@ use super::{AsyncEventKind, QpState, WcStatus};
 /// The side that found the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// This side found the error. The peer gets a Terminate.
+    /// This side found the error. A Terminate is sent to the peer.
     Here,
     /// This side found the error: the user revoked memory while a message of the peer, or the answer to such
     /// a message, used the memory.

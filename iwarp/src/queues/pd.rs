@@ -25,7 +25,8 @@ impl PdShared {
         self.id
     }
 
-    /// Checks a receive request with at most `max_sge` elements.
+    /// Checks a receive request: the number of its elements is at most `max_sge`, their length fits in 32
+    /// bits, and their memory may be written.
     pub(crate) fn check_recv(&self, request: &RecvRequest, max_sge: usize) -> Result<(), VerbsError> {
         let (got, length) = (request.sg_list.len(), request.length());
         if got > max_sge {
@@ -35,7 +36,7 @@ impl PdShared {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
         match self.check_local(&request.sg_list, Access::LOCAL_WRITE) {
-            // If a message is later received into this element, the message fails.
+            // If a message is later received into an invalid element, the message fails.
             Err(VerbsError::LocalProtection(_)) if self.resources.late_memory_checks => Ok(()),
             checked => checked,
         }

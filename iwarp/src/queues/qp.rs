@@ -40,7 +40,7 @@ pub(crate) struct QpShared {
     pub(crate) signals: Signals,
     pub(crate) sends: SendQueue,
     pub(crate) receives: Receives,
-    /// The consuming end of both queues, where requests are taken and completed.
+    /// The consumer of both queues, which takes and completes requests.
     pub(crate) consumer: ConsumerPlace,
 }
 
@@ -81,7 +81,9 @@ impl QpShared {
     }
 
     /// Reserves the queue pair for one connection of the engine with these doorbells. The connection serves
-    /// at most `ird` Reads at a time and, if atomics are enabled, at most `ird` atomics at a time.
+    /// at most `ird` Reads at a time and, if atomics are enabled, at most `ird` atomics at a time. Fails if
+    /// the queue pair belongs to another context, is not idle or is already reserved, or if too few Read
+    /// slots are left.
     pub(crate) fn reserve(
         &self,
         context: &Resources,
@@ -103,8 +105,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// Enters `Rts`. Called when the connection is established with these depths. `outlives_peer` has an
-    /// effect only with InfiniBand's semantics.
+    /// Records what the endpoints have agreed on, and enters `Rts`. Called when the connection is established
+    /// with these depths. `outlives_peer` has an effect only with InfiniBand's semantics.
     pub(crate) fn connected(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
         self.attributes.agree((ord, ird), ib_semantics, outlives_peer);
         if ib_semantics {
@@ -129,7 +131,7 @@ impl QpShared {
         self.enter_error();
     }
 
-    /// Enters `Error` and flushes both queues.
+    /// Enters `Error`, returns the Read slots, and flushes both queues.
     pub(crate) fn enter_error(&self) {
         self.state.set(QpState::Error);
         self.return_read_slots();

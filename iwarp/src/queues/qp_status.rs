@@ -2,7 +2,7 @@
 
 use super::QpState;
 
-/// The state of a queue pair.
+/// The status of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpStatus {

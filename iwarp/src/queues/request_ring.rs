@@ -62,7 +62,7 @@ pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>
     (RingWriter { ring, at: 0, free: 0 }, reader)
 }
 
-/// The end of a ring where entries are added.
+/// The writer of a ring, which adds entries.
 pub(super) struct RingWriter<T> {
     ring: Arc<Ring<T>>,
     /// Index of the next entry to write.
@@ -104,7 +104,7 @@ impl<T: Default> RingWriter<T> {
     }
 }
 
-/// The end of a ring where entries are read and removed.
+/// The reader of a ring, which reads and removes entries.
 pub(super) struct RingReader<T> {
     ring: Arc<Ring<T>>,
     /// Index of the oldest entry that is not started.
@@ -131,7 +131,7 @@ impl<T> RingReader<T> {
         self.len() == 0
     }
 
-    /// Returns the oldest entry that is not started.
+    /// Returns the oldest entry that is not started, if any.
     #[inline]
     pub(super) fn first(&self) -> Option<&T> {
         if self.known.get() == 0 && self.is_empty() {
@@ -140,7 +140,7 @@ impl<T> RingReader<T> {
         self.ring.entries.get(self.at as usize).map(|entry| self.read(entry))
     }
 
-    /// Returns the entry that is `behind` entries after the oldest entry that is not started.
+    /// Returns the entry that is `behind` entries after the oldest entry that is not started, if any.
     pub(super) fn get(&self, behind: usize) -> Option<&T> {
         if behind >= self.len() {
             return None;
@@ -172,7 +172,7 @@ impl<T> RingReader<T> {
     }
 
     /// Returns the kept entry that is `back` entries before the oldest entry that is not started. If `back`
-    /// is 1, this is the last kept entry.
+    /// is 1, this is the last kept entry. Returns `None` if no such entry is kept.
     pub(super) fn kept(&self, back: usize) -> Option<&T> {
         if back == 0 || back > self.count_kept() {
             return None;

@@ -1,5 +1,5 @@
-//! The state that all objects of a context share: its limits, its memory table, its asynchronous events, and
-//! the numbers of its objects.
+//! The state that all objects of a context share, such as its limits, its memory table, its asynchronous
+//! events, and the numbers of its objects.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -55,7 +55,8 @@ pub struct ContextLimits {
 
 /// The default limits are for 16,384 connections, each with 1024 completion entries and 2 x 128 Read slots
 /// (the default IRD, for Reads and for atomics). Objects allocate their memory when they are created, so a
-/// high limit alone costs no memory. Only the event queues are allocated in advance, so their limits are low.
+/// high limit on objects costs almost no memory. But the event queues are allocated in advance, so their
+/// limits are low.
 impl Default for ContextLimits {
     fn default() -> Self {
         Self {
@@ -112,7 +113,8 @@ struct Numbers {
     next: AtomicU32,
 }
 
-/// The limit and the use of each kind of object.
+/// The limits of a context that its objects count, and their use. The memory table counts registrations and
+/// windows itself.
 pub(crate) struct Quotas {
     pub(crate) pd: Arc<Quota>,
     pub(crate) qp: Arc<Quota>,
@@ -162,7 +164,8 @@ impl Resources {
         Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
     }
 
-    /// Reserves one queue pair of `max_qp` and a number for it. Returns the number.
+    /// Reserves one queue pair of `max_qp` and a number for it. Returns the number. Fails if the limit is
+    /// reached, or if all numbers are in use.
     pub(crate) fn take_qp_num(&self) -> Result<u32, VerbsError> {
         let permit = self.quotas.qp.take(1)?;
         let num = self.qp_nums.take()?;
@@ -177,8 +180,8 @@ impl Resources {
         self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
     }
 
-    /// Returns the queue pair with this number. The caller must not hold a lock that the drop of a queue pair
-    /// takes, since the returned reference may be the last.
+    /// Returns the queue pair with this number, if it exists. The caller must not hold a lock that the drop
+    /// of a queue pair takes, since the returned reference may be the last.
     pub(crate) fn qp(&self, num: u32) -> Option<Arc<dyn Listed>> {
         self.qp_nums.in_use().used.get(&num)?.as_ref()?.upgrade()
     }

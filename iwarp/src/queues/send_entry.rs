@@ -57,8 +57,8 @@ pub(crate) struct SendEntry {
 pub(crate) enum PreparedPayload {
     /// The payload was not looked up yet, and is looked up when the message of the request starts.
     Unprepared,
-    /// The payload is one registered element at this place. The request is a Send or Write without a fence,
-    /// so it may start at once.
+    /// The payload is one registered element, which was found in this slot of the memory table. The request
+    /// is a Send or Write without a fence, so it may start at once.
     Registered(Found),
     /// The payload was copied. The request is a Send or Write without a fence, so it may start at once.
     Inline,
@@ -70,7 +70,8 @@ pub(crate) enum PreparedPayload {
 }
 
 impl PreparedPayload {
-    /// Whether the request is a Send or Write that may start at once, and whose payload is in one place.
+    /// Whether the request is a Send or Write that may start at once, and whose payload is either inline or
+    /// one registered element.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self, Self::Registered(_) | Self::Inline)

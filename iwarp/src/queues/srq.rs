@@ -123,7 +123,9 @@ impl SharedReceiveQueue {
     /// Posts a receive buffer, from any thread (`ibv_post_srq_recv`).
     ///
     /// # Errors
-    /// [`VerbsError`]: the request was not posted.
+    /// [`VerbsError::QueueFull`] if the queue already has its maximum number of outstanding requests.
+    /// [`VerbsError::TooManySge`], [`VerbsError::TooLong`] or [`VerbsError::LocalProtection`] if the number,
+    /// the length or the memory of the elements is not allowed. After an error the request is not posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         self.shared.post(request)
     }
@@ -194,8 +196,8 @@ impl SrqShared {
         Ok(())
     }
 
-    /// Does what [`take`](Self::take) does, for a queue pair whose messages may wait. Returns `None` if
-    /// another queue pair must get the request first.
+    /// Does what [`take`](Self::take) does, for a queue pair whose messages may wait. Returns `None` if no
+    /// request is posted, or if another queue pair must take the request first.
     pub(super) fn take_in_turn(&self, turn: &TurnCell) -> Option<RecvRequest> {
         if self.line.take_turn(turn, || self.requests.len()) { self.take() } else { None }
     }
@@ -226,7 +228,7 @@ impl SrqShared {
         self.line.members()
     }
 
-    /// Removes and returns the oldest request, for a message that begins.
+    /// Removes and returns the oldest request, if any, for a message that begins.
     pub(crate) fn take(&self) -> Option<RecvRequest> {
         let request = self.requests.pop()?;
         let left = self.posted.fetch_sub(1, Ordering::AcqRel) - 1;

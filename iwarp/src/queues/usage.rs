@@ -24,7 +24,7 @@ pub struct Usage {
     pub refused: u64,
 }
 
-/// All limits of a context, and how much of each limit is in use
+/// The limits of a context on the number of objects in use, and how much of each limit is in use
 /// ([`Context::usage`](crate::verbs::Context::usage)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -56,7 +56,7 @@ pub struct ContextUsage {
 }
 
 impl ContextUsage {
-    /// Returns all limits in an array.
+    /// Returns these limits in an array.
     pub fn all(&self) -> [Usage; 11] {
         let Self { pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events } = *self;
         [pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events]
@@ -88,7 +88,7 @@ impl Quota {
         // towards a limit.
         let more = |used: usize| used.checked_add(count).filter(|&used| used <= self.limit);
         // RFC 5042 sections 3 and 6.4.1 (SEC-048, SEC-049, SEC-121): this function is the resource manager.
-        // It grants every scarce resource to any thread, but never more than the limit allows.
+        // It grants units of a scarce resource to any thread, but never more than the limit allows.
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Permit { quota: Arc::clone(self), count }),
             Err(_) => {

@@ -68,7 +68,7 @@ impl WorkList {
         }
     }
 
-    /// Removes and returns the oldest slot. Only the engine calls this function.
+    /// Removes and returns the oldest slot, if any. Only the engine calls this function.
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
         let number = self.taken.load(Ordering::Relaxed) + 1;

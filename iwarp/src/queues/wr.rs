@@ -42,7 +42,8 @@ pub struct RemoteAddr {
 pub const ZERO_COPY_MIN_BYTES: u32 = 256 << 10;
 
 bitflags! {
-    /// Options of a send request: when it starts, how its payload is read, and how its end is reported.
+    /// Options of a send request, for example when the request starts, how its payload is read, and how its
+    /// end is reported.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u8 {
         /// Generates a completion even if the request succeeds (`sq_sig_all` has this effect for every
@@ -186,9 +187,9 @@ pub struct BindWindow {
     pub lkey: u32,
     /// The address of the first byte, in the tagged offsets of the region.
     pub addr: u64,
-    /// Number of bytes. 0 unbinds the window.
+    /// Number of bytes. For a window of type 1, 0 unbinds the window.
     pub length: u64,
-    /// Rights of the peer. Rights to write require that the region has `LOCAL_WRITE`.
+    /// Rights of the peer. Rights to write or to perform atomics require that the region has `LOCAL_WRITE`.
     pub access: Access,
     /// Whether the window's tagged offsets start at 0 instead of `addr`.
     pub zero_based: bool,

@@ -1,4 +1,4 @@
-//! Every error that a Terminate can report, with layer, type and code (RFC 5040 section 4.8, RFC 5041 section
+//! The errors that a Terminate reports, with layer, type and code (RFC 5040 section 4.8, RFC 5041 section
 //! 7.2, RFC 5044 section 8, RFC 6581 section 8). The error also determines which headers of the failing
 //! message the Terminate carries.
 

@@ -40,7 +40,7 @@ impl ImmediateData {
     /// message must be eight bytes (RFC 7306 section 6.3).
     ///
     /// # Errors
-    /// [`TerminateError::OperationUnspecified`] for any other length (the RFCs name no code for this error),
+    /// [`TerminateError::OperationUnspecified`] for any other length (the RFCs name no code for this error).
     /// [`TerminateError::DdpInvalidMo`] for a gap or a repetition.
     pub fn check(&self, header: &UntaggedHeader, payload_len: usize) -> Result<(), TerminateError> {
         let end = u64::from(header.mo) + payload_len as u64;

@@ -67,7 +67,8 @@ pub enum Opcode {
 pub enum Queue {
     /// The queue for Sends and Immediate Data, whose buffers are the receive requests that the user posts.
     Send = 0,
-    /// The queue for Read Requests and Atomic Requests, with IRD buffers for each of the two kinds.
+    /// The queue for Read Requests and Atomic Requests. The queue has IRD buffers for Read Requests and, if
+    /// atomics are enabled, IRD further buffers for Atomic Requests.
     ReadRequest = 1,
     /// The queue for the Terminate, with one buffer of 52 bytes, which is posted when the stream begins.
     Terminate = 2,

@@ -63,8 +63,9 @@ impl ReadRequest {
         bytes
     }
 
-    /// Returns the rest of the request after `bytes` bytes of the response were sent, in the form that a
-    /// Terminate contains: both offsets are advanced by `bytes`, and the size is reduced by `bytes`.
+    /// Returns the rest of the request after `bytes` bytes of the response were sent: both offsets are
+    /// advanced by `bytes`, and the size is reduced by `bytes`. A Terminate contains the request in this
+    /// form.
     #[must_use]
     pub fn advanced(&self, bytes: u32) -> Self {
         Self {

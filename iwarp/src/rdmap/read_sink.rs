@@ -57,8 +57,9 @@ impl ReadSink {
     /// RFC 5041 section 5.2 (DDP-120): STag and TO of an empty segment are not checked.
     ///
     /// # Errors
-    /// [`DdpError::InvalidStag`], [`DdpError::ToWrap`] or [`DdpError::BaseOrBounds`]. An empty segment causes
-    /// no error.
+    /// [`DdpError::InvalidStag`] if the segment names another STag. [`DdpError::ToWrap`] if the sum of tagged
+    /// offset and length is 2^64 or more. [`DdpError::BaseOrBounds`] if the segment lies outside the part of
+    /// the sink that is not yet delivered. An empty segment causes no error.
     pub fn check(&self, header: &TaggedHeader, payload_len: usize) -> Result<u32, DdpError> {
         if payload_len == 0 {
             return Ok(self.delivered);

@@ -1,10 +1,10 @@
 //! The Terminate message (RFC 5040 section 4.8): a control word, and headers of the failing message.
 //!
 //! A Terminate is sent in the short form, without the parts that its bits M, D and R declare absent. The
-//! parser uses only these bits and ignores bytes after the last part, so it also accepts the zero-filled long
-//! form. Linux's siw swaps the nibbles of the first byte of the control word, and has M, D and R in the low
-//! bits of the third byte. The parser recognizes the layout of siw if it can be distinguished from the layout
-//! of the RFC.
+//! parser finds the parts by these bits and ignores bytes after the last part, so it also accepts the
+//! zero-filled long form. Linux's siw swaps the nibbles of the first byte of the control word, and has M, D
+//! and R in the low bits of the third byte. The parser recognizes the layout of siw if it can be
+//! distinguished from the layout of the RFC.
 
 use std::fmt;
 
@@ -257,7 +257,7 @@ impl TerminateControl {
 }
 
 /// Returns the DDP header at the front of `bytes`. The T bit decides the length of the header. Version and
-/// other fields are not checked.
+/// other fields are not checked. Returns `None` if `bytes` are shorter than the header.
 fn echoed_header(bytes: &[u8]) -> Option<&[u8]> {
     let len = if bytes.first()? & TAGGED != 0 { TaggedHeader::LEN } else { UntaggedHeader::LEN };
     bytes.get(..len)

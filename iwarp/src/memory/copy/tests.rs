@@ -11,8 +11,8 @@ unsafe fn fetch(from: *const u8, out: &mut [u8]) {
     unsafe { super::fetch(from, out, Stride::NONE) }
 }
 
-/// Copies of every length, at every alignment of source and destination, copy all bytes and change no other
-/// byte.
+/// Copies of all lengths below 140, and of some longer lengths, copy all bytes and change no other byte. Each
+/// length is copied at several alignments of source and destination.
 #[test]
 fn every_length_and_alignment_copies_exactly() {
     let source: Vec<u8> = (0..400_u32).map(|i| (i * 7 + 1) as u8 | 1).collect();
@@ -36,7 +36,8 @@ fn every_length_and_alignment_copies_exactly() {
     }
 }
 
-/// Copies with gaps copy all content, change no other byte, and do not read beyond the end of the source.
+/// Copies with gaps copy all content, change no byte outside of the destination, and do not read beyond the
+/// end of the source.
 #[test]
 fn copies_go_around_gaps_wherever_these_are() {
     let bytes: Vec<u8> = (0..1700_u32).map(|i| (i * 7 + i / 251) as u8 | 1).collect();

@@ -1,4 +1,5 @@
-//! Loads of bytes for a CRC. If the bytes are copied, each loaded value is also stored.
+//! Loads of bytes for a CRC, and functions that continue a CRC by the CRC instruction. If the bytes are
+//! copied, each loaded value is also stored.
 //!
 //! The bytes may be registered memory, to which other threads write. So the loads are assembly that is opaque
 //! to the compiler, which must not repeat or omit a load. Each byte is loaded once, and the loaded value is

@@ -2,8 +2,9 @@
 //!
 //! Four values of 64 bytes each represent all bytes so far. Each step folds these values forward by 256 bytes
 //! and adds the next 256 bytes (V. Gopal et al., "Fast CRC computation for generic polynomials using
-//! PCLMULQDQ instruction", Intel 2009). Short runs of bytes, and the bytes after the last step, use the CRC
-//! instruction, which has no setup cost.
+//! PCLMULQDQ instruction", Intel 2009). After the last step, the next values of 64 bytes are folded one by
+//! one. Short runs of bytes, and the bytes after the last whole value, use the CRC instruction, which has no
+//! setup cost.
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,
@@ -21,7 +22,7 @@ const VALUE: usize = size_of::<__m512i>();
 /// Number of bytes of a step.
 const STEP: usize = 4 * VALUE;
 
-/// Whether this CPU supports [`fetch`].
+/// Whether this CPU supports the method of this module.
 pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("sse4.2")
         && is_x86_feature_detected!("pclmulqdq")

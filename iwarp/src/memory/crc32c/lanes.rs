@@ -27,7 +27,7 @@ const MAX_WORDS: usize = 256;
 /// Minimum number of bytes for which three lanes are faster than a single sequence of CRC instructions.
 const MIN_BYTES: usize = short::MAX_BYTES + 1;
 
-/// Multipliers that advance a CRC. The multiplier at index `i` advances it by `i` words.
+/// Multipliers that advance a CRC. The multiplier at index `i` advances a CRC by `i` words.
 static BY_WORDS: [u32; 2 * MAX_WORDS + 1] = powers::by_words();
 
 /// Whether this CPU supports the method of this module.
@@ -158,8 +158,8 @@ unsafe fn copy<const TALLY: bool>(from: *const u8, out: &mut [u8]) -> u64 {
     if TALLY { tally.sum() + sum } else { 0 }
 }
 
-/// Copies the bytes that are left, which are fewer than a vector. If `TALLY` is set, returns the sum of these
-/// bytes for the Internet checksum.
+/// Copies the bytes that are left, which are too few for a vector. If `TALLY` is set, returns the sum of
+/// these bytes for the Internet checksum.
 #[inline]
 fn copy_tail<const TALLY: bool>(mut bytes: Loader<To>) -> u64 {
     let mut sum = 0;

@@ -6,8 +6,8 @@
 //! CRC. So the CRC matches the copy, even if other threads write to the memory during the copy.
 //!
 //! This module does not depend on MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and
-//! how the CRC is sent. Functions take and return complemented CRCs, the form in which CRCs are compared and
-//! sent. The CRC of 0 bytes is 0.
+//! how the CRC is sent. The functions of this file take and return complemented CRCs, the form in which CRCs
+//! are compared and sent. The CRC of 0 bytes is 0.
 //!
 //! | file | contents |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | `fold512` | the method by carry-less multiplication of 512 bits, for CPUs with AVX-512 and VPCLMULQDQ |
 //! | `library` | the methods of two external crates, and the choice between these crates |
 //!
-//! This file selects the method.
+//! This file selects the method, and has the functions that other modules call.
 
 use std::sync::OnceLock;
 
@@ -255,7 +255,7 @@ pub(super) unsafe fn fetch_behind_from(
     Ok(unsafe { fetch_behind(front, from, out, more) })
 }
 
-/// Calls [`fetch_behind`] under the fault guard.
+/// Calls [`fetch_behind`] under the fault guard. Returns [`Unmapped`] if a fault has ended the copy.
 ///
 /// # Safety
 /// The requirements of [`fetch`].
@@ -319,7 +319,7 @@ impl Method {
         Self::Library
     }
 
-    /// The requirements of [`fetch`].
+    /// Does what the function [`fetch`] does, by this method.
     ///
     /// # Safety
     /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and other threads

@@ -14,7 +14,7 @@ pub(super) const fn fold(bytes: usize) -> [u64; 2] {
     [power(8 * bytes + 31) as u64, power(8 * bytes - 33) as u64]
 }
 
-/// Returns multipliers that advance a CRC. From index 1 on, the multiplier at index `i` advances it by `i`
+/// Returns multipliers that advance a CRC. From index 1 on, the multiplier at index `i` advances a CRC by `i`
 /// words of 8 bytes: multiply the CRC by the multiplier, and apply the CRC instruction to the product.
 ///
 /// The instruction multiplies by x^32. A product of 32 by 32 bits has 63 bits, one fewer than the 64 bits of

@@ -27,7 +27,7 @@ fn reference(crc: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!crc, |state, byte| state >> 8 ^ TABLE[(state as u8 ^ byte) as usize])
 }
 
-/// Returns pseudo-random bytes, whose period is too long to hide an error of a CRC method.
+/// Returns pseudo-random bytes with a period that is too long to hide an error of a CRC method.
 fn noise(len: usize) -> Vec<u8> {
     Dice::split_mix(0).bytes(len)
 }
@@ -100,7 +100,8 @@ fn every_alignment_of_either_side_is_copied_with_its_crc() {
     }
 }
 
-/// Fetches bytes between a front and zeros, and checks CRC and Internet checksum of all methods.
+/// Fetches bytes between a front and zeros, and checks the CRC and the Internet checksum. The bytes are
+/// fetched by the function that the library uses, and by `lanes` if this CPU supports `lanes`.
 #[track_caller]
 fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
     let mut room = [0; Front::MAX_BYTES];
@@ -219,7 +220,8 @@ fn both_libraries_sum_every_length() {
     }
 }
 
-/// On a CPU with the CRC instruction of x86-64, `crc32c` is faster. With tables, `crc-fast` is faster.
+/// The library uses `crc32c` on a CPU with the CRC instruction of x86-64, and `crc-fast` on a CPU without
+/// this instruction.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_library_follows_the_crc_instruction() {

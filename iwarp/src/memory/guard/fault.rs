@@ -23,12 +23,13 @@ thread_local! {
     static ACTIVE: Cell<*const Recovery> = const { Cell::new(null()) };
 }
 
-/// Maximum number of times that our handler can be installed in front of a different handler of the program.
+/// For each signal, the maximum number of times that our handler can be installed in front of a different
+/// handler of the program.
 const GENERATIONS: usize = 8;
 
 /// Our handlers, one function per installation. The program may install its own handler after ours, and pass
 /// signals on to our handler. So each new installation uses another function of this list, which passes
-/// signals on to the action that it replaced. This way the chain of handlers has no cycle.
+/// signals on to the action that it replaced. Therefore the chain of handlers has no cycle.
 static HANDLERS: [Handler; GENERATIONS] = [
     on_fault::<0>,
     on_fault::<1>,
@@ -153,7 +154,7 @@ fn replace(signal: c_int, previous: &[Previous; GENERATIONS]) -> std::io::Result
     // The handler runs on the alternate stack, if the thread has one: a stack overflow raises SIGSEGV too.
     new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & libc::SA_RESTART);
     // SAFETY: `new` is a complete action. `on_fault` has the signature of a handler with SA_SIGINFO, and all
-    // its operations are async-signal-safe. They are loads of a thread-local word, of atomics and of a set
+    // its operations are async-signal-safe. They are accesses to thread-local words, to atomics and to a set
     // `OnceLock`, system calls, and a call of the handler that the program itself had installed for this
     // signal.
     check(unsafe { libc::sigaction(signal, &new, null_mut()) })

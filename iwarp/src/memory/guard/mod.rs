@@ -7,7 +7,7 @@
 //! bytes copied before the fault stay copied.
 //!
 //! On Linux on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS catches the fault ([`fault`]). Each
-//! registration of caller memory installs the handler if it is not installed. The handler passes on every
+//! registration of guarded memory installs the handler if it is not installed. The handler passes on every
 //! fault that no guarded access has caused. On other systems there is no guard, and access to unmapped memory
 //! crashes the process. The requirements on a program are documented at
 //! [`UserMemory::Guarded`](super::UserMemory::Guarded).

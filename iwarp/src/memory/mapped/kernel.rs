@@ -1,4 +1,4 @@
-//! Queries the kernel about the mappings of this process.
+//! The checks of memory by the kernel: `query`, `list` and `populate`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -45,7 +45,7 @@ impl Maps {
             .unwrap_or(Err(RegisterError::Unverified))
     }
 
-    /// Queries the kernel about each mapping of the memory.
+    /// Checks the memory by a query for each of its mappings. Returns `None` if queries do not work.
     fn query(&self, wanted: &Range<u64>, writable: bool) -> Answer {
         if self.cannot_ask.load(Ordering::Relaxed) {
             return None;
@@ -124,7 +124,7 @@ fn ask(maps: &File, at: u64) -> Result<Mapping, i32> {
     })
 }
 
-/// Reads the list of all mappings.
+/// Checks the memory by the lines of `/proc/self/maps`. Returns `None` if the file cannot be opened.
 fn list(wanted: &Range<u64>, writable: bool) -> Answer {
     let maps = File::open(MAPS).ok()?;
     let lines = BufReader::new(maps).lines().map(|line| line.map_err(|_| RegisterError::Unverified));
@@ -132,14 +132,15 @@ fn list(wanted: &Range<u64>, writable: bool) -> Answer {
     Some(covered(wanted.clone(), writable, mappings, is_there))
 }
 
-/// Populates the pages of the memory, without changing any byte.
+/// Checks the memory by populating its pages, without changing any byte. Returns `None` if this does not work
+/// on this kernel.
 fn populate(wanted: &Range<u64>, writable: bool) -> Answer {
     let page = rustix::param::page_size() as u64;
     let start = wanted.start / page * page;
     let len = (wanted.end - start) as usize;
     match advise(start, len, writable) {
         Ok(()) => Some(Ok(())),
-        // A part of the memory is not mapped, or a page has no content.
+        // A part of the memory is not mapped, or a page cannot be populated.
         Err(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) => {
             Some(Err(RegisterError::NotMapped { at: wanted.start }))
         }

@@ -12,7 +12,7 @@ impl MemoryTable {
     /// Checks the invariants of the table; for tests. During the check no other thread may use the table.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Check {
         if self.shared.is_owner_process() { self.shared.check() } else { Ok(()) }
@@ -120,7 +120,7 @@ mod tests {
         control.free.push(SlotNumber(0));
         drop(control);
         assert_found(table.check_invariants(), "leads to SlotNumber(0), which is free");
-        // Dropping the region frees the slot.
+        // Dropping the registration frees the slot.
         let mut control = table.shared.control();
         control.registered += 1;
         assert_eq!(control.free.pop(), Some(SlotNumber(0)));
@@ -166,8 +166,8 @@ mod tests {
         control.templates.values_mut().for_each(|template| template.form = Form::Window(kind));
     }
 
-    /// Changes the record of the window, which is in slot 1. `change` gets the window's own generation, which
-    /// is later than the generation of the window's region.
+    /// Changes the record of the window, which is in slot 1. `change` receives the window's own generation,
+    /// which is later than the generation of the window's region.
     fn change(shared: &TableShared, change: impl FnOnce(&mut Record, Generation)) {
         let slot = shared.slot(SlotNumber(1)).unwrap();
         let (mut record, generation) = slot.read().unwrap();

@@ -1,4 +1,4 @@
-//! Tests that [`Deframer::check`] finds each inconsistency of a deframer.
+//! Tests that [`Deframer::check`] finds inconsistencies of a deframer.
 
 use dp::Mempool;
 use dp::invariant::assert_found;

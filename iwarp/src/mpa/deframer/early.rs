@@ -163,8 +163,8 @@ fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk 
         if !wire.covers(extent.start, extent.end) {
             return Walk::Incomplete;
         }
-        // RFC 5044 section 6 (MPA-126, MPA-127): only an FPDU with a valid CRC is handed up and gives the
-        // start of the next FPDU.
+        // RFC 5044 section 6 (MPA-126, MPA-127): only a valid FPDU, whose CRC is correct if CRCs are in use,
+        // is handed up and gives the start of the next FPDU.
         match extent.check(wire, framing) {
             Ok(()) => deframer.known_start = extent.end,
             Err(Unsound::Crc | Unsound::Marker) => {

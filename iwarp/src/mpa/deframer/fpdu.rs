@@ -102,8 +102,8 @@ impl Extent {
     /// Returns the ULPDU of a valid FPDU whose bytes have all arrived.
     #[inline]
     pub(super) fn ulpdu<'a>(&self, wire: Wire<'a>, framing: Framing) -> Ulpdu<'a> {
-        // RFC 5044 sections 3 and 4.3 (MPA-032, MPA-075): for each FPDU, DDP gets exactly one ULPDU with its
-        // length.
+        // RFC 5044 sections 3 and 4.3 (MPA-032, MPA-075): for each FPDU, DDP receives exactly one ULPDU with
+        // its length.
         Ulpdu::new(wire, self.length_at, self.ulpdu_bytes, framing.markers)
     }
 

@@ -1,10 +1,11 @@
 //! Received buffers that wait for missing bytes: for the rest of their FPDU, or for the bytes of a hole
 //! before them.
 //!
-//! If two buffers are adjacent in the stream, the second buffer is copied to the end of the first, provided
-//! that the second buffer is at most half full and fits. The order of their arrival does not matter. So of
-//! two adjacent buffers at least one is more than half full, or their bytes do not fit into one buffer. Small
-//! segments pin about as much memory as long segments, except for the first buffer after each hole.
+//! A buffer may arrive that is adjacent to a held buffer in the stream. Then the second of the two buffers is
+//! copied to the end of the first, if the second buffer is at most half full and fits. This is done only if
+//! both buffers are in order, or both are out of order. A buffer that arrives between two held buffers is
+//! joined with at most one of them. So small segments pin about as much memory as long segments, except for
+//! the first buffer after each hole.
 
 use std::ops::Range;
 
@@ -50,7 +51,7 @@ impl HeldSlab {
     /// tests. The caller passes the totals of the lists of all connections.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, buffers: usize, early: usize) -> Check {
         self.buffers.check(buffers).map_err(|what| format!("held buffers: {what}"))?;
@@ -65,9 +66,9 @@ pub struct HeldBuf {
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// Whether the buffer is out of order: the buffer arrived ahead of the next expected byte, and the
-    /// deframer has not yet seen that all bytes up to the end of the buffer have arrived. The buffer counts
-    /// in TCP's memory budget until it is released.
+    /// Whether the buffer is out of order. A buffer that arrived ahead of the next expected byte is out of
+    /// order until the deframer sees that all bytes up to the end of the buffer have arrived. An out-of-order
+    /// buffer counts in TCP's memory budget.
     pub ahead: bool,
     /// Number of bytes of the buffer that were placed early (and released).
     pub(super) placed: usize,
@@ -114,8 +115,8 @@ pub(crate) struct Taken {
 /// The held buffers of one connection in stream order, in slots of a [`HeldSlab`].
 ///
 /// Each [`Deframer`](super::Deframer) has a list. During startup a connection has no deframer: the engine
-/// keeps a list, and the deframer gets its buffers after startup. The owner must [`clear`](Self::clear) the
-/// list before dropping it.
+/// keeps a list, and the deframer receives the buffers of this list after startup. The owner must
+/// [`clear`](Self::clear) the list before dropping it.
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
@@ -143,7 +144,7 @@ impl HeldList {
         self.insert(slab, start, buf, ahead).map(|_| ())
     }
 
-    /// Removes and returns the first buffer.
+    /// Removes and returns the first buffer, if any.
     pub fn pop(&mut self, slab: &mut HeldSlab) -> Option<HeldBuf> {
         self.remove(slab, self.list.head()?)
     }
@@ -190,7 +191,7 @@ impl HeldList {
     /// buffers.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, slab: &HeldSlab) -> Check<usize> {
         let count = slab.buffers.check_list(self.list)?;
@@ -211,7 +212,7 @@ impl HeldList {
     }
 
     /// Does what [`hold`](Self::hold) does. Returns the slot of the new bytes, or `None` if the list already
-    /// held all bytes of `buf`.
+    /// held all bytes of `buf`. Fails if no slot is free.
     pub(super) fn insert(
         &mut self,
         slab: &mut HeldSlab,
@@ -279,8 +280,8 @@ impl HeldList {
 
     /// Drops buffers that arrived ahead of the next expected byte, starting with the last buffer. Stops when
     /// at least `bytes` bytes outside of the FPDUs in `placed` are dropped. Before a buffer is dropped, `may`
-    /// gets the positions of those ranges of the buffer that are not placed. If `may` returns `false`, no
-    /// further buffer is dropped.
+    /// receives the positions of those ranges of the buffer that are not placed. If `may` returns `false`, or
+    /// if a buffer has too many such ranges, no further buffer is dropped.
     pub(super) fn give_up_unplaced(
         &mut self,
         slab: &mut HeldSlab,
@@ -374,8 +375,8 @@ impl HeldBuf {
     }
 }
 
-/// Appends the bytes of `small` to `buf`, if `small` is at most half full and its bytes fit. Returns whether
-/// the bytes were appended.
+/// Appends the bytes of `small` to `buf`, if `small` is at most half full, its bytes fit, and `buf` is not
+/// shared. Returns whether the bytes were appended.
 fn append(buf: &mut Mbuf, small: &Mbuf) -> bool {
     let bytes = small.len();
     if 2 * bytes > buffer_bytes(small) || buf.is_shared() || buf.tailroom() < bytes {

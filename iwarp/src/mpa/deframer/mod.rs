@@ -1,11 +1,12 @@
 //! Receiving: finds ULPDUs in TCP's buffers, in order and out of order (RFC 5044 sections 4.3, 6, appendix
 //! A.3).
 //!
-//! The caller passes a buffer to [`Deframer::receive`], and then gets the ULPDUs one after the other from
+//! The caller passes a buffer to [`Deframer::receive`], and then receives the ULPDUs one after the other from
 //! [`Ulpdus`]. A ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a
-//! staging buffer. The CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer sends
-//! markers, FPDUs beyond a hole are found and handed up before the hole is filled. An FPDU that fails a check
-//! is an error only if it is the next FPDU in order.
+//! staging buffer. (If a small buffer has to wait, its bytes may be copied to the end of the buffer before
+//! it.) The CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer sends markers, FPDUs
+//! beyond a hole are found and handed up before the hole is filled. An FPDU that fails a check is an error
+//! only if it is the next FPDU in order.
 //!
 //! The deframer does not interpret the bytes of a ULPDU.
 //!
@@ -193,8 +194,8 @@ impl Deframer {
     }
 
     /// Frees memory: drops held buffers ahead of the next expected byte, starting with the last buffer, until
-    /// at least `bytes` bytes are dropped that were not placed. Before a buffer is dropped, `may` gets the
-    /// stream offsets of the buffer's ranges that were not placed, and says whether TCP can treat these
+    /// at least `bytes` bytes are dropped that were not placed. Before a buffer is dropped, `may` receives
+    /// the stream offsets of the buffer's ranges that were not placed, and says whether TCP can treat these
     /// ranges as not received (`tcp_lite::Stack::evict`). The peer may send the dropped bytes again. The
     /// caller must not release the dropped bytes to TCP.
     pub fn give_up(&mut self, bytes: usize, slab: &mut HeldSlab, mut may: impl FnMut(&[Range<u64>]) -> bool) {
@@ -245,7 +246,7 @@ impl Deframer {
     /// buffers, and for early FPDUs.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check(&self, slab: &HeldSlab) -> Check<(usize, usize)> {
         let buffers = self.held.check(slab)?;

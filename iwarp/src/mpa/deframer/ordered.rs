@@ -115,7 +115,7 @@ impl<T: StreamRange> RangeSlots<T> {
         self.slots.get(id as usize)?.prev
     }
 
-    /// Returns the last slot of `list` whose range starts at or before `position`.
+    /// Returns the last slot of `list` whose range starts at or before `position`, if any.
     pub(super) fn last_at(&self, list: List, position: u64) -> Option<u32> {
         let mut last = list.tail?;
         loop {
@@ -187,7 +187,7 @@ impl<T: StreamRange> RangeSlots<T> {
         self.join(self.prev(id), Some(id));
     }
 
-    /// Removes slot `id` from `list`, and returns its value.
+    /// Removes slot `id` from `list`, and returns the value in this slot, or `None` if the slot is free.
     pub(super) fn remove(&mut self, list: &mut List, id: u32) -> Option<T> {
         self.part(id);
         let free = self.free;

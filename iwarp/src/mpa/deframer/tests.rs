@@ -1,4 +1,5 @@
-//! Tests of reception step by step. Tests with random streams are in the crate's `tests/it/mpa/oracle.rs`.
+//! Tests of reception step by step. More tests with random streams are in the crate's
+//! `tests/it/mpa/oracle.rs`.
 
 mod held;
 
@@ -163,9 +164,10 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     assert_eq!(whole(&mut Bench::new(true), &wire, 0, wire.len()), Ok(0));
 }
 
-/// A random stream with damaged bytes is cut at random positions into buffers of one or two segments. One
-/// deframer gets every buffer by `receive`. The other gets the buffers by `receive_whole`, and the bytes that
-/// are left by `receive`. Both hand up the same FPDUs, and end in the same state and with the same error.
+/// A random stream, in some rounds with a damaged byte, is cut at random positions into buffers of one or two
+/// segments. One deframer receives every buffer by `receive`. The other deframer receives the buffers by
+/// `receive_whole`, and then the remaining bytes by `receive`. Both hand up the same FPDUs, and end in the
+/// same state and with the same error.
 #[test]
 fn both_paths_hand_up_the_same() {
     let (mut whole_bytes, mut errors) = (0, 0);
@@ -236,7 +238,7 @@ fn both_paths_hand_up_the_same() {
     assert!(whole_bytes > 8000 && errors > 100, "{whole_bytes} {errors}");
 }
 
-/// An error that the user's closure returns ends reception, as it does with `Ulpdus`.
+/// An error that the user's closure returns ends reception, as an error of `Ulpdus` does.
 #[test]
 fn an_error_of_the_user_ends_reception() {
     let (wire, _) = stream(false, &[b"hello", b"you"]);
@@ -250,8 +252,8 @@ fn an_error_of_the_user_ends_reception() {
     assert_eq!(deframer.counters().fpdus, 1);
 }
 
-// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: nothing before the last byte, then the ULPDU;
-// an idle connection holds nothing.
+// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: no ULPDU is handed up before the last byte of
+// its FPDU has arrived. An idle connection holds no buffer.
 #[test]
 fn an_fpdu_is_handed_up_at_its_last_byte() {
     for markers in [false, true] {
@@ -270,8 +272,8 @@ fn an_fpdu_is_handed_up_at_its_last_byte() {
     }
 }
 
-// Proves MPA-273, MPA-124, MPA-129, MPA-280: several FPDUs in a segment; the CRC of the last one in its own
-// segment, as Linux siw sends it.
+// Proves MPA-273, MPA-124, MPA-129, MPA-280: a segment may contain several FPDUs, and the CRC of an FPDU may
+// arrive in a segment of its own, as Linux siw sends it.
 #[test]
 fn segments_need_not_be_aligned() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
@@ -285,8 +287,8 @@ fn segments_need_not_be_aligned() {
     assert_eq!((bench.kept(), bench.deframer.counters().fpdus), ((0, 0, 0), 3));
 }
 
-// Proves MPA-283, MPA-127, DDP-024: without markers what is ahead is held, and released when the frontier has
-// passed it.
+// Proves MPA-283, MPA-127, DDP-024: without markers, bytes beyond a hole are held. They are released when all
+// bytes before them have arrived.
 #[test]
 fn without_markers_nothing_is_early() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
@@ -304,7 +306,8 @@ fn without_markers_nothing_is_early() {
 }
 
 // Proves MPA-033, MPA-035, MPA-130, MPA-131, MPA-002, MPA-055, MPA-061, DDP-014, DDP-019, DDP-053, DDP-131,
-// DDP-138, DDP-137: found by a marker, then by length; placed at once, delivered in order.
+// DDP-138, DDP-137: a marker leads to an FPDU beyond a hole, and the length of this FPDU leads to the next
+// FPDU. These FPDUs are placed at once, and delivered in order.
 #[test]
 fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     let long = [b'x'; 700];
@@ -329,8 +332,8 @@ fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     assert_eq!((bench.kept(), bench.deframer.at_boundary()), ((0, 0, 0), true));
 }
 
-// Proves MPA-281, MPA-292, MPA-127: an FPDU ahead in three pieces, in the worst order; its edges wait for the
-// bytes around it.
+// Proves MPA-281, MPA-292, MPA-127: an FPDU beyond a hole is found when its last piece arrives, even if its
+// three pieces arrive in the worst order.
 #[test]
 fn pieces_ahead_are_joined() {
     let long = [b'x'; 1500];
@@ -352,8 +355,9 @@ fn pieces_ahead_are_joined() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-237, MPA-238, MPA-227: an FPDU ahead with a bad CRC
-// is ignored, as are FPDUs that only its length leads to; at the frontier the bad CRC is code 2.
+// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-237, MPA-238, MPA-227: an FPDU beyond a hole with a
+// wrong CRC is ignored, and its length leads to no other FPDU. When this FPDU is the next in order, its wrong
+// CRC is error code 2.
 #[test]
 fn a_bad_crc_ahead_is_met_in_order() {
     let long = [b'x'; 300];
@@ -414,7 +418,8 @@ fn lengths_that_come_before_the_marker_they_disagree_with_are_code_3() {
     assert_eq!(bench.up(&wire, 8, 9, 9), Err(MpaError::Marker { position: 0 }));
 }
 
-// Proves MPA-233, MPA-227: the length chain runs into an FPDU that a marker led to.
+// Proves MPA-233, MPA-227: if the length of an FPDU reaches into an FPDU to which a marker has led, the error
+// has code 3.
 #[test]
 fn lengths_and_markers_that_disagree_are_code_3() {
     let long = [b'x'; 600];
@@ -431,8 +436,8 @@ fn lengths_and_markers_that_disagree_are_code_3() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Proves MPA-047, MPA-048: a ULPDU of length 0 is framed, and DDP refuses it; a length above 64768 breaks
-// nothing.
+// Proves MPA-047, MPA-048: a ULPDU of length 0 is handed up, and DDP refuses it. A ULPDU of more than 64768
+// bytes is handed up like any other ULPDU.
 #[test]
 fn odd_lengths_are_framed() {
     let mut wire = vec![0; 8];

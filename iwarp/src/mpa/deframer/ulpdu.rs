@@ -39,6 +39,7 @@ impl<'a> Wire<'a> {
     }
 
     /// Returns the view of the buffer in slot `first` and of all buffers that follow it without a hole.
+    /// Returns `None` if slot `first` is free.
     pub(super) fn held(slots: &'a RangeSlots<HeldBuf>, first: u32) -> Option<Self> {
         Some(Self { start: slots.at(first)?.start, bytes: Bytes::Held(slots, first) })
     }
@@ -127,13 +128,14 @@ enum Pieces<'a> {
 }
 
 impl<'a> Slices<'a> {
-    /// Returns the slot after `id` and the position after the buffer in it, if that buffer begins at `end`.
+    /// Returns the slot after `id` and the position after the buffer in that slot, if the buffer begins at
+    /// `end`.
     fn follower(slots: &RangeSlots<HeldBuf>, id: u32, end: u64) -> Option<(u32, u64)> {
         let next = slots.next(id)?;
         slots.at(next).filter(|held| held.start == end).map(|held| (next, held.end()))
     }
 
-    /// Returns the next contiguous piece of memory.
+    /// Returns the next contiguous piece of memory, or `None` after the last piece.
     fn piece(&mut self) -> Option<&'a [u8]> {
         match &mut self.rest {
             Pieces::Slice(bytes) => bytes.take(),
@@ -224,7 +226,8 @@ impl<'a> Ulpdu<'a> {
         self.length_at
     }
 
-    /// Returns all bytes of the ULPDU if they are in one run, which is the usual case without markers.
+    /// Returns all bytes of the ULPDU if they are in one run, which is the usual case without markers, and
+    /// otherwise `None`.
     pub const fn whole(&self) -> Option<&'a [u8]> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(bytes),

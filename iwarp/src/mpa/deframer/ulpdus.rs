@@ -86,8 +86,9 @@ impl<'a> Ulpdus<'a> {
     /// Returns the next ULPDU, or `None` if no ULPDU is left.
     ///
     /// # Errors
-    /// Code 2 or 3 if the next FPDU in order is not valid. Code 5 if no slot is free for the rest of the
-    /// buffer, or if this library has a defect.
+    /// [`MpaError::Crc`] (code 2) or [`MpaError::Marker`] (code 3) if the next FPDU in order is not valid.
+    /// [`MpaError::NoHeldSlot`] (code 5) if no slot is free for the rest of the buffer, and
+    /// [`MpaError::Defect`] (code 5) if this library has a defect.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
@@ -158,7 +159,7 @@ impl<'a> Ulpdus<'a> {
         self.deframer.next - *start == buf.len() as u64 && self.deframer.early.is_empty()
     }
 
-    /// Returns the next ULPDU from any source.
+    /// Returns the next ULPDU from any source, or `None` if no ULPDU is left. An error ends reception.
     #[inline(never)]
     fn next_of_any(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
         let found = match self.find() {
@@ -190,7 +191,8 @@ impl<'a> Ulpdus<'a> {
         }
     }
 
-    /// Holds the rest of the buffer, which contains no complete FPDU, until more bytes arrive.
+    /// Holds the rest of the buffer, which contains no complete FPDU, until more bytes arrive. Fails if no
+    /// slot is free.
     ///
     /// RFC 5044 sections 5.1 and A.4 (MPA-123, MPA-280): FPDUs need not begin and end with TCP's segments.
     fn hold_rest(&mut self) -> Result<(), MpaError> {
@@ -204,8 +206,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// Counts the held bytes that are in order now, and records that the caller has got all ULPDUs. Without
-    /// this record, dropping `Ulpdus` ends reception.
+    /// Counts the held bytes that are in order now, and records that the caller has received all ULPDUs.
+    /// Without this record, dropping `Ulpdus` ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
@@ -249,7 +251,7 @@ impl Drop for Ulpdus<'_> {
 
 impl Deframer {
     /// Returns the next FPDU in `buf`, which begins at position `start`. Removes the bytes before that FPDU
-    /// from `buf`.
+    /// from `buf`. Returns `None` if the FPDU is incomplete, and an error if it is not valid.
     fn find_in_buffer(
         &mut self,
         start: &mut u64,
@@ -267,7 +269,8 @@ impl Deframer {
         Ok(self.take_whole(Wire::buf(*start, buf), early)?.map(NextFpdu::InBuffer))
     }
 
-    /// Returns the next FPDU in the held buffers. Drops the buffers before that FPDU.
+    /// Returns the next FPDU in the held buffers. Drops the buffers before that FPDU. Returns `None` if the
+    /// FPDU is incomplete, and an error if it is not valid.
     fn find_in_held(&mut self, slab: &mut HeldSlab) -> Result<Option<NextFpdu>, MpaError> {
         self.released += self.held.drop_before(slab, self.next);
         let early = self.first_early(slab);
@@ -279,13 +282,13 @@ impl Deframer {
         Ok(self.take_whole(wire, early)?.map(|extent| NextFpdu::InSlot(head, extent)))
     }
 
-    /// Returns the first FPDU that was placed early.
+    /// Returns the first FPDU that was placed early, if any.
     fn first_early(&self, slab: &HeldSlab) -> Option<EarlyFpdu> {
         self.early.head().and_then(|id| slab.early.at(id)).copied()
     }
 
     /// Hands up the first FPDU that was placed early, which begins at or before the position of the next
-    /// FPDU.
+    /// FPDU. Fails if it begins before this position.
     fn take_placed(&mut self, early: EarlyFpdu, slab: &mut HeldSlab) -> Result<NextFpdu, MpaError> {
         if early.start != self.next {
             // A marker led to the early FPDU. According to the length fields, this FPDU overlaps the FPDU
@@ -309,7 +312,8 @@ impl Deframer {
         self.take_whole(Wire::slice(self.next, bytes), None).ok()?
     }
 
-    /// Hands up the next FPDU, if all its bytes are in `wire` and in order, and if it is valid.
+    /// Hands up the next FPDU, if all its bytes are in `wire` and in order. Returns `None` if a byte is
+    /// missing, and an error if the FPDU is not valid.
     #[inline]
     fn take_whole(&mut self, wire: Wire<'_>, early: Option<EarlyFpdu>) -> Result<Option<Extent>, MpaError> {
         // RFC 5044 sections 5.2 and 6 (MPA-124, MPA-127, MPA-129): in order, the length of the last valid

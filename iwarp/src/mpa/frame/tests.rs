@@ -20,7 +20,8 @@ fn parse(bytes: &[u8], kind: FrameKind) -> Frame {
 
 use FrameKind::{Reply, Request};
 
-// Proves MPA-146, MPA-147, MPA-148, MPA-150, MPA-164, MPA-167: the bytes of both frames.
+// Proves MPA-146, MPA-147, MPA-148, MPA-150, MPA-164, MPA-167: the Request and Reply Frames of revision 1
+// have these bytes.
 #[test]
 fn golden_frames_of_revision_1() {
     assert_eq!(Request.key()[..], hex("4d504120 49442052 65712046 72616d65"));
@@ -39,8 +40,8 @@ fn golden_frames_of_revision_1() {
     }
 }
 
-// Proves MPA2-020, MPA2-045, MPA2-047, MPA2-075, MPA2-076, MPA2-148, MPA2-149, MPA2-150: frames both ways,
-// some of them as Linux's siw sends them.
+// Proves MPA2-020, MPA2-045, MPA2-047, MPA2-075, MPA2-076, MPA2-148, MPA2-149, MPA2-150: frames of revision 2
+// are parsed and encoded correctly, including frames as Linux's siw sends them.
 #[test]
 fn golden_frames_of_revision_2() {
     let enhanced =
@@ -75,7 +76,7 @@ fn golden_frames_of_revision_2() {
     }
 }
 
-// Proves MPA2-049, MPA2-050, MPA2-051, MPA2-052: the positions of the bits A to D.
+// Proves MPA2-049, MPA2-050, MPA2-051, MPA2-052: the bits A to D have these positions.
 #[test]
 fn each_bit_is_in_its_place() {
     let rtr = |peer_to_peer, rtr| Enhanced { peer_to_peer, rtr, depths: Depths { ird: 5, ord: 7 } }.encode();
@@ -90,15 +91,15 @@ fn each_bit_is_in_its_place() {
     );
 }
 
-// Proves MPA2-092: without A the other bits are sent 0.
+// Proves MPA2-092: without bit A, the bits B, C and D are sent as 0.
 #[test]
 fn client_server_sends_no_rtr_bits() {
     let enhanced = Enhanced { peer_to_peer: false, rtr: RtrKinds::all(), depths: Depths { ird: 5, ord: 7 } };
     assert_eq!(enhanced.encode(), [0, 5, 0, 7]);
 }
 
-// Proves MPA-139, MPA-168, MPA-169, MPA-172, MPA-202: a frame is whole at its last byte; 513 bytes are
-// refused at once.
+// Proves MPA-139, MPA-168, MPA-169, MPA-172, MPA-202: a frame is complete only at its last byte. More than
+// 512 bytes of private data are refused as soon as the header has arrived.
 #[test]
 fn every_prefix_needs_more() {
     for length in [0_u16, 1, 511, 512] {
@@ -119,7 +120,8 @@ fn every_prefix_needs_more() {
     }
 }
 
-// Proves MPA-149, MPA-151, MPA-152, MPA-200: every byte of the key counts.
+// Proves MPA-149, MPA-151, MPA-152, MPA-200: a wrong byte of the key is found as soon as the byte arrives, at
+// every position of the key.
 #[test]
 fn a_wrong_key_shows_at_its_first_wrong_byte() {
     for (at, key) in Request.key().iter().enumerate() {
@@ -134,8 +136,9 @@ fn a_wrong_key_shows_at_its_first_wrong_byte() {
     assert_eq!(Frame::parse(Reply.key(), Request), Err(Malformed::OtherKey));
 }
 
-// Proves MPA-161, MPA-163, MPA2-023, MPA2-107, MPA2-124, MPA2-126, MPA2-156: R of a Request, Res, and S
-// without its revision or its bytes.
+// Proves MPA-161, MPA-163, MPA2-023, MPA2-107, MPA2-124, MPA2-126, MPA2-156: reserved bits are ignored, and
+// so are bit R of a Request and bit S of revision 1. A frame of revision 2 with bit S but without its depths
+// is malformed, unless it is a reject.
 #[test]
 fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     let request = parse(&frame(Request, "7f010004 01020304"), Request);
@@ -157,7 +160,7 @@ fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     assert!(reject.reject && reject.enhanced.is_none());
 }
 
-// Proves MPA2-046: 508 bytes are left to the ULP.
+// Proves MPA2-046: in an enhanced frame, the ULP has at most 508 bytes of private data.
 #[test]
 fn the_depths_take_four_bytes_of_private_data() {
     let mut frame = Frame {
@@ -177,7 +180,7 @@ fn the_depths_take_four_bytes_of_private_data() {
 }
 
 proptest! {
-    // Proves MPA2-048: all values of the four bytes decode.
+    // Proves MPA2-048: all values of the four bytes can be decoded.
     #[test]
     fn depths_survive_both_ways(bytes: [u8; 4]) {
         let enhanced = Enhanced::decode(bytes);

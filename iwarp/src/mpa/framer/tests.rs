@@ -24,8 +24,9 @@ fn send(msn: u8) -> Vec<u8> {
 }
 
 // Proves MPA-039 to MPA-042, MPA-050, MPA-053, MPA-060, MPA-064, MPA-049, MPA-063, MPA-070, MPA-072, MPA-074,
-// MPA-088, MPA-089, MPA-091 to MPA-094, MPA-097, MPA-098: nine examples. Every byte is compared: lengths,
-// pads, markers in front of an FPDU, in it, and between pad and CRC, and CRCs with markers and without.
+// MPA-088, MPA-089, MPA-091 to MPA-094, MPA-097, MPA-098: every byte of nine examples is correct. The
+// examples have pads, CRCs with and without markers, and markers before an FPDU, inside an FPDU, and between
+// pad and CRC.
 #[test]
 fn golden_fpdus() {
     let cases = [
@@ -64,8 +65,8 @@ fn golden_fpdus() {
     assert_eq!(wire, hex("00043031 32330000 1a2a453a 00000000 00043031 32330000 cd2d0d9d"));
 }
 
-// Proves MPA-052: an FPDU that begins 4 bytes into the stream has markers at 512 and 1024; the second pointer
-// counts the first marker.
+// Proves MPA-052: an FPDU that begins 4 bytes into the stream has markers at 512 and 1024. The distance in
+// the second marker includes the bytes of the first marker.
 #[test]
 fn a_pointer_counts_the_markers_before_it() {
     let wire = encode(&mut Framer::at(4, true, true), &[0xaa; 1442]);
@@ -75,8 +76,8 @@ fn a_pointer_counts_the_markers_before_it() {
     assert!(wire[2..508].iter().chain(&wire[512..1020]).chain(&wire[1024..1452]).all(|byte| *byte == 0xaa));
 }
 
-// Proves MPA-073: an FPDU that ends where a marker is due does not contain the marker; the next FPDU begins
-// with it.
+// Proves MPA-073: an FPDU that ends where a marker is due does not contain the marker: the next FPDU begins
+// with this marker.
 #[test]
 fn a_marker_behind_a_crc_is_the_next_fpdus() {
     let mut framer = Framer::at(500, true, true);
@@ -140,7 +141,8 @@ fn mulpdu_follows_emss() {
     assert_eq!(Framer::at(52, true, true).wire_len(1442), 1456);
 }
 
-// Proves MPA-010, MPA-029, MPA-046: pads and sizes, up to the longest.
+// Proves MPA-010, MPA-029, MPA-046: FPDUs have the correct pad and length, up to the FPDU of the longest
+// ULPDU.
 #[test]
 fn sizes_without_markers() {
     for (ulpdu, pad, bytes) in [
@@ -165,7 +167,8 @@ fn sizes_without_markers() {
     }
 }
 
-// Proves MPA-031: at no position is the longest FPDU longer, and its pointers fit into 16 bits.
+// Proves MPA-031: the longest FPDU has at most 65288 bytes at every position, so its FPDUPTRs fit into 16
+// bits.
 #[test]
 fn the_longest_fpdu_has_room_for_its_pointers() {
     let longest = (0..128).map(|word| {
@@ -175,7 +178,7 @@ fn the_longest_fpdu_has_room_for_its_pointers() {
     assert_eq!(longest.max(), Some(65_288));
 }
 
-// Proves MPA-028: a longer ULPDU is never framed.
+// Proves MPA-028: a ULPDU of more than 64768 bytes is not framed.
 #[test]
 #[should_panic(expected = "a ULPDU of 64769 bytes")]
 fn a_ulpdu_longer_than_the_longest_is_not_framed() {
@@ -294,8 +297,9 @@ proptest! {
         prop_assert!(framer.fit(emss).is_some_and(|bytes| bytes >= framer.mulpdu(emss)));
     }
 
-    // A ULPDU of `ulpdu_limit` bytes is at most MULPDU bytes long and fits into a segment. Its FPDU has the
-    // same length on the wire at every position, unless the FPDU would end in a marker.
+    // A ULPDU of `ulpdu_limit` bytes is at most MULPDU bytes long, and its FPDU fits into a segment. The FPDU
+    // has the same length on the wire at every position, unless the FPDU would end in a marker, or `emss`
+    // modulo 512 is less than 4.
     #[test]
     fn markers_do_not_change_the_length_on_the_wire(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
@@ -326,8 +330,7 @@ proptest! {
         let mut start = 0;
         for (n, end) in ends.enumerate() {
             let part = &ulpdu[start..end];
-            // Some pieces are passed to `put`, the others to `fill`, several of them in a row. Some pieces
-            // are empty.
+            // One piece is passed to `put`, then two pieces to `fill`, and so on. Some pieces are empty.
             if n % 3 == 0 {
                 writer.put(part);
             } else {

@@ -23,7 +23,8 @@ fn walk(bytes: u64) -> Vec<Byte> {
         .collect()
 }
 
-// Proves MPA-059, MPA-065 to MPA-067: against a walk byte by byte.
+// Proves MPA-059, MPA-065 to MPA-067: the positions of markers and content are those that a walk byte by byte
+// finds.
 #[test]
 fn content_lies_between_the_markers() {
     let direction = walk(20_000);
@@ -37,7 +38,7 @@ fn content_lies_between_the_markers() {
     }
 }
 
-// FPDUs that begin or end near a marker: start, ULPDU bytes, marker, FPDUPTR, end.
+// FPDUs that begin or end near a marker. The columns are start, ULPDU bytes, marker, FPDUPTR and end.
 #[test]
 fn edge_positions() {
     for (start, ulpdu, marker, pointed, end) in [
@@ -70,8 +71,8 @@ fn all_markers_of_an_fpdu_point_to_its_length() {
     assert!(pointers.iter().zip([512, 1024, 1536]).all(|(p, marker)| target(marker, *p) == Some(header)));
 }
 
-// Proves MPA-071: at every phase a length field and its first two ULPDU bytes, the word that a pad completes,
-// and a CRC lie in one piece.
+// Proves MPA-071: at no position does a marker split a length field and the two bytes after it, the four
+// bytes before a CRC, or a CRC.
 #[test]
 fn a_marker_splits_no_field() {
     for (start, ulpdu) in (0..128).flat_map(|word| (0..=520).map(move |ulpdu| (4 * word, ulpdu))) {

@@ -77,10 +77,10 @@ impl Default for MpaConfig {
 /// Why a configuration cannot work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// Revision 2 without any RTR kind.
+    /// The configuration has revision 2, but no RTR kind.
     #[error("no RTR kind: revision 2 needs one at least")]
     NoRtr,
-    /// The peer-to-peer model without revision 2.
+    /// The configuration has the peer-to-peer model, but not revision 2.
     #[error("peer-to-peer needs revision 2")]
     Revision,
     /// `max_ird` is less than `ird`.

@@ -26,7 +26,7 @@ impl FrameReader {
     }
 
     /// Consumes the bytes that belong to the frame. Returns the number of consumed bytes, and the frame if it
-    /// is complete.
+    /// is complete. Fails if the frame is malformed.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],

@@ -102,7 +102,8 @@ impl Initiator {
     /// consume no byte.
     ///
     /// # Errors
-    /// Code 4: the caller must close the connection.
+    /// [`StartupFault`] (code 4) if the Reply is invalid or not acceptable, or if bytes follow the Reply too
+    /// early. The caller must close the connection.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
         if self.deadline.is_none() {
             return Ok(Step { consumed: 0, event: None });
@@ -141,7 +142,7 @@ impl Initiator {
         }
         let peer = reply.enhanced;
         // RFC 5044 section 7.1.2 (MPA-190): a set bit R is no error: MPA ends, and TCP stays open. RFC 6581
-        // section 9.1 (MPA2-068): the ULP gets the responder's depths even after a reject.
+        // section 9.1 (MPA2-068): the ULP receives the responder's depths even after a reject.
         if reply.reject {
             let Frame { revision, private_data, .. } = reply;
             return Ok(InitiatorEvent::Rejected(Rejected { revision, peer, private_data }));
@@ -158,7 +159,7 @@ impl Initiator {
             ird: self.config.ird,
             ord: self.config.ord,
             peer,
-            // RFC 6581 section 9.1 (MPA2-058): the ULP gets the peer's depths.
+            // RFC 6581 section 9.1 (MPA2-058): the ULP receives the peer's depths.
             rtr: Rtr::None,
             private_data: reply.private_data,
             rx_start,
@@ -182,7 +183,8 @@ impl Initiator {
         })
     }
 
-    /// Returns IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1 and 9.2).
+    /// Returns IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1 and 9.2). Fails if this
+    /// endpoint cannot meet the terms of the Reply.
     fn negotiate(&self, request: Enhanced, reply: Enhanced) -> Result<(u16, u16, Rtr), MpaError> {
         // RFC 6581 section 9.2 (MPA2-087): if the endpoints ask for different models, the connection ends.
         if request.peer_to_peer != reply.peer_to_peer {
@@ -249,9 +251,9 @@ impl Initiator {
         self.deadline.take().map(|_| MpaError::Closed)
     }
 
-    /// Whether the caller may try again with revision 1 on a new connection, because the peer closed this
-    /// connection without sending a byte of a Reply. Such a peer may not support revision 2 (RFC 6581 section
-    /// 10). Always `false` without [`MpaConfig::fallback`].
+    /// Whether the caller may try again with revision 1 on a new connection if the peer closes this
+    /// connection. Returns `true` if the Request has revision 2 and no byte of a Reply has arrived: such a
+    /// peer may not support revision 2 (RFC 6581 section 10). Always `false` without [`MpaConfig::fallback`].
     pub fn may_fall_back(&self) -> bool {
         self.config.fallback && self.request.is_some() && self.reader.is_empty()
     }

@@ -69,8 +69,8 @@ pub struct Negotiated {
     pub ird: u16,
     /// Maximum number of Reads to issue at a time.
     pub ord: u16,
-    /// The depths, model and RTR kinds that the peer sent; `None` if the peer sent no enhanced data (revision
-    /// 1).
+    /// The depths, model and RTR kinds that the peer sent; `None` if the peer sent no enhanced data, as in
+    /// revision 1.
     pub peer: Option<Enhanced>,
     /// The RTR that follows the Reply.
     pub rtr: Rtr,

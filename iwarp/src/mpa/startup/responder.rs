@@ -109,8 +109,8 @@ impl Responder {
     /// this answer no byte is consumed.
     ///
     /// # Errors
-    /// Code 4: the caller must close the connection without a Reply. Bytes that arrive after the Request and
-    /// before the answer also cause this error.
+    /// [`StartupFault`] (code 4) if the Request is invalid or not acceptable, or if bytes arrive after the
+    /// Request and before the answer. The caller must close the connection without a Reply.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         let result = match self.state {
             State::WaitRequest => match self.reader.take_private(bytes) {
@@ -139,7 +139,7 @@ impl Responder {
         let Some(request) = frame else {
             return Ok(Step { consumed, event: None });
         };
-        // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): Requests of revision 1 are always accepted.
+        // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): revision 1 is accepted with every configuration.
         // RFC 6581 section 10 (MPA2-104): an enhanced Request is an error if enhanced startup is disabled.
         // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
         match (request.revision, self.config.revision) {
@@ -155,7 +155,7 @@ impl Responder {
             markers: request.markers,
             crc: request.crc,
             peer_to_peer: request.enhanced.is_some_and(|enhanced| enhanced.peer_to_peer),
-            // RFC 6581 section 9.1 (MPA2-058): the ULP gets the peer's depths.
+            // RFC 6581 section 9.1 (MPA2-058): the ULP receives the peer's depths.
             peer: request.enhanced.map(|enhanced| enhanced.depths),
             private_data_limit: reply_limit(&request),
             private_data: request.private_data.clone(),
@@ -169,7 +169,8 @@ impl Responder {
     /// From now on FPDUs may arrive. In the peer-to-peer model the first FPDU must arrive by `rtr_deadline`.
     ///
     /// # Errors
-    /// [`ResponderError`]. After an error nothing has changed.
+    /// [`ResponderError`] says why the Request cannot be accepted in this way. After an error nothing has
+    /// changed.
     pub fn accept(
         &mut self,
         accept: Accept<'_>,
@@ -217,7 +218,8 @@ impl Responder {
     /// needed (code 6, which only this endpoint reports).
     ///
     /// # Errors
-    /// [`ResponderError`]. After an error nothing has changed.
+    /// [`ResponderError`] says why the Request cannot be rejected in this way. After an error nothing has
+    /// changed.
     pub fn reject(&mut self, ulp_data: &[u8], needed_ord: Option<u16>) -> Result<FrameBytes, ResponderError> {
         let State::Decide { request, .. } = &self.state else {
             return Err(ResponderError::NoRequest);
@@ -338,7 +340,7 @@ fn reply_limit(request: &Frame) -> usize {
     }
 }
 
-/// Returns the Reply to `request`, in the same revision.
+/// Returns the Reply to `request`, in the same revision. Fails if the private data is too long.
 fn reply(
     config: &MpaConfig,
     request: &Frame,

@@ -1,4 +1,4 @@
-//! One test for each state and input of MPA's startup (RFC 5044 section 7.1, RFC 6581).
+//! Tests of MPA's startup for its states and their inputs (RFC 5044 section 7.1, RFC 6581).
 
 use tcp_lite::{Duration, Instant};
 

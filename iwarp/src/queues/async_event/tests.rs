@@ -82,7 +82,7 @@ fn an_object_keeps_one_event_of_each_kind() {
     assert_eq!(told(&events), [(QpFatal, 2), (CqError, 1)]);
 }
 
-/// The last event that a port reports shows the port's current state.
+/// The last link event (`PortActive` or `PortError`) that a port reports shows the current state of the link.
 #[test]
 fn a_port_that_is_back_is_not_told_to_be_lost() {
     for last in [PortActive, PortError] {
@@ -212,8 +212,8 @@ fn a_handler_gets_what_waits_and_then_all_others() {
     assert_eq!(events.lost(), 0);
 }
 
-/// A handler that is set while threads add events gets each event exactly once, including events that already
-/// waited.
+/// A handler that is set while threads add events receives each event exactly once, including events that
+/// already waited.
 #[test]
 fn no_event_is_missed_while_a_handler_is_set() {
     for _ in 0..200 {

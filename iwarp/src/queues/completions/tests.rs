@@ -84,8 +84,8 @@ fn a_resize_keeps_completions_and_order() {
     assert_eq!(drain(&queue), [6]);
 }
 
-/// A place becomes free only when its queue pair is destroyed and its last completion is polled. Until then a
-/// new work queue must not get this place.
+/// A place becomes free only when its queue pair is destroyed and its last completion is polled. Until then
+/// no new work queue may use this place.
 #[test]
 fn a_place_is_free_after_its_last_completion() {
     let queue = Completions::new(4);

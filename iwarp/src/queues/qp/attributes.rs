@@ -1,5 +1,5 @@
 //! The attributes of a queue pair that can change. The user sets some attributes, as with `ibv_modify_qp`.
-//! The endpoints of the connection agree on the other attributes.
+//! The other attributes follow from the connection, such as those on which its endpoints agree.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -79,7 +79,8 @@ impl Attributes {
         self.ord.load(Ordering::Acquire) != 0
     }
 
-    /// Grants inbound Reads and atomics to the connection that is about to be made.
+    /// Records the number of inbound Reads and atomics that are granted to the connection that is about to be
+    /// made.
     pub(super) fn grant_read_slots(&self, read_slots: Permit) {
         self.read_slots.store(read_slots.into_count() as u32, Ordering::Release);
     }

@@ -9,8 +9,9 @@ use crate::queues::line::{TurnCell, Waiter};
 use crate::queues::{QpConsumer, QpState};
 
 impl QpShared {
-    /// Sends an `Ask` to the engine. Without an engine, an `Ask` to end the queue pair has its effect at
-    /// once.
+    /// Leaves an `Ask` for the engine, and rings the doorbell. If no engine will end the queue pair, this
+    /// thread enters `Error` instead: without an engine for `Terminate` and higher values, and in state
+    /// `Orphaned` for `Close` and higher values.
     pub(crate) fn ask(&self, what: Ask) {
         self.signals.leave(what);
         let ends_at_once = match self.engine.is_there() {
@@ -32,8 +33,8 @@ impl QpShared {
         self.state.get() == QpState::Orphaned
     }
 
-    /// Rings the doorbell for new posts. If the connection is over and no engine will flush the queues,
-    /// flushes them instead.
+    /// Rings the doorbell for new posts. If the connection is over and no engine will flush the queues, this
+    /// thread flushes them.
     #[inline]
     pub(crate) fn doorbell(&self) {
         let state = self.state.get();
@@ -67,8 +68,9 @@ impl QpShared {
     }
 
     /// Does what is needed after a receive request was posted. If the stream has ended, the request is
-    /// flushed: in state `Error` by this thread, and before that by the engine, after the requests that the
-    /// engine has started. If a message of the peer waits for a request, the engine is notified.
+    /// flushed. In state `Error` this thread flushes it. Before that state the engine flushes it, after the
+    /// requests that the engine has started. If a message of the peer waits for a request, the engine is
+    /// notified.
     #[inline]
     pub(crate) fn recv_posted(&self) {
         let state = self.state.get();
@@ -98,7 +100,7 @@ impl QpShared {
     }
 
     /// Records that a message of the peer waits for a receive request. When a request is posted (it may have
-    /// been posted already), the engine gets `Ask::Receive`. Only the holder of the consumer calls this
+    /// been posted already), the engine receives `Ask::Receive`. Only the holder of the consumer calls this
     /// function.
     pub(crate) fn await_recv(self: &Arc<Self>, consumer: &QpConsumer) {
         if self.receives.wait(self, || consumer.has_recvs()) {

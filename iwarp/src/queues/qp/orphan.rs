@@ -50,7 +50,8 @@ impl QpShared {
         }
     }
 
-    /// Ends the time in which requests are retried: the oldest send request fails.
+    /// Ends the time in which requests are retried. If the queue pair is still without a peer, the oldest
+    /// send request fails.
     pub(crate) fn end_retries(&self) {
         // A thread that posts a request checks this flag after it has released the lock of the send queue.
         // This thread takes that lock after it has cleared the flag. So one of the two threads fails the

@@ -5,7 +5,8 @@ use super::prepare::{Checked, inline_payload};
 use crate::queues::{PreparedPayload, QpState, RecvRequest, SendRequest, VerbsError};
 
 impl QpShared {
-    /// Checks a request and adds it to the send queue. Does not ring the doorbell.
+    /// Checks a request and adds it to the send queue. If the send queue does not accept requests, the
+    /// request is kept as a late send or refused. Does not ring the doorbell.
     pub(crate) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return self.keep_late(request);
@@ -29,7 +30,8 @@ impl QpShared {
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }
 
-    /// Adds a request of any form. `checked` is the result of the request's check.
+    /// Adds a request of any form. `checked` is the result of the request's check. Fails with the error of
+    /// the check, or if the queue is full.
     #[inline(never)]
     fn queue_checked(
         &self,
@@ -99,7 +101,8 @@ impl QpShared {
         })
     }
 
-    /// Checks a request and adds it to the receive queue.
+    /// Checks a request and adds it to the receive queue. Fails if the queue pair uses a shared receive
+    /// queue, if the request is not allowed, or if the queue is full.
     pub(crate) fn queue_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         if self.receives.are_shared() {
             return Err(VerbsError::Invalid(

@@ -18,9 +18,9 @@ pub(super) type Checked = (u32, PreparedPayload, Option<ArrayVec<u8, MAX_INLINE>
 
 impl QpConfig {
     /// The fast path of [`prepare`](Self::prepare), for a Send or Write of one registered element that may
-    /// start at once. The fast path refuses the same requests as `prepare`. Returns the length and the place
-    /// of the element, so that the engine need not look up the element again. Returns `None`, without a
-    /// check, for any other request, and if the element is empty or not registered.
+    /// start at once. The fast path refuses the same requests as `prepare`. Returns the length of the element
+    /// and the slot in which it is registered, so that the engine need not look up the element again. Returns
+    /// `None`, without a check, for any other request, and if the element is empty or not registered.
     ///
     /// If such a request fits into one FPDU, `stream/outbound/usual.rs` sends the request.
     #[inline]
@@ -179,8 +179,8 @@ impl QpConfig {
     }
 
     fn check_grant(&self, needed: QpGrants) -> Result<(), VerbsError> {
-        // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may change STags
-        // only if it was granted this right.
+        // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may bind windows
+        // or register memory only if it was granted this right.
         if self.grants.contains(needed) {
             return Ok(());
         }
@@ -188,7 +188,8 @@ impl QpConfig {
         Err(VerbsError::Invalid(text))
     }
 
-    /// Copies the bytes of an inline request.
+    /// Returns a copy of the bytes of an inline request. Fails if the bytes are too many, or if a check of
+    /// their memory fails.
     fn inline(&self, sg_list: &[Sge], length: u64) -> Result<ArrayVec<u8, MAX_INLINE>, VerbsError> {
         let max = self.caps.max_inline() as u64;
         if length > max {

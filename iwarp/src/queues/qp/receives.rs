@@ -23,7 +23,7 @@ pub(in crate::queues) type RecvEntry = ManuallyDrop<RecvRequest>;
 
 /// The receives of a queue pair (see the module).
 pub(crate) struct Receives {
-    /// The end of the ring where requests are added. Each thread that posts takes the lock.
+    /// The writer of the ring. Each thread that posts takes the lock.
     ring: Lock<RingWriter<RecvEntry>>,
     cq_place: CqPlace,
     srq: Option<SharedReceiveQueue>,
@@ -42,7 +42,7 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    /// Returns the receives of queue pair `num`, and the end of its own queue where requests are taken.
+    /// Returns the receives of queue pair `num`, and the reader of the queue pair's own receive queue.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<RecvEntry>) {
         let (shared, depth) = match init.srq {
             Some(srq) => (Some(srq.shared.outstanding()), 0),
@@ -68,12 +68,12 @@ impl Receives {
         self.srq.is_some()
     }
 
-    /// Number and depth of the shared receive queue.
+    /// Number and depth of the shared receive queue, if the queue pair uses one.
     pub(crate) fn shared_queue(&self) -> Option<(u32, usize)> {
         self.srq.as_ref().map(|srq| (srq.shared.num, srq.shared.max_wr))
     }
 
-    /// The protection domain of the shared receive queue.
+    /// The protection domain of the shared receive queue, if the queue pair uses one.
     pub(crate) fn shared_pd(&self) -> Option<PdId> {
         self.srq.as_ref().map(|srq| srq.shared.pd.id())
     }
@@ -111,7 +111,7 @@ impl Receives {
         self.ring.lock()
     }
 
-    /// Adds a checked request to the queue pair's own queue.
+    /// Adds a checked request to the queue pair's own queue. Fails if the queue is full.
     #[inline(always)]
     pub(super) fn add(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let mut queue = self.lock();
@@ -135,8 +135,8 @@ impl Receives {
         self.taken.add(1);
     }
 
-    /// Takes a request from the shared queue, unless this queue pair already holds its maximum number of
-    /// shared requests.
+    /// Takes a request from the shared queue. Returns `None` if this queue pair may not take a request now,
+    /// or if it already holds its maximum number of shared requests.
     pub(in crate::queues) fn take_shared(&self, signals: &Signals) -> Option<RecvRequest> {
         let srq = &self.srq.as_ref()?.shared;
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
@@ -148,8 +148,8 @@ impl Receives {
         let request = if self.may_wait() { srq.take_in_turn(&self.turn)? } else { srq.take()? };
         let is_counted = wqes.take();
         debug_assert!(is_counted, "an entry was free, and only this thread takes them");
-        // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds its maximum of shared buffers gets no
-        // further buffers, and a queue pair that exceeds its high-water mark is reported.
+        // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds its maximum of shared buffers receives
+        // no further buffers, and a queue pair that exceeds its high-water mark is reported.
         self.check_high_water(signals, wqes.used());
         self.count_taken();
         Some(request)

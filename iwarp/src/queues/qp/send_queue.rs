@@ -30,7 +30,7 @@ use super::signals::Signals;
 
 /// The send queue of a queue pair.
 pub(crate) struct SendQueue {
-    /// The end of the ring where requests are added. Each thread that posts takes the lock.
+    /// The writer of the queue. Each thread that posts takes the lock.
     posting: Lock<Posting>,
     cq_place: CqPlace,
     /// The states of the queue pair in which the queue accepts requests.
@@ -43,7 +43,7 @@ pub(crate) struct SendQueue {
     held: AtomicBool,
 }
 
-/// The end of the queue where requests are added.
+/// The writer of the send queue's ring, and the late sends.
 pub(in crate::queues) struct Posting {
     ring: RingWriter<SendEntry>,
     /// The late sends, oldest first, or `None` if late sends are refused. Late sends use entries of the
@@ -60,15 +60,15 @@ pub(in crate::queues) struct LateSend {
 }
 
 impl Posting {
-    /// Removes and returns the oldest late send, which the caller completes. Only the holder of the consumer
-    /// calls this function.
+    /// Removes and returns the oldest late send, if any. The caller completes this send. Only the holder of
+    /// the consumer calls this function.
     pub(in crate::queues) fn next_late(&mut self) -> Option<LateSend> {
         self.late.as_mut()?.pop_front()
     }
 }
 
 impl SendQueue {
-    /// Returns the send queue of queue pair `num`, and the end of the queue where requests are taken.
+    /// Returns the send queue of queue pair `num`, and the reader of its ring.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<SendEntry>) {
         let (writer, reader) = ring(init.max_send_wr);
         let queue = Self {
@@ -117,7 +117,7 @@ impl SendQueue {
         self.posting.lock()
     }
 
-    /// Adds a checked request.
+    /// Adds a checked request. Fails if the queue is full.
     #[inline(always)]
     pub(super) fn add(
         &self,

@@ -116,8 +116,8 @@ mod tests {
 
     const ALL: [Ask; 6] = [Ask::Nothing, Ask::Receive, Ask::Close, Ask::Terminate, Ask::Abandon, Ask::Abort];
 
-    /// If users leave two values of `Ask` in either order, the engine gets only the higher value, and gets it
-    /// once.
+    /// If users leave two values of `Ask` in either order, the engine receives only the higher value, and
+    /// receives it once.
     #[test]
     fn the_stronger_ask_counts() {
         let events = AsyncEvents::new(1).unwrap();

@@ -71,8 +71,8 @@ impl StateCell {
     }
 
     /// Enters the state that belongs to the error, and generates the event. Called when the stream has
-    /// failed. The caller completes the open requests, and the oldest send request gets the status of the
-    /// outcome.
+    /// failed. The caller completes the open requests, and the oldest send request completes with the status
+    /// of the outcome.
     pub(crate) fn fail(
         &self,
         signals: &Signals,

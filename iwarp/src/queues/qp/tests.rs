@@ -23,8 +23,8 @@ fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     }
 }
 
-/// When a queue pair is dropped, at any time, it returns its share of the context's limits and its places at
-/// completion queues.
+/// When a queue pair is dropped before, during or after its connection, it returns its share of the context's
+/// limits and its places at completion queues.
 #[test]
 fn a_queue_pair_that_goes_returns_what_it_has_taken() {
     type Step = fn(&QpShared);

@@ -8,7 +8,7 @@ use super::*;
 const PAGE: usize = 4096;
 const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Pages of this process. The drop of this value unmaps them.
+/// Pages of this process. The drop of this value unmaps the pages.
 struct Pages(*mut u8, usize);
 
 impl Pages {
@@ -61,7 +61,7 @@ fn ways(wanted: &Range<u64>, writable: bool) -> Vec<(&'static str, Result<(), Re
     ways.into_iter().filter_map(|(name, answer)| Some((name, answer?))).collect()
 }
 
-/// For every kind of mapping, all methods agree on whether the memory may be registered for reading, and on
+/// For each of these mappings, all methods agree on whether the memory may be registered for reading, and on
 /// whether it may be registered for writing.
 #[test]
 fn all_ways_tell_the_same() {

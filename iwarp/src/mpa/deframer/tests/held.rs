@@ -1,4 +1,4 @@
-//! Bytes that are held ahead of the next expected byte, and dropped again.
+//! Tests of bytes that a deframer or a list holds, and of dropping such bytes.
 
 use super::*;
 
@@ -207,8 +207,8 @@ fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     pinned as f64 / held as f64
 }
 
-// Small segments beyond a hole pin little more memory than they contain. Segments of half a buffer or more
-// pin at most twice their size.
+// Small adjacent segments beyond a hole pin little more memory than they contain. Segments of half a buffer
+// or more pin at most about twice their size.
 #[test]
 fn segments_that_touch_share_buffers() {
     for bytes in [1, 64, 257, 512, 1000, 1089, 1460] {
@@ -221,8 +221,8 @@ fn segments_that_touch_share_buffers() {
     assert!(pinned_for_one_held(64, 64) > 30.0);
 }
 
-// An FPDU without a marker is found because the previous FPDU ends where it begins, even after the bytes of
-// the previous FPDU are freed.
+// An FPDU without a marker is found because it begins at the end of the previous FPDU, even after the bytes
+// of the previous FPDU are freed.
 #[test]
 fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
     let (wire, ends) = stream(true, &[&[b'x'; 60][..]; 20]);
@@ -305,7 +305,7 @@ fn what_was_placed_early_is_never_given_up() {
     let parts = vec![ends[1] - 100..ends[1], ends[2]..ends[3], ends[4]..ends[5]];
     let near = ends[0] + 4..ends[0] + 104;
     assert_eq!(bench.up(&wire, near.start, near.end, 0), Ok(0));
-    // The bytes of the kept buffers do not count as dropped.
+    // The bytes that were placed early do not count as dropped.
     let bytes: usize = parts.iter().map(Range::len).sum();
     assert_eq!(give_up(&mut bench, bytes + 1, |_| true), [(parts, true), (vec![near], true)]);
     assert_eq!(bench.kept(), (0, 2, 0));

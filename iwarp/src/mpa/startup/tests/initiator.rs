@@ -1,7 +1,8 @@
 use super::*;
 
 // Proves MPA-164, MPA-174, MPA2-016, MPA2-022, MPA2-025, MPA2-026, MPA2-028, MPA2-053, MPA2-054, MPA2-077,
-// MPA2-090, MPA2-099, MPA2-122, MPA2-131: the Request by default, without peer-to-peer, and with revision 1.
+// MPA2-090, MPA2-099, MPA2-122, MPA2-131: the Request has these bytes by default, without the peer-to-peer
+// model, and with revision 1.
 #[test]
 fn the_default_request_is_enhanced_and_offers_all_it_can() {
     let (_, bytes) = Initiator::start(MpaConfig::default(), b"", DEADLINE).unwrap();
@@ -16,8 +17,8 @@ fn the_default_request_is_enhanced_and_offers_all_it_can() {
     assert_eq!(bytes[16..], [0x40, 1, 0, 0]);
 }
 
-// Proves MPA2-070, MPA2-078, MPA2-134, MPA2-140: every kind is offered, and depths are limited to the size of
-// their fields.
+// Proves MPA2-070, MPA2-078, MPA2-134, MPA2-140: the Request offers every configured RTR kind, and its depths
+// are limited to the size of their fields.
 #[test]
 fn the_offer_follows_kinds_and_depths() {
     for bits in 1..8 {
@@ -38,8 +39,8 @@ fn the_offer_follows_kinds_and_depths() {
     assert_eq!(bytes[20..], [0x3f, 0xff, 0x3f, 0xff]);
 }
 
-// Proves MPA-172, MPA2-046, MPA2-079: 513 bytes, 509 bytes after the enhanced data, and revision 2 without
-// any RTR kind are refused.
+// Proves MPA-172, MPA2-046, MPA2-079: the initiator does not start with 513 bytes of private data, with 509
+// bytes after the enhanced data, or with revision 2 and without any RTR kind.
 #[test]
 fn what_cannot_be_sent_is_refused() {
     let limit = |config: MpaConfig, bytes| Initiator::start(config, &vec![1; bytes], DEADLINE).map(|_| ());
@@ -61,7 +62,8 @@ fn what_cannot_be_sent_is_refused() {
 }
 
 // State WaitReply: the Reply is complete and has R = 0.
-// Proves MPA-139, MPA-188, MPA2-082: the Reply is complete after its last byte, in any segmentation.
+// Proves MPA-139, MPA-188, MPA2-082: the Reply is complete after its last byte, even if its bytes arrive one
+// by one.
 #[test]
 fn a_reply_is_taken_byte_by_byte() {
     let bytes = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
@@ -83,8 +85,8 @@ fn a_reply_is_taken_byte_by_byte() {
     assert_eq!(initiator.receive(0, b"FPDU").unwrap(), Step { consumed: 0, event: None });
 }
 
-// State WaitReply: the Reply has R = 1.
-// Proves MPA2-068, MPA2-127, MPA2-155: the ULP gets the private data and the depths, if the Reply has them.
+// State WaitReply: the Reply has R = 1. Proves MPA2-068, MPA2-127, MPA2-155: the ULP receives the private
+// data and the depths, if the Reply has them.
 #[test]
 fn a_reject_is_told_with_its_depths() {
     for (bytes, peer, data) in [
@@ -101,8 +103,8 @@ fn a_reject_is_told_with_its_depths() {
 }
 
 // State WaitReply: the Reply has a wrong Key, Rev or PD_Length.
-// Proves MPA-151, MPA-165, MPA-189, MPA-196, MPA-202, MPA-301, MPA2-126, MPA2-129: the error is code 4, and
-// nothing follows.
+// Proves MPA-151, MPA-165, MPA-189, MPA-196, MPA-202, MPA-301, MPA2-126, MPA2-129: the error has code 4, and
+// the connection is closed without a Terminate.
 #[test]
 fn an_invalid_reply_closes_the_connection() {
     let one = MpaConfig::revision_one();
@@ -129,7 +131,8 @@ fn an_invalid_reply_closes_the_connection() {
 }
 
 // State WaitReply: bytes follow the Reply.
-// Proves MPA2-146: an option accepts such bytes, but never if an RTR has to come first.
+// Proves MPA2-146: if the option is set, the initiator accepts such bytes, unless it has to send an RTR
+// first.
 #[test]
 fn fpdus_behind_the_reply_are_borne_by_option() {
     let bytes = [reply(0x50, 2, &[0, 1, 0, 1]), b"FPDU".to_vec()].concat();
@@ -143,8 +146,8 @@ fn fpdus_behind_the_reply_are_borne_by_option() {
     assert_eq!(peer_to_peer, Err(StartupFault::EarlyBytes));
 }
 
-// State WaitReply: the time is over.
-// Proves MPA-311: no byte of the Reply has come, or not all bytes.
+// State WaitReply: the deadline passes.
+// Proves MPA-311: startup ends if no byte of the Reply has arrived, or only a part of the Reply.
 #[test]
 fn no_reply_in_time_ends_startup() {
     for begun in [&b""[..], b"MPA ID Rep"] {

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-// Proves MPA-153, MPA-156, MPA-157, MPA2-121: the tables of M and C, seen from both ends.
+// Proves MPA-153, MPA-156, MPA-157, MPA2-121: for all values of the bits M and C in Request and Reply, both
+// endpoints agree on markers and CRCs.
 #[test]
 fn markers_and_crc_by_declaration() {
     for bits in 0..16_u8 {
@@ -32,8 +33,8 @@ fn connect(initiator: MpaConfig, responder: MpaConfig) -> (Vec<u8>, Negotiated, 
     }
 }
 
-// Proves MPA2-021, MPA2-024, MPA2-027, MPA2-098, MPA2-100, MPA2-101, MPA2-103, MPA2-123, MPA2-124: the table
-// "Responder got".
+// Proves MPA2-021, MPA2-024, MPA2-027, MPA2-098, MPA2-100, MPA2-101, MPA2-103, MPA2-123, MPA2-124: the Reply
+// has the revision of the Request, and is enhanced if and only if the Request is enhanced.
 #[test]
 fn the_reply_speaks_as_the_request_did() {
     for (bytes, revision, enhanced) in [
@@ -49,8 +50,8 @@ fn the_reply_speaks_as_the_request_did() {
     }
 }
 
-// Proves MPA2-055, MPA2-056, MPA2-059, MPA2-060, MPA2-061, MPA2-071, MPA2-073, MPA2-113, MPA2-142: IRD and
-// ORD of the responder.
+// Proves MPA2-055, MPA2-056, MPA2-059, MPA2-060, MPA2-061, MPA2-071, MPA2-073, MPA2-113, MPA2-142: the
+// responder adapts its IRD and ORD to the depths of the Request.
 #[test]
 fn the_responder_fits_its_depths() {
     let config = |ird, ord| MpaConfig { ird, ord, max_ird: ird, ..MpaConfig::default() };
@@ -79,7 +80,8 @@ fn the_responder_fits_its_depths() {
     }
 }
 
-// Proves MPA2-062, MPA2-139: the ULP's bounds, and the reject that names what it needs.
+// Proves MPA2-062, MPA2-139: the ULP may limit the depths when it accepts, and a reject contains the ORD that
+// the ULP needs.
 #[test]
 fn the_ulp_lowers_depths_when_it_accepts() {
     let mut responder = listen(MpaConfig::default());
@@ -96,7 +98,8 @@ fn the_ulp_lowers_depths_when_it_accepts() {
     assert_eq!(responder.reject(b"", Some(8)).unwrap()[16..], [0x70, 2, 0, 4, 0, 8, 0, 8]);
 }
 
-// Proves MPA2-064, MPA2-065, MPA2-072, MPA2-074, MPA2-141, MPA2-153, MPA2-161: IRD and ORD of the initiator.
+// Proves MPA2-064, MPA2-065, MPA2-072, MPA2-074, MPA2-141, MPA2-153, MPA2-161: the initiator adapts its IRD
+// and ORD to the depths of the Reply.
 #[test]
 fn the_initiator_fits_its_depths() {
     let config = |ird, ord, max_ird| MpaConfig { ird, ord, max_ird, ..client_server() };
@@ -125,7 +128,8 @@ fn the_initiator_fits_its_depths() {
     assert_eq!(negotiated.peer, Some(Enhanced::decode([0, 1, 0, 8])));
 }
 
-// Proves MPA2-084, MPA2-130, MPA2-133, MPA2-157: what the initiator sends, or code 7.
+// Proves MPA2-084, MPA2-130, MPA2-133, MPA2-157: the initiator sends an RTR of a common kind. If no common
+// kind exists, the error has code 7.
 #[test]
 fn the_initiator_picks_a_common_kind() {
     let (send, write, read) = (RtrKinds::SEND, RtrKinds::WRITE, RtrKinds::READ);
@@ -156,8 +160,8 @@ fn the_initiator_picks_a_common_kind() {
     assert!(matches!(event, Some(InitiatorEvent::Unmet { error: MpaError::NoMatchingRtr, .. })));
 }
 
-// Proves MPA2-080, MPA2-081, MPA2-083, MPA2-085, MPA2-091, MPA2-093, MPA2-118, MPA2-132, MPA2-162: what the
-// responder names.
+// Proves MPA2-080, MPA2-081, MPA2-083, MPA2-085, MPA2-091, MPA2-093, MPA2-118, MPA2-132, MPA2-162: the Reply
+// names the common RTR kinds. If no common kind exists, the Reply names the responder's own kinds.
 #[test]
 fn the_responder_names_common_kinds_or_its_own() {
     let (send, write, read) = (RtrKinds::SEND, RtrKinds::WRITE, RtrKinds::READ);
@@ -191,8 +195,8 @@ fn the_responder_names_common_kinds_or_its_own() {
 }
 
 proptest! {
-    // Proves MPA2-057: whatever both ends are configured to, the depths fit each other and the RTR is
-    // expected.
+    // Proves MPA2-057: whatever the configurations of both endpoints are, their depths fit each other, and
+    // the responder expects the RTR that the initiator sends.
     #[test]
     fn depths_and_rtr_of_both_ends_fit(
         ird_i in 0_u16..300, ord_i in 0_u16..300, ird_r in 0_u16..300, ord_r in 0_u16..300,

@@ -1,6 +1,7 @@
 use super::*;
 
-// Proves MPA-142, MPA-187: silent until a whole Request; then the ULP decides.
+// Proves MPA-142, MPA-187: the responder sends nothing before the whole Request has arrived. Then the ULP
+// decides.
 #[test]
 fn a_request_is_taken_byte_by_byte_and_waits_for_a_decision() {
     let bytes = request(0xd0, 2, &[0x80, 3, 0xc0, 2, b'h', b'i']);
@@ -25,7 +26,7 @@ fn a_request_is_taken_byte_by_byte_and_waits_for_a_decision() {
 }
 
 // State WaitRequest: the Request is invalid.
-// Proves MPA-299, MPA2-125: code 4, and no Reply.
+// Proves MPA-299, MPA2-125: the error has code 4, and no Reply is sent.
 #[test]
 fn an_invalid_request_closes_the_connection() {
     let two = MpaConfig::default();
@@ -48,8 +49,8 @@ fn an_invalid_request_closes_the_connection() {
     }
 }
 
-// State WaitRequest: the time is over.
-// Proves MPA-206: trickling bytes do not extend it.
+// State WaitRequest: the deadline passes.
+// Proves MPA-206: the arrival of some bytes does not extend the deadline.
 #[test]
 fn no_request_in_time_ends_startup() {
     let mut responder = listen(MpaConfig::default());
@@ -98,7 +99,7 @@ fn nothing_may_be_sent_before_the_first_fpdu() {
     }
 }
 
-// Proves MPA2-138: the wait for a missing RTR is bounded.
+// Proves MPA2-138: the responder waits for a missing RTR only until a deadline.
 #[test]
 fn a_missing_rtr_times_out() {
     let mut responder = listen(MpaConfig::default());
@@ -110,7 +111,7 @@ fn a_missing_rtr_times_out() {
     assert!(!responder.may_send());
 }
 
-// Decide, reject.
+// State Decide: the ULP rejects.
 // Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102: the Reply has the revision of the
 // Request.
 #[test]
@@ -129,7 +130,8 @@ fn a_reject_speaks_the_revision_of_the_request() {
     }
 }
 
-// Proves MPA2-046: the answer's private data is limited by the answer's revision, and may be tried again.
+// Proves MPA2-046: the private data of the Reply has a limit, which depends on the form of the Reply. After
+// an error the ULP may try again.
 #[test]
 fn private_data_that_does_not_fit_leaves_the_request_waiting() {
     for (bytes, limit) in [(request(0x50, 2, &[0, 1, 0, 1]), 508), (request(0x40, 1, &[]), 512)] {

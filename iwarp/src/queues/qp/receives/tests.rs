@@ -163,7 +163,7 @@ fn a_message_waits_for_one_post() {
     assert_eq!(caller.calls(), 0, "the caller asks itself");
 }
 
-/// The queue pair that has waited longest gets the request of a shared queue. The other queue pairs do not
+/// The queue pair that has waited longest takes the request of a shared queue. The other queue pairs do not
 /// take this request.
 #[test]
 fn a_message_waits_in_line_for_a_shared_request() {
