@@ -217,7 +217,8 @@ impl Ends for Phase {
 }
 
 impl Connection {
-    /// The phase of the connection, and its queue pair.
+    /// Returns the phase of the connection, and the number and the state of its queue pair. Before the
+    /// connection has a queue pair, the second value is `None`.
     pub(super) fn status(&self) -> (ConnectionPhase, Option<(u32, QpState)>) {
         let phase = match &self.phase {
             Phase::Opening(_) => ConnectionPhase::Connecting,
@@ -355,7 +356,8 @@ impl Connection {
         self.on_closed(state, CloseReason::Aborted);
     }
 
-    /// Returns the second attempt if this connection has ended and a second attempt follows.
+    /// Returns the second attempt if this attempt to connect has failed and a second attempt follows.
+    /// Otherwise returns `None`.
     pub(super) fn take_retry(self) -> Option<Box<Retry>> {
         match self.base.attempt {
             Attempt::Failed(retry) => Some(retry),
@@ -381,7 +383,7 @@ impl Connection {
         }
     }
 
-    /// Sends the limit to the peer, unless an answer has contained the limit since.
+    /// Sends the limit to the peer, unless an earlier answer has contained the limit.
     pub(super) fn tell_limit(&mut self, state: &mut EngineState) {
         if let Phase::Rdma(rdma) = &mut self.phase {
             rdma.tell_limit(&self.base, state);

@@ -1,4 +1,5 @@
-//! The engine moves the data. It has one port queue and one TCP stack, and one thread at a time polls it.
+//! The engine moves data between a queue of a port and the queue pairs of a context. It has one TCP stack,
+//! and one thread at a time polls it.
 //!
 //! | file | what |
 //! |---|---|
@@ -72,7 +73,7 @@ impl Engine {
     /// Creates an engine of `context` on `port`.
     ///
     /// # Errors
-    /// [`VerbsError::System`] when the process has no free file descriptor.
+    /// [`VerbsError::System`] if the process has no free file descriptor.
     pub fn new(context: &Context, port: Box<dyn Port>, config: EngineConfig) -> Result<Self, VerbsError> {
         let waker = Notifier::new()?;
         let connections = config.stack.limits.connections;
@@ -85,8 +86,8 @@ impl Engine {
         })
     }
 
-    /// Polls once at time `now`: receives up to four bursts, runs timers, and lets queue pairs send. Returns
-    /// whether there was any work. `now` must not go backwards.
+    /// Polls once at time `now`: receives frames, runs timers, and lets queue pairs send. Returns whether
+    /// there was any work. `now` must not go backwards.
     pub fn poll_at(&mut self, now: Instant) -> bool {
         let guard = self.participant.enter();
         self.poller.poll(now, Clock::cycles(), &guard)
@@ -101,7 +102,7 @@ impl Engine {
     }
 
     /// Sets the maximum time that an acknowledgement waits for a user's answer to the acknowledged message.
-    /// Returns whether an acknowledgement waits.
+    /// Returns whether an acknowledgement or a limit waits.
     fn await_answers(&mut self, patience: Duration) -> bool {
         self.poller.await_answers(patience)
     }
@@ -163,7 +164,7 @@ impl Engine {
         debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
     }
 
-    /// The descriptor of the port; `None` if the port has none.
+    /// Returns the descriptor that becomes readable for each frame; `None` if there is no such descriptor.
     fn port_fd(&self) -> Option<BorrowedFd<'_>> {
         self.poller.poll_fd()
     }
@@ -203,7 +204,7 @@ impl Engine {
     /// Runs the engine in a new thread until the returned handle is dropped or stopped.
     ///
     /// # Errors
-    /// [`VerbsError::System`] when the thread cannot be created.
+    /// [`VerbsError::System`] if the thread cannot be created.
     pub fn spawn(self, options: ThreadOptions) -> Result<EngineThread, VerbsError> {
         EngineThread::spawn(self, options)
     }

@@ -33,9 +33,9 @@ mod receiving;
 mod sending;
 mod status;
 
-/// The state of a connection is prefetched when this many other connections come before it. A larger distance
-/// hides more of the memory latency; with a smaller distance, the cache lines are less likely to be evicted
-/// before they are used.
+/// The state of a connection is prefetched when this many other connections have to be handled before it. A
+/// larger distance hides more of the memory latency; with a smaller distance, the cache lines are less likely
+/// to be evicted before they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
 /// The slot number that means [`Orphans`] instead of a connection.
@@ -129,7 +129,8 @@ impl Poller {
         self.state.tcp.has_handed()
     }
 
-    /// Returns the descriptor that becomes readable for each frame; `None` if the port has no descriptor.
+    /// Returns the descriptor that becomes readable for each frame. Returns `None` if the port has no
+    /// descriptor, or if the engine also receives on the queues of engines that are gone.
     pub(super) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         if self.siblings.adopted.is_empty() { self.port.poll_fd() } else { None }
     }
@@ -470,7 +471,7 @@ impl Poller {
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.state.handle.set_connections(self.connection_count);
-        // The user may have posted requests before the slot was known. They rang no doorbell.
+        // The user may have posted requests before the slot was known, and these requests rang no doorbell.
         self.with(slot, |connection, state| connection.schedule_tx(state));
     }
 
@@ -489,7 +490,7 @@ impl Poller {
     }
 
     /// Runs `action` on the connection in `slot`, if the slot is in use. Then [records](Self::record) the
-    /// effects.
+    /// effects. Returns whether the slot is in use.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.state);

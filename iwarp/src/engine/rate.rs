@@ -19,7 +19,7 @@ struct Used {
     failed: u32,
 }
 
-/// The connections of this second, by address.
+/// The limits of a listener, and the connections of this second by address.
 pub(super) struct Rate {
     /// Maximum number of connections that one address may begin; `None`: no limit.
     begun_limit: Option<u32>,
@@ -44,8 +44,8 @@ impl Rate {
         Self { begun_limit, failed_limit, second: 0, used: BTreeMap::new() }
     }
 
-    /// Checks the limits of `address`. If the connection is admitted and such connections are limited, counts
-    /// it.
+    /// Checks the limits of `address`. If the connection is admitted and admitted connections are limited,
+    /// counts the connection. Otherwise returns the limit that is reached.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Result<(), Exhausted> {
         self.roll_over(now);
         let Used { begun, failed } = self.used.get(&address).copied().unwrap_or_default();

@@ -41,8 +41,8 @@ impl Default for ThreadOptions {
     }
 }
 
-/// Number of polls between two snapshots of the counters. A snapshot takes a lock, and users do not need
-/// newer counters.
+/// Maximum number of polls between two snapshots of the counters. A snapshot takes a lock, and users do not
+/// need newer counters.
 const SNAPSHOT_POLLS: u32 = 1024;
 
 /// An engine that runs in a thread. Dropping this value stops the thread and resets the engine's connections.
@@ -167,7 +167,7 @@ impl Drop for Affinity {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Some(cpus) = &self.cpus {
-            // This cannot fail, since these CPUs were allowed before.
+            // An error is ignored: these CPUs were allowed before.
             let _ = rustix::thread::sched_setaffinity(None, cpus);
         }
     }

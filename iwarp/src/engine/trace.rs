@@ -1,4 +1,5 @@
-//! Events of `tracing` (feature `tracing`) about engines, connections, MPA startup, Terminates and links.
+//! Events of `tracing` (feature `tracing`), for example about engines, connections, MPA startup, Terminates
+//! and links.
 //!
 //! The fields of events have the names that users know. `engine` is the index of the engine in its context;
 //! `local` and `remote` identify a connection. FPDUs and segments generate no events. SYNs and retransmission

@@ -37,7 +37,7 @@ enum StatusAnswer {
 ///
 /// # Errors
 /// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
-/// the error is one line.
+/// the error says so in one line.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (own_pid, path) in folder::sockets(folder)? {

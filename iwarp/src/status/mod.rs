@@ -1,7 +1,7 @@
 //! The status of the processes of this user that run engines (feature `status`), which `uwarp status`
 //! prints.
 //!
-//! The library opens a socket only for a program that asks for it. The program calls [`serve`], and keeps the
+//! The library opens a socket only if the program requests this. The program calls [`serve`], and keeps the
 //! returned [`StatusSocket`]:
 //!
 //! ```no_run

@@ -11,7 +11,7 @@ use crate::rdmap::{Terminate, TerminateError};
 /// return a `Result` that contains it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// An error found here. A Terminate is sent to the peer.
+    /// An error that this side has found. A Terminate is sent to the peer.
     Here(Box<Terminate>),
     /// Memory was revoked while a correct message of the peer, or the answer to such a message, used it. A
     /// Terminate is sent to the peer. The error counts as a fault of our user. (A peer may also revoke
@@ -94,7 +94,7 @@ impl Failure {
         Some(Arc::new(TerminateReport { origin, terminate }))
     }
 
-    /// Returns the Terminate that is sent or was received.
+    /// Returns the Terminate that is sent or was received; `None` without a Terminate.
     fn terminate(&self) -> Option<&Terminate> {
         match self {
             Self::Here(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),

@@ -15,9 +15,9 @@
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
 //!
-//! A stream handles neither TCP's handshake nor MPA's startup nor the end of a connection. The engine's
-//! connection drives the stream: it passes the ULPDUs that MPA has found, and gets a [`Failure`] when the
-//! stream ends.
+//! A stream does not handle TCP's handshake, MPA's startup, or the end of a connection. The engine's
+//! connection drives the stream: the connection passes the ULPDUs that MPA has found, and gets a [`Failure`]
+//! when the stream ends.
 
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ impl Stream {
         self.state.rules.fail_when_peer_vanishes()
     }
 
-    /// The queue pair of the stream.
+    /// Returns the queue pair of the stream.
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
         &self.state.qp
     }
@@ -169,7 +169,8 @@ impl Stream {
         }
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
-        // This is in time for the peer's next request, since TCP has not sent the end of the responses yet.
+        // The buffers are posted in time for the peer's next request, since TCP has not sent the end of the
+        // responses yet.
         if let Some(answered) = outbound.take_answered() {
             inbound.repost_requests(answered);
         }
@@ -270,8 +271,8 @@ impl Stream {
         self.state.rules.profile().is_some_and(|ib| ib.awaits_recv())
     }
 
-    /// Asks the queue for a receive request, for which a message of the peer waits. When a receive request is
-    /// posted, the engine is notified ([`Ask::Receive`](crate::queues::Ask::Receive)).
+    /// Called while a message of the peer waits for a receive request. When a receive request is posted, the
+    /// engine is notified ([`Ask::Receive`](crate::queues::Ask::Receive)).
     pub(crate) fn await_recv(&self) {
         self.state.qp.await_recv(&self.state.consumer);
     }
@@ -331,7 +332,8 @@ impl Stream {
         self.state.qp.state.set(QpState::Closing);
     }
 
-    /// Called when TCP has ended, without an error of the stream.
+    /// Called when TCP has ended, without an error of the stream. Puts the queue pair into the state of a
+    /// lost connection.
     pub(crate) fn lose(&self) {
         self.state.qp.state.lose(&self.state.qp.signals);
     }
@@ -439,7 +441,8 @@ impl Stream {
             consumer.complete_send(sends, signals, true, completion);
             failed = true;
         }
-        // No request was pending. The next request would have found no peer.
+        // No started request has failed. The next request of the send queue would have found no peer, so this
+        // request fails instead.
         if first == WcStatus::RetryExceeded && consumer.fail_next_send(sends, signals, first, cause) {
             failed = true;
         }

@@ -15,10 +15,10 @@ use super::super::state::EngineState;
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
-    /// The pieces that TCP has not accepted, in order. Bytes that the user sends later are no piece yet: they
-    /// are sent when streaming mode begins.
+    /// The pieces that TCP has not accepted, in order. Bytes that the user sends after the last piece are no
+    /// piece: they are sent in streaming mode.
     pieces: VecDeque<Piece>,
-    /// The result of the last attempt to send; `Blocked` if bytes were added since.
+    /// The result of the last attempt to send; `Blocked` if bytes were added since that attempt.
     sent: Sent,
 }
 

@@ -36,7 +36,7 @@ impl Reassembly {
     }
 
     /// Holds a buffer from TCP. The caller has to call [`take`](Self::take) next. If `counted` is set, TCP's
-    /// budget counts the buffer until it is released.
+    /// budget counts the buffer until it is released. Returns an error if no slot is free.
     pub(super) fn push(
         &mut self,
         slab: &mut HeldSlab,
@@ -58,7 +58,7 @@ impl Reassembly {
         self.held.check(slab)
     }
 
-    /// Refuses bytes that begin more than [`MAX_AHEAD`] bytes after the next byte of startup.
+    /// Returns an error for bytes that begin more than [`MAX_AHEAD`] bytes after the next byte of startup.
     pub(super) fn check_ahead(&self, offset: u64) -> Result<(), ConnectionError> {
         if offset > self.next + MAX_AHEAD {
             return Err(ConnectionError::Startup(StartupFault::FarAhead));

@@ -46,7 +46,7 @@ pub(super) struct Report {
     pub(super) peer: Option<Enhanced>,
 }
 
-/// The latest event that the user has got about the connection.
+/// The state of the connection that was last announced to the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Announced {
     #[default]
@@ -67,8 +67,8 @@ pub(super) struct Announcement {
 }
 
 impl Report {
-    /// Adds an error. Only the first error is kept, because it is the cause of the end. It is reported to the
-    /// user.
+    /// Adds an error. Only the first error is kept and reported to the user, because the first error is the
+    /// cause of the end.
     pub(super) fn add(&mut self, error: ConnectionError) {
         self.error.get_or_insert(error);
     }

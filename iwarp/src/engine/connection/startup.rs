@@ -350,7 +350,7 @@ impl Startup {
             let announcement = Some(Box::new(announcement));
             Rdma::begin(base, state, qp, (&negotiated, agreement), false, announcement)
         } else {
-            // `ready` says in the event whether the user has to wait for the peer's first message.
+            // In the event, `ready` is `false` if the user has to wait for the peer's first message.
             let ready = !param.await_first_fpdu;
             let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), ready, None);
             base.announce_established(state, Announcement { negotiated, agreement, idle_timeout, ready });
@@ -399,7 +399,8 @@ impl Startup {
         self.close(base, state)
     }
 
-    /// Rejects the Request because the user has not decided in time.
+    /// Rejects the Request because the user has not decided in time. Does nothing if the user has just
+    /// decided.
     fn decision_timeout(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Phase {
         if !base.user.id().is_some_and(|id| id.expire()) {
             return Phase::Startup(self);
@@ -486,8 +487,8 @@ impl Startup {
         }
     }
 
-    /// Called when the peer has closed without a Reply. A reason may be that the peer does not know revision
-    /// 2 (RFC 6581 section 10).
+    /// Prepares a second attempt with revision 1, if a second attempt is allowed. Called when the peer has
+    /// closed without a Reply, perhaps because the peer does not know revision 2 (RFC 6581 section 10).
     pub(super) fn consider_fallback(&self, base: &mut Base) {
         let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
         let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();
@@ -563,7 +564,7 @@ enum StartupEvent {
 }
 
 /// Stores the event or the fault of a step in `outcome`. Returns the number of bytes that the step has
-/// consumed. A step without an event copies nothing, so it does not copy the room for private data.
+/// consumed. Without an event nothing is stored, since an event is large: it has room for private data.
 #[inline]
 fn keep<E>(
     step: Result<Step<E>, StartupFault>,
@@ -584,7 +585,7 @@ fn keep<E>(
     }
 }
 
-// The caller's check of the private data's length leaves room for these bytes.
+// The caller's check of the private data's length leaves room for an offer.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
 /// Returns this side's parameters for messages that find no receive request.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tcp_lite::{Deadline, Instant};
 
-/// Some 73,000 years.
+/// Stands for no limit: some 73,000 years.
 const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as u64 / 4);
 
 /// The times of a connection in any phase: the deadline of the phase, and the idle timeout.

@@ -358,7 +358,8 @@ impl IbProfile {
         knows
     }
 
-    /// Returns the stream offset of [`end_withholding`](Self::end_withholding).
+    /// Returns the stream offset of which [`end_withholding`](Self::end_withholding) awaits the
+    /// acknowledgement; `None` if nothing is withheld.
     pub(super) fn withheld_until(&self) -> Option<u64> {
         self.withheld_until
     }

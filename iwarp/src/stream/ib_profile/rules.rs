@@ -1,7 +1,7 @@
 //! The rules that a stream follows: iWARP's, or InfiniBand's if both peers have agreed on them.
 //!
-//! This file has a method for every difference between the two sets of rules. Callers use these methods, and
-//! do not check the agreement itself.
+//! The methods of [`Rules`] are the differences between the two sets of rules. The other files of a stream
+//! call these methods, and do not check the agreement itself.
 
 use super::{IbProfile, News};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};

@@ -100,7 +100,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the bound receive requests to the queue pair. Nothing is received after this.
+    /// Forgets the bound receive requests, which the caller returns to the queue pair. Nothing is received
+    /// after this.
     pub(super) fn abandon(&mut self) {
         self.queue_0 = UntaggedQueue::starting_at(self.queue_0.first_msn());
     }
@@ -135,7 +136,7 @@ pub(crate) struct Delivery<'a> {
     pub(super) state: &'a mut StreamState,
     pub(super) inbound: &'a mut Inbound,
     pub(super) outbound: &'a mut Outbound,
-    /// The stream's flag, which the first ULPDU in order sets.
+    /// Whether this side may send. The first ULPDU in order sets this flag of the stream.
     pub(super) may_send: &'a mut bool,
     pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,

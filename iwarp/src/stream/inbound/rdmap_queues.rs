@@ -170,8 +170,8 @@ impl Delivery<'_> {
         // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
         match queue {
             Queue::ReadRequest => {
-                // This is done even on a stream without atomics, so that the reported error is the opcode,
-                // not the length.
+                // An Atomic Request has the longer buffer even on a stream without atomics, so that the
+                // reported error is the opcode, not the length.
                 let is_atomic = Opcode::of_byte(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
                 let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };
                 requests.check(header, payload_len, room)?;

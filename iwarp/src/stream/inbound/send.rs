@@ -35,8 +35,8 @@ impl Delivery<'_> {
     }
 
     /// As [`bind`](Self::bind), but also binds receive requests to the messages after the current message, up
-    /// to `msn`. Requests of a queue pair's own receive queue go to messages in order, so the request of a
-    /// message is known before the message begins.
+    /// to `msn`, unless `msn` is too far ahead. Requests of a queue pair's own receive queue go to messages
+    /// in order, so the request of a message is known before the message begins.
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
         let ahead = msn.wrapping_sub(self.inbound.queue_0.first_msn()) as usize;
@@ -46,8 +46,8 @@ impl Delivery<'_> {
         while self.state.consumer.taken_recvs() <= ahead && bind_next_recv(self.state, self.inbound) {}
     }
 
-    /// Places an out-of-order Send. Immediate Data is held until it is in order, since placing eight bytes
-    /// early saves nothing.
+    /// Places an out-of-order Send. Returns whether the Send was placed. Immediate Data is held until it is
+    /// in order, since placing eight bytes early saves nothing.
     pub(super) fn early_send(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -147,7 +147,7 @@ impl Delivery<'_> {
         Opcode::check(&(*header).into(), self.state.extensions)
     }
 
-    /// Checks a segment against its bound buffer and places it.
+    /// Checks a segment against its bound buffer and places it. Returns the opcode of the segment.
     ///
     /// RFC 5041 section 7.1 (DDP-163), RFC 5040 section 7.2 (RDMAP-332): DDP's checks pass before any byte is
     /// placed.
@@ -190,9 +190,10 @@ impl Delivery<'_> {
         Ok(opcode)
     }
 
-    /// Completes the receive request of a whole message. The reported opcode is that of the last segment: a
-    /// sink need not compare the segments of a message, and may report the header of any segment (RFC 5041
-    /// section 4.3, DDP-083, DDP-084). Each segment was checked according to its own opcode.
+    /// Completes the receive request of a whole message, unless the message is Immediate Data that belongs to
+    /// the next Send. The reported opcode is that of the last segment: a sink need not compare the segments
+    /// of a message, and may report the header of any segment (RFC 5041 section 4.3, DDP-083, DDP-084). Each
+    /// segment was checked according to its own opcode.
     ///
     /// RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): this function is called
     /// when DDP delivers the message, so completions are in sending order.
@@ -257,7 +258,7 @@ impl Delivery<'_> {
         Err(Failure::defect("a buffer posted again is within the queue's bounds"))
     }
 
-    /// Completes the bound receive request in error.
+    /// Completes the receive request of the current message in error, with status `status`.
     fn fail_bound(&mut self, status: WcStatus) {
         if let Some(wr_id) = self.state.consumer.recv().map(|request| request.wr_id) {
             let completion = self.state.qp.receives.failed(wr_id, status, None);

@@ -41,7 +41,8 @@ impl Rdma {
         base.schedule_tx(state);
     }
 
-    /// Called when a receive request was posted, which the peer's waiting message gets.
+    /// Called when a receive request may have been posted. If a message of the peer waits for a receive
+    /// request, the message gets it.
     pub(super) fn on_recv_posted(&mut self, base: &mut Base, state: &mut EngineState) {
         if self.is_terminating() || !self.stream.awaits_recv() {
             return;
@@ -65,7 +66,7 @@ impl Rdma {
         }
     }
 
-    /// Checks whether our waiting message has waited for too long.
+    /// If our waiting message has waited for too long, fails the message's request and resets the connection.
     pub(super) fn on_time(&mut self, base: &mut Base, state: &mut EngineState) {
         // A message waits only while the peer has not reported a receive request. The time does not apply to
         // a connection that is ending, which has other deadlines.

@@ -40,7 +40,8 @@ impl World {
         })
     }
 
-    /// Returns all state that a ULPDU may change.
+    /// Returns, as text, the state that a ULPDU may change: completions, memory, counters, queue 0 and the
+    /// right to send.
     fn seen(&mut self) -> String {
         let memory = self.regions.each_ref().map(|region| {
             let mut bytes = [0; BYTES as usize];
