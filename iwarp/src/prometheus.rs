@@ -1,4 +1,4 @@
-//! All counters in Prometheus's text format, version 0.0.4, and the HTTP responses of an exporter.
+//! The metrics of contexts in Prometheus's text format, version 0.0.4, and the HTTP responses of an exporter.
 //!
 //! When a client asks for the text, the text is made from a snapshot. Exporter crates have many dependencies:
 //! `prometheus_exporter` 0.8 brings 57 crates and `metrics-exporter-prometheus` 0.18 brings 66. Both have a

@@ -9,6 +9,7 @@
 //! | `carrier.rs` | polls the link state of the port |
 //! | `tx_scheduler.rs` | which connection sends next |
 //! | `listening.rs` | a listening port |
+//! | `orphans.rs` | queue pairs that outlive their peer |
 //! | `polled_time.rs` | time without standstills of the process |
 //! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in its own thread |
@@ -17,6 +18,7 @@
 //! | `trace.rs` | events of `tracing` |
 //! | `state.rs` | the state that the connections of an engine share |
 //! | `config.rs` | the configuration of an engine |
+//! | `two_engines.rs` | two connected engines, for tests |
 //!
 //! The poller starts no thread, and reads no clock except the CPU's cycle counter for
 //! [`EngineCounters::busy_cycles`]. The caller of [`Engine::poll_at`] passes the time.

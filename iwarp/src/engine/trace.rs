@@ -2,8 +2,8 @@
 //! and links.
 //!
 //! The fields of events have the names that users know. `engine` is the index of the engine in its context;
-//! `local` and `remote` identify a connection. FPDUs and segments generate no events. SYNs and retransmission
-//! timeouts, which only TCP sees, are reported by [`tcp_lite`] (its feature of the same name).
+//! `local` and `remote` identify a connection. FPDUs and segments generate no events. [`tcp_lite`] reports
+//! the SYNs that listeners receive, and retransmission timeouts (its feature of the same name).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -85,7 +85,7 @@ impl RequestQueue {
         Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
-    /// The number of buffers, including those in use.
+    /// Returns the number of buffers, including those in use.
     pub(super) fn buffers(&self, extensions: Extensions) -> u32 {
         request_buffers(extensions, self.ird)
     }
@@ -137,7 +137,7 @@ impl RequestQueue {
         self.taken.atomics -= atomics;
     }
 
-    /// Whether each buffer is posted or taken; for tests.
+    /// Checks that each buffer is posted or taken; for tests.
     pub(super) fn check_buffers(&self, extensions: Extensions) -> Check {
         let (posted, ByKind { reads, atomics }) = (self.queue.posted(), self.taken);
         let most = self.ird;

@@ -12,7 +12,7 @@ use super::ib_profile::Rules;
 use super::outstanding::Pending;
 use super::slot_pool::PoolQueue;
 
-/// The state that sending and receiving share: the queue pair, and its requests that wait for responses.
+/// The state that sending and receiving share: the queue pair, and its requests that are started.
 /// `outstanding.rs` starts and completes these requests.
 pub(super) struct StreamState {
     pub(super) qp: Arc<QpShared>,
@@ -22,14 +22,15 @@ pub(super) struct StreamState {
     /// The protection domain of the buffers in receive requests.
     pub(super) recv_pd: PdId,
     pub(super) extensions: Extensions,
-    /// The rules on which both peers have agreed.
+    /// The rules that the stream follows.
     pub(super) rules: Rules,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3, with one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
-    /// Requests that are started and not yet completed, in post order. A Send or Write is added only when its
-    /// last segment is written. The entries of all pending requests are still in the send queue.
+    /// Requests that are started and not yet completed, in post order. Normally, a Send or Write is added
+    /// only when its last segment is written. The entries of all pending requests are still in the send
+    /// queue.
     pub(super) pending: VecDeque<Pending>,
     /// Number of requests at the end of `pending` that still have to be sent: a Read that has elements left,
     /// and requests that the peer has dropped.
@@ -89,7 +90,7 @@ impl StreamState {
     }
 
     /// Completes the oldest receive request that is taken. If the frame of the message has also acknowledged
-    /// requests of ours, these requests complete before: on InfiniBand, the acknowledgement of a Send arrives
+    /// requests of ours, these requests complete first: on InfiniBand, the acknowledgement of a Send arrives
     /// before any answer to it.
     #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {

@@ -4,7 +4,7 @@ use tcp_lite::StackCounters;
 
 dp::counters! {
     "uwarp_", "_total";
-    /// Counters of an engine. They are never reset.
+    /// Counters of an engine. The counters are never reset.
     #[derive(Clone, Copy, Debug, Default)]
     pub struct EngineCounters {
         /// The counters of the port ([`Statistics::counters`](dp::Statistics::counters)).

@@ -77,8 +77,8 @@ impl FastRegion {
         Self { registration, rkey, _pd: pd.clone() }
     }
 
-    /// The STag, which is both lkey and rkey. The STag is valid once the last requested registration has
-    /// completed.
+    /// Returns the STag, which is both lkey and rkey. The STag is valid once the last requested registration
+    /// has completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }
@@ -95,7 +95,7 @@ impl FastRegion {
         self.registration.is_valid(Stag(self.rkey()))
     }
 
-    /// The prepared memory. The owner of the memory may use it whether the STag is valid or not.
+    /// Returns the prepared memory. The owner of the memory may use it whether the STag is valid or not.
     pub fn memory(&self) -> &RawBytes {
         self.registration.memory()
     }
@@ -106,7 +106,7 @@ impl FastRegion {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }
 
-    /// The virtual address of the byte at `offset` of the prepared memory.
+    /// Returns the virtual address of the byte at `offset` of the prepared memory.
     pub fn addr(&self, offset: u64) -> u64 {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }

@@ -159,8 +159,8 @@ impl MemoryRegion {
         self.registration.memory().load_u8_acquire(offset).map_err(out_of_range)
     }
 
-    /// The address of the memory. The result is a raw pointer because a peer may change the memory at any
-    /// time.
+    /// Returns the address of the memory. The result is a raw pointer because a peer may change the memory at
+    /// any time.
     pub fn as_ptr(&self) -> *mut u8 {
         self.registration.memory().as_ptr()
     }

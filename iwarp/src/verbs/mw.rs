@@ -49,7 +49,7 @@ impl MemoryWindow {
         self.window.kind()
     }
 
-    /// The STag to advertise. The STag is valid once the last requested bind has completed.
+    /// Returns the STag to advertise. The STag is valid once the last requested bind has completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }

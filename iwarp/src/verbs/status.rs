@@ -1,7 +1,7 @@
-//! A snapshot of an engine: its port, its connections, and its counters.
+//! Snapshots of a context and of its engines, with their ports, connections and counters.
 //!
-//! When a thread asks for a snapshot, the engine answers between two polls. The data path does no extra work
-//! for this.
+//! When a thread asks an engine for a snapshot, the engine answers between two polls. The data path does no
+//! extra work for snapshots.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -40,7 +40,7 @@ pub struct EngineStatus {
     pub mac: [u8; 6],
     /// Maximum size of an IP packet of the port, in bytes.
     pub mtu: u16,
-    /// Whether the link was up when the engine last asked the port.
+    /// Whether the link was up when the engine last queried the port.
     pub link_up: bool,
     /// Bytes of memory that the engine's port shares with other processes
     /// ([`dp::Statistics::shared_memory_bytes`]).
@@ -87,7 +87,7 @@ pub enum ConnectionPhase {
 }
 
 impl ConnectionPhase {
-    /// The name of the phase, as programs print it.
+    /// Returns the name of the phase, as programs print it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -101,7 +101,7 @@ impl ConnectionPhase {
 }
 
 impl ConnectionStatus {
-    /// Local and remote address.
+    /// Returns the local and the remote address.
     pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
         (self.tcp.local, self.tcp.remote)
     }

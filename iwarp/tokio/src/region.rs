@@ -68,7 +68,7 @@ impl Region {
         RemoteRegion { addr: self.mr.addr(), rkey: self.mr.rkey(), len: self.len() as u64 }
     }
 
-    /// The verbs' memory region, for calls that this crate does not wrap.
+    /// Returns the verbs' memory region, for calls that this crate does not wrap.
     pub fn memory_region(&self) -> &MemoryRegion {
         &self.mr
     }

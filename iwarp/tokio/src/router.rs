@@ -365,7 +365,7 @@ impl State {
         self.ended.map(|cause| Err(cause.map_or(Error::Closed, Error::Connection)))
     }
 
-    /// Removes a request that has completed.
+    /// Removes and returns a request that has completed; `None` if the request has not completed.
     fn take_done(&mut self, key: usize) -> Option<(WorkCompletion, Pinned)> {
         let Some(Request::Done { .. }) = self.requests.get(key) else { return None };
         let Request::Done { completion, pinned } = self.requests.remove(key) else {
@@ -382,7 +382,8 @@ impl State {
         }
     }
 
-    /// Records the completion of a request. Returns the waker of the task that waits for the request.
+    /// Records the completion of a request. Returns the waker of the task that waits for the request, if
+    /// there is one.
     fn complete(&mut self, key: usize, completion: &WorkCompletion) -> Option<Waker> {
         let request = self.requests.get_mut(key)?;
         let placeholder = Request::Abandoned { pinned: Pinned::Nothing };

@@ -38,8 +38,9 @@ use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 /// Written bytes are sent at once if the peer has given credit for them. Without credit they accumulate, and
 /// a later call on this stream sends them. `flush` waits until all written bytes are sent. `shutdown` also
 /// waits, and notifies the peer that no more bytes follow; the peer may continue to send. Dropping the stream
-/// does the same in the background, and then closes the connection. If the peer accepts no bytes for a
-/// minute, or not all bytes within ten minutes, the connection is reset.
+/// does the same in the background, and then closes the connection. The connection is reset if the stream is
+/// dropped outside of a tokio runtime, if the peer accepts no bytes for a minute, or if the peer has not
+/// accepted all bytes within ten minutes.
 pub struct Stream {
     /// `None` only during the drop.
     inner: Option<Box<Inner>>,
@@ -88,7 +89,7 @@ impl Connection {
 }
 
 impl Stream {
-    /// The connection that carries the stream. Its messages belong to the stream.
+    /// Returns the connection that carries the stream. The messages of this connection belong to the stream.
     pub fn connection(&self) -> &Connection {
         &self.inner.as_ref().expect("taken by the drop alone").connection
     }
@@ -181,7 +182,8 @@ impl Inner {
         self.connection.abort();
     }
 
-    /// If the peer has closed after all bytes were sent, it is no error that the end message was not sent.
+    /// Returns `Ok` if the peer has closed after all bytes were sent: then it is no error that the end
+    /// message was not sent. Otherwise returns `error`, converted for writers.
     fn unless_complete(&self, error: io::Error) -> io::Result<()> {
         let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && self.flow.outgoing.is_sent();
         if is_complete { Ok(()) } else { Err(closed_to_writes(error)) }

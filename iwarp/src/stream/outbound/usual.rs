@@ -1,8 +1,8 @@
 //! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written directly
 //! from the send queue, as long as nothing else waits to be sent.
 //!
-//! This is the fast path of `Outbound::prepare` and `Outbound::write_fpdu`; `usual/tests.rs` compares the
-//! two paths.
+//! This file has the fast path of `Outbound::prepare` and `Outbound::write_fpdu`; `usual/tests.rs` compares
+//! the two paths.
 //!
 //! A request that does not fit, or whose memory is no longer registered, stays in its queue and becomes a
 //! message. Only the code for messages generates several segments, and reports errors.
@@ -38,8 +38,8 @@ pub(super) enum FillOutcome {
 }
 
 impl Outbound {
-    /// Whether nothing has to be sent before the oldest posted request, and the request completes as soon as
-    /// it is written. If the request also fits one FPDU, it may be written directly from its queue.
+    /// Whether [`allows_usual`](Self::allows_usual) returns `true` and the payload of the oldest posted
+    /// request is ready. If the request also fits one FPDU, it may be written directly from its queue.
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
         self.allows_usual(state)

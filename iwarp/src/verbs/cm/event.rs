@@ -26,7 +26,8 @@ pub enum CmEventKind {
         private_data: Box<[u8]>,
         /// The peer's address.
         remote: SocketAddr,
-        /// Maximum number of Reads that the peer can serve; `None`: the Request does not state the number.
+        /// Maximum number of Reads that the peer can serve at a time; `None`: the Request does not state the
+        /// number.
         peer_ird: Option<u16>,
         /// Maximum number of outstanding Reads that the peer wants; `None`: the Request does not state the
         /// number.
@@ -70,7 +71,7 @@ pub enum CmEventKind {
     Rejected {
         /// The private data of the peer's Reply.
         private_data: Box<[u8]>,
-        /// The depths of the peer. Its ORD is the minimum that the peer needs. `None`: the peer's Reply has
+        /// The depths of the peer. The ORD is the minimum that the peer needs. `None`: the peer's Reply has
         /// no depths.
         peer: Option<Enhanced>,
     },
@@ -81,8 +82,9 @@ pub enum CmEventKind {
         /// Depths, model and RTR of the Reply, if there was one.
         peer: Option<Enhanced>,
     },
-    /// An established connection has ended. All requests are flushed, unless the queue pair outlives the
-    /// connection ([`ConnParam::outlives_peer`](super::ConnParam::outlives_peer)).
+    /// A connection that was established, or was in streaming mode, has ended. All open requests are flushed,
+    /// unless the queue pair outlives the connection
+    /// ([`ConnParam::outlives_peer`](super::ConnParam::outlives_peer)).
     Disconnected {
         /// The reason; `None` for a graceful close.
         error: Option<ConnectionError>,
@@ -328,7 +330,8 @@ impl fmt::Debug for EventChannel {
 mod tests {
     use super::*;
 
-    /// The descriptor may be readable for an event that another thread has removed already.
+    /// The descriptor may be readable for an event that another thread has removed already. The wait then
+    /// continues until its timeout.
     #[test]
     fn notices_without_an_event_do_not_end_a_wait() {
         let channel = EventChannel::new(4).unwrap();

@@ -99,8 +99,8 @@ pub struct ConnParam {
     pub mpa_revision: u8,
     /// Offers peer-to-peer setup (an RTR message); revision 2 only. Default: `true`.
     pub peer_to_peer: bool,
-    /// The RTR kinds to offer. Send is not among the defaults because no other known peer supports it.
-    /// Default: Write and Read.
+    /// The RTR kinds to offer. Send is not among the defaults because no other known implementation supports
+    /// it. Default: Write and Read.
     pub rtr: RtrKinds,
     /// If a peer closes without an answer to a Request of revision 2, tries once more with revision 1 (RFC
     /// 6581 section 10). With revision 1, the programs have to negotiate the depths, and which side sends
@@ -171,15 +171,15 @@ pub struct ConnParam {
     /// a timeout is TCP's during the TCP handshake, and
     /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) afterwards. Default: 10 s.
     pub timeout: Duration,
-    /// Ends the connection when no FPDU was sent or received during this time; `None`: never.
-    /// Default: `None`.
+    /// Ends the connection when nothing was sent or received during this time: no FPDU, and in streaming mode
+    /// no byte. `None`: never. Default: `None`.
     pub idle_timeout: Option<Duration>,
     /// Keepalive probes of this connection, which replace the engine's setting.
     /// Default: [`KeepalivePolicy::Engine`].
     pub keepalive: KeepalivePolicy,
     /// The index of the engine; `None`: the engine with the fewest connections. Default: `None`.
     pub engine: Option<usize>,
-    /// The local port; `None`: a random one. Default: `None`.
+    /// The local port; `None`: a random port. Default: `None`.
     pub local_port: Option<u16>,
 }
 
@@ -239,7 +239,7 @@ impl ConnParam {
         config.validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// The configuration of MPA, with the engine's setting of CRCs.
+    /// Returns the configuration of MPA, with the engine's setting of CRCs.
     pub(crate) fn mpa_config(&self, crc: bool) -> MpaConfig {
         let revision = if self.mpa_revision == 1 { Revision::One } else { Revision::Two };
         MpaConfig {
@@ -261,7 +261,7 @@ impl ConnParam {
     /// Returns the same parameters with `bytes` as private data.
     ///
     /// # Errors
-    /// [`VerbsError::TooLong`] for more than 512 bytes.
+    /// [`VerbsError::TooLong`] if there are more than 512 bytes.
     pub fn with_private_data(mut self, bytes: &[u8]) -> Result<Self, VerbsError> {
         self.private_data.clear();
         self.private_data
@@ -322,7 +322,7 @@ impl ResponderOptions {
         self.mpa_config().validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// The configuration of MPA.
+    /// Returns the configuration of MPA.
     pub(crate) fn mpa_config(&self) -> MpaConfig {
         let depth = |depth: u16| depth.min(Depths::MAX);
         MpaConfig {
@@ -377,8 +377,8 @@ pub struct ListenOptions {
     pub port: u16,
     /// Maximum number of connections that are neither accepted nor rejected yet. Default: 128.
     pub backlog: usize,
-    /// Maximum number of such connections from one address; `None`: no separate limit per address.
-    /// Default: `None`.
+    /// Maximum number of connections from one address that are neither accepted nor rejected yet; `None`: no
+    /// separate limit per address. Default: `None`.
     pub backlog_per_address: Option<usize>,
     /// Maximum number of connections, including the backlog. Default: 16,384.
     pub max_connections: usize,
@@ -398,8 +398,8 @@ pub struct ListenOptions {
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
     /// Default: `None`.
     pub half_open: Option<usize>,
-    /// Maximum number of such TCP connections from one address; `None`: no separate limit per address.
-    /// Default: `None`.
+    /// Maximum number of TCP connections from one address that are not established; `None`: no separate limit
+    /// per address. Default: `None`.
     pub half_open_per_address: Option<usize>,
     /// The addresses that may connect. Default: all.
     pub filter: AddressFilter,
@@ -411,7 +411,7 @@ pub struct ListenOptions {
 }
 
 /// The default of [`ListenOptions::failures_per_address`]. A failed connection costs some 18 us of a core, so
-/// 32 failures per second cost less than a thousandth of the core. No working program fails as often.
+/// 32 failures per second cost less than a thousandth of the core. A working program does not fail as often.
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {

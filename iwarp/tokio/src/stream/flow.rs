@@ -59,8 +59,8 @@ impl Flow {
         Ok(self.give_credit(connection, direction, cx)?)
     }
 
-    /// Copies arrived bytes to the reader. Returns `None` if no bytes have arrived; then the task is woken
-    /// when bytes arrive.
+    /// Copies arrived bytes to the reader. Returns `None` if no bytes have arrived and more may follow; then
+    /// the task is woken when bytes arrive.
     pub(super) fn try_read(
         &mut self,
         connection: &Connection,

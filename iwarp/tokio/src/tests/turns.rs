@@ -1,4 +1,5 @@
-//! A task hands the engine over to its thread before it sleeps. In each test the thread has stepped back.
+//! Tests that a task hands the engine over to the engine's thread where this thread has to poll. In each
+//! test, the thread has stepped back.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -44,7 +45,8 @@ async fn an_accept_hands_over() {
     .await;
 }
 
-/// Atomics have reserved the places of the send queue. Their futures are dropped while they poll.
+/// Atomics have reserved the places of the send queue. Their futures are dropped while they poll. A further
+/// atomic waits for a place, and hands the engine over.
 #[tokio::test(crate = "crate::limited")]
 async fn a_full_send_queue_hands_over() {
     in_time(async {
@@ -86,7 +88,8 @@ async fn a_wait_for_the_end_hands_over() {
     .await;
 }
 
-/// A request that follows other requests is sent by a poll, and the task does not poll after its write.
+/// A request that follows other requests is sent by a poll, and the task does not poll after its write. So
+/// the write hands the engine over.
 #[tokio::test(crate = "crate::limited")]
 async fn a_write_behind_another_hands_over() {
     in_time(async {

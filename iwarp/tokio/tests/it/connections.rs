@@ -143,8 +143,8 @@ fn used(endpoint: &Endpoint) -> [usize; 3] {
     [usage.qp, usage.mr, usage.cq].map(|usage| usage.used)
 }
 
-/// A request that is refused because this side is closing reports this cause, before the connection has
-/// ended.
+/// A request that is refused because this side is closing returns [`Error::Closed`], even before the
+/// connection has ended.
 #[tokio::test(crate = "crate::limited")]
 async fn a_request_behind_a_close_is_told_who_closes() {
     let (a, _b) = connected(&ConnectionOptions::default()).await;

@@ -104,7 +104,7 @@ impl World {
 }
 
 /// Passes random ULPDUs, valid and invalid, to both paths until the first failure. The completions, the
-/// memory, the counters, the queues and the failure are the same.
+/// memory, the counters, the queues and the failure are the same on both paths.
 #[test]
 fn both_paths_have_the_same_result() {
     let (mut usual, mut others, mut failures) = (0, 0, 0);
