@@ -56,7 +56,7 @@ impl Acks {
     }
 
     /// Records that the connection has received FPDUs, and so owes an acknowledgement. The caller must not
-    /// call this again for the connection before [`take_owed`](Self::take_owed) has returned it.
+    /// call this function again for the connection before [`take_owed`](Self::take_owed) has returned it.
     pub(super) fn owe(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() {
             self.since = now;
@@ -65,7 +65,7 @@ impl Acks {
     }
 
     /// Records that the peer of the connection waits for a limit. The connection also owes an
-    /// acknowledgement. The caller must not call this again for the connection before
+    /// acknowledgement. The caller must not call this function again for the connection before
     /// [`take_limit`](Self::take_limit) has returned it.
     pub(super) fn owe_limit(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() && self.limits.is_empty() {

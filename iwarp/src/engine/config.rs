@@ -8,9 +8,9 @@ use tcp_lite::{Limits, StackConfig, TcpConfig};
 
 use crate::verbs::{VerbsError, entropy};
 
-/// Default of [`EngineConfig::request_records`]. It is enough for 64 connections of the default depths, if
-/// the peer of each connection has 128 Reads and 128 atomics outstanding. The records need about two
-/// megabytes.
+/// Default of [`EngineConfig::request_records`]. The default is enough for 64 connections of the default
+/// depths, if the peer of each connection has 128 Reads and 128 atomics outstanding. The records need about
+/// two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
 /// How long connections survive the loss of the link to their only peer. A device that is reconfigured takes
@@ -22,8 +22,8 @@ const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from
 pub struct EngineConfig {
     /// Whether this side requests CRCs on all its connections.
     ///
-    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting for administrators. No API call changes the
-    /// setting, and none returns it.
+    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting for administrators. No API call changes or
+    /// returns the setting.
     ///
     /// If the setting is off, CRCs are used only if the peer asks for them.
     /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
@@ -37,9 +37,10 @@ pub struct EngineConfig {
     /// default is about one train of segments: the cost of the cache misses on a switch to another connection
     /// is spread over a train. Default: 64 KiB.
     pub quantum_bytes: usize,
-    /// Maximum number of received buffers, on all connections together, that are held until the rest of their
-    /// FPDU or startup frame arrives. If a connection needs more, the connection ends; in Full Operation it
-    /// ends with code 5 (RFC 6581 section 8). `None`: the number of the port's buffers. Default: `None`.
+    /// Maximum number of received buffers, on all connections together, that are held, for example until the
+    /// rest of their FPDU or startup frame arrives. If a connection needs more, the connection ends; in Full
+    /// Operation it ends with code 5 (RFC 6581 section 8). `None`: the number of the port's buffers. Default:
+    /// `None`.
     pub held_buffers: Option<usize>,
     /// Number of outstanding Reads and atomics on all connections together for which memory is allocated at
     /// the start. There is one such number for our requests and an equal number for the peers' requests. If

@@ -242,7 +242,8 @@ impl Connection {
     }
 
     /// Whether the engine's record of the connection is still correct after a call: the held bytes and the
-    /// deadline are unchanged, and the connection has not ended. This is usual in Full Operation.
+    /// deadline are unchanged, and the connection has not ended. In Full Operation, the record is usually
+    /// still correct.
     #[inline]
     pub(super) fn is_recorded(&self) -> bool {
         let Phase::Rdma(rdma) = &self.phase else { return false };

@@ -1,5 +1,5 @@
-//! The engine moves data between a queue of a port and the queue pairs of a context. It has one TCP stack,
-//! and one thread at a time polls it.
+//! The engine moves data between a queue of a port and the queue pairs of a context. An engine has one TCP
+//! stack, and one thread at a time polls the engine.
 //!
 //! | file | what |
 //! |---|---|
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// As [`sleep`](Self::sleep), but without a limit on a port whose frames end the sleep. On other ports
-    /// the sleep lasts at most `nap`. Use it in a thread that has no other work than the engine.
+    /// the sleep lasts at most `nap`. Use this function in a thread that has no other work than the engine.
     fn sleep_until_woken(&mut self, nap: Duration) {
         let Some(most) = self.begin_sleep(nap) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most);
@@ -171,12 +171,12 @@ impl Engine {
         self.poller.poll_fd()
     }
 
-    /// Counters of all layers.
+    /// Returns the counters of all layers.
     pub fn counters(&self) -> EngineCounters {
         self.poller.counters()
     }
 
-    /// The current usage of all resources that [`Limits`](tcp_lite::Limits) bounds.
+    /// Returns the current usage of all resources that [`Limits`](tcp_lite::Limits) bounds.
     pub fn stack_usage(&self) -> StackUsage {
         self.poller.stack().usage()
     }
@@ -193,12 +193,12 @@ impl Engine {
         self.context.check_invariants()
     }
 
-    /// Name, Ethernet address, MTU and offloads of the port.
+    /// Returns name, Ethernet address, MTU and offloads of the port.
     pub fn port_info(&self) -> &dp::PortInfo {
         self.poller.port().info()
     }
 
-    /// The context whose queue pairs the engine serves.
+    /// Returns the context whose queue pairs the engine serves.
     pub fn context(&self) -> &Context {
         &self.context
     }

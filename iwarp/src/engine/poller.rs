@@ -81,7 +81,7 @@ impl Poller {
         }
         tcp.set_passes_large_frames(port.passes_large_frames());
         tcp.set_tso_limits(port.info().tso);
-        // One slot per buffer of the pool is always enough.
+        // By default, there is one slot for each buffer of the pool.
         let buffers = port.mempool().capacity();
         let held = HeldSlab::new(config.held_buffers.unwrap_or(buffers), buffers);
         let state = EngineState {
@@ -460,8 +460,8 @@ impl Poller {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. Its slot in `connections` is free, since TCP has reused the slot number: each step
-    /// handles the end of a connection before another connection can get the number.
+    /// Adds a connection. The connection's slot in `connections` is free, since TCP has reused the slot
+    /// number: each step handles the end of a connection before another connection can get the number.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {

@@ -309,7 +309,7 @@ impl Turned {
         busy
     }
 
-    /// Polls once. The poll does not count as a turn, so the thread does not step back because of it.
+    /// Polls once. The poll does not count as a turn, so the thread does not step back because of this poll.
     fn poll_now(&self) {
         self.poll_awake(self.engine());
     }

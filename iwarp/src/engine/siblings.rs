@@ -112,7 +112,7 @@ impl Engine {
 
 impl EngineThread {
     /// As [`Engine::on_queues`], with a thread for each engine. The thread of engine `n` runs on the CPU
-    /// `cpus[n]`. If `cpus` has no such entry, the thread runs on [`ThreadOptions::cpu`].
+    /// `cpus[n]`. If `cpus` has no entry `n`, the thread runs on [`ThreadOptions::cpu`].
     ///
     /// # Errors
     /// The errors of [`Engine::on_queues`] and of [`Engine::spawn`].

@@ -16,8 +16,8 @@ use super::{Engine, EngineCounters};
 /// The CPU of an engine's thread, and the times when the thread backs off ([`Engine::spawn`]).
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadOptions {
-    /// The number of the CPU to which the thread is pinned; `None`: any CPU. It has no effect if the thread
-    /// may not run on that CPU, or on systems other than Linux. Default: `None`.
+    /// The number of the CPU to which the thread is pinned; `None`: any CPU. The option has no effect if the
+    /// thread may not run on that CPU, or on systems other than Linux. Default: `None`.
     pub cpu: Option<usize>,
     /// Number of idle polls before the thread yields between polls; `u32::MAX`: the thread never yields. A
     /// higher number makes the engine answer sooner and use more CPU time. Default: 2000.

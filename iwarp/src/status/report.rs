@@ -54,8 +54,8 @@ pub struct QpReport {
     pub has_srq: bool,
     /// Number of send requests that are not complete.
     pub open_sends: u64,
-    /// Number of receives that are not complete. They were posted to the queue pair, or taken from a shared
-    /// receive queue.
+    /// Number of receives that were posted to the queue pair, or taken from a shared receive queue, and are
+    /// not complete.
     pub open_receives: u64,
 }
 

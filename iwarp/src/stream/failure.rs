@@ -64,9 +64,9 @@ impl Failure {
     }
 
     /// Whether the peer is known to be the cause, by an invalid message or by its Terminate. A local
-    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). This includes MPA's
-    /// error for the case that no slot is left for a buffer (RFC 6581 section 8). A lost TCP connection may
-    /// have any cause.
+    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). Such an error is also
+    /// MPA's error for the case that no slot is left for a buffer (RFC 6581 section 8). A lost TCP connection
+    /// may have any cause.
     pub(crate) fn is_peers(&self) -> bool {
         const OURS: [TerminateError; 3] = [
             TerminateError::LocalCatastrophic,

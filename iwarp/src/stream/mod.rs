@@ -260,8 +260,8 @@ impl Stream {
         self.state.rules.tell_end()
     }
 
-    /// If acknowledgements are withheld, returns a stream offset. They are withheld until the peer has
-    /// acknowledged the bytes below this offset ([`end_withholding`](Self::end_withholding)).
+    /// If acknowledgements are withheld, returns a stream offset. The acknowledgements are withheld until the
+    /// peer has acknowledged the bytes below this offset ([`end_withholding`](Self::end_withholding)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
         self.state.rules.profile().and_then(|ib| ib.withheld_until())
     }
@@ -298,7 +298,7 @@ impl Stream {
     }
 
     /// Fails the request of the oldest message that the peer has not accepted, since the peer had no receive
-    /// request for it.
+    /// request for this message.
     pub(crate) fn fail_untaken(&mut self) {
         self.state.fail_untaken();
     }

@@ -339,7 +339,7 @@ impl StreamState {
             *unsent = (*unsent).min(pending.len());
             // The entry has to be free before the completion is visible.
             consumer.release_sends(1);
-            // The completion of a Read reports its byte count, so a Read completes separately, after the
+            // The completion of a Read reports a byte count, so a Read completes separately, after the
             // requests before it.
             if done.byte_len > 0 || count == TOGETHER {
                 consumer.complete_sends(

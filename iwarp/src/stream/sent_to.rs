@@ -19,8 +19,7 @@ pub(super) struct SentTo {
 /// The message that a Terminate of the peer names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// A Read or an atomic. It is the oldest request that waits for its response, since the peer answers
-    /// requests in order.
+    /// The oldest Read or atomic that waits for its response, since the peer answers requests in order.
     Request,
     /// The message of a segment with this header.
     Message(Header),

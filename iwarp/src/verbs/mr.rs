@@ -110,7 +110,7 @@ impl MemoryRegion {
         self.registration.len()
     }
 
-    /// Whether the region has no bytes. This is possible only for memory of the caller
+    /// Whether the region has no bytes. Only a region with memory of the caller can have no bytes
     /// ([`ProtectionDomain::reg_user_mr`]).
     pub fn is_empty(&self) -> bool {
         self.registration.is_empty()

@@ -60,8 +60,8 @@ pub struct QpAttr {
     pub send_open: usize,
     /// Number of send requests whose completion has not been polled, including incomplete requests.
     pub send_outstanding: usize,
-    /// Number of receive requests whose completion has not been polled. They were posted to the queue pair,
-    /// or taken from the shared receive queue.
+    /// Number of receive requests that were posted to the queue pair, or taken from the shared receive queue,
+    /// and whose completion has not been polled.
     pub recv_outstanding: usize,
     /// Total number of receive requests taken for messages of the peer.
     pub recv_taken: u64,
@@ -362,8 +362,8 @@ impl QueuePair {
         self.shared.resume_sends();
     }
 
-    /// Sets the mark of [`QpInit::high_water`] again. This is possible even after the mark's event. 0
-    /// disables the mark.
+    /// Sets the mark of [`QpInit::high_water`] again. The mark can be set even after its event. 0 disables
+    /// the mark.
     pub fn arm_high_water(&self, mark: usize) {
         self.shared.receives.arm_high_water(&self.shared.signals, mark);
     }

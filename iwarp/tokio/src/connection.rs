@@ -237,8 +237,8 @@ impl Connection {
 
     /// Returns the connection's queue pair, for calls that this crate does not wrap. A program may post its
     /// own requests on the queue pair, with any `wr_id`. No future receives the completions of these
-    /// requests. They share the send queue with the requests of this crate. While the queue is full, requests
-    /// of this crate are refused ([`Error::Verbs`]), so make the queue deeper with
+    /// requests. A program's requests share the send queue with the requests of this crate. While the queue
+    /// is full, requests of this crate are refused ([`Error::Verbs`]), so make the queue deeper with
     /// [`send_depth`](ConnectionOptions::send_depth).
     pub fn queue_pair(&self) -> &QueuePair {
         self.shared.qp()
@@ -340,7 +340,7 @@ impl Connection {
 
     // ---- messages ----
 
-    /// Sends a message. Its maximum length is the smaller of both peers'
+    /// Sends a message. The maximum length of a message is the smaller of both peers'
     /// [`message_bytes`](ConnectionOptions::message_bytes). The bytes are copied.
     ///
     /// # Errors

@@ -245,7 +245,7 @@ fn next_phase(event: &CmEvent) -> Option<Phase> {
         CmEventKind::Rejected { private_data, .. } => Phase::Rejected(private_data.clone()),
         CmEventKind::ConnectError { error, .. } => Phase::Ended(Some(*error)),
         CmEventKind::Disconnected { error, .. } => Phase::Ended(*error),
-        // This is an event of a stream without MPA, which this crate does not use.
+        // The other events belong to streams without MPA, which this crate does not use.
         _ => return None,
     })
 }

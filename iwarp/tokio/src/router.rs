@@ -1,10 +1,11 @@
 //! The completions of a connection, and the futures that wait for them.
 //!
-//! The completion queue calls [`Router::drain`] on the thread that completes a request. This is the thread
-//! that polls the engine: the engine's own thread, or the thread of a waiting task. `drain` wakes the future
-//! of the request. A dropped future leaves its memory in the router until the request completes. That memory
-//! is never released within a poll of the engine, since deregistering memory waits for the engine. The memory
-//! stays in `State::released` until a later call releases it.
+//! The completion queue calls [`Router::drain`] on the thread that completes a request. The thread that
+//! completes a request is the thread that polls the engine: the engine's own thread, or the thread of a
+//! waiting task. `drain` wakes the future of the request. A dropped future leaves its memory in the router
+//! until the request completes. That memory is never released within a poll of the engine, since
+//! deregistering memory waits for the engine. The memory stays in `State::released` until a later call
+//! releases it.
 //!
 //! Wakers are cloned, dropped and called without a lock, since a waker runs code of an async runtime, which
 //! may drop a future of the same connection.

@@ -35,12 +35,12 @@ use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
-/// Written bytes are sent at once if the peer has given credit for them. Without credit they accumulate, and
-/// a later call on this stream sends them. `flush` waits until all written bytes are sent. `shutdown` also
-/// waits, and notifies the peer that no more bytes follow; the peer may continue to send. Dropping the stream
-/// does the same in the background, and then closes the connection. The connection is reset if the stream is
-/// dropped outside of a tokio runtime, if the peer accepts no bytes for a minute, or if the peer has not
-/// accepted all bytes within ten minutes.
+/// Written bytes are sent at once if the peer has given credit for them. Without credit the bytes accumulate,
+/// and a later call on this stream sends them. `flush` waits until all written bytes are sent. `shutdown`
+/// also waits, and notifies the peer that no more bytes follow; the peer may continue to send. Dropping the
+/// stream does the same in the background, and then closes the connection. The connection is reset if the
+/// stream is dropped outside of a tokio runtime, if the peer accepts no bytes for a minute, or if the peer
+/// has not accepted all bytes within ten minutes.
 pub struct Stream {
     /// `None` only during the drop.
     inner: Option<Box<Inner>>,
@@ -171,7 +171,7 @@ impl Inner {
         let mut linger = self.linger;
         while let Some(limit) = linger.next(self.flow.outgoing.credited()) {
             let closed = async {
-                // Both calls fail if the connection has ended.
+                // Each of these calls may fail because the connection has ended.
                 let _ = std::future::poll_fn(|cx| self.poll_shutdown(cx)).await;
                 let _ = self.connection.close().await;
             };

@@ -9,8 +9,8 @@ use super::pre_fpdu::Sent;
 use super::{Event, Phase};
 
 /// The last phase of a connection: TCP was reset, is gone, or is closing, perhaps after sending the rest of
-/// our startup frames. Received bytes are dropped. They are acknowledged, unless acknowledgements are
-/// withheld.
+/// our startup frames. Received bytes are dropped. TCP acknowledges the dropped bytes, unless
+/// acknowledgements are withheld.
 #[derive(Default)]
 pub(super) struct Closing {
     /// Number of bytes that the peer had acknowledged when the deadline was set.

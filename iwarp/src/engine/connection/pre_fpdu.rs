@@ -1,7 +1,7 @@
 //! The bytes that this side sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
-//! These bytes are the startup frames, and the bytes that the user sends in streaming mode. They are sent in
-//! the order of the user's calls: after a reject, streaming mode and MPA may begin again.
+//! These bytes are the startup frames, and the bytes that the user sends in streaming mode. The bytes are
+//! sent in the order of the user's calls: after a reject, streaming mode and MPA may begin again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

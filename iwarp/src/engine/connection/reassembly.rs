@@ -23,9 +23,9 @@ pub(super) struct Reassembly {
     next: u64,
     frontier: u64,
     held: HeldList,
-    /// A buffer that begins with the next byte, if no other buffers are held. [`push`](Self::push) sets it.
-    /// The next [`take`](Self::take) removes it, and holds the bytes that are not consumed, for which a slot
-    /// is free.
+    /// A buffer that begins with the next byte, if no other buffers are held. [`push`](Self::push) sets this
+    /// buffer. The next [`take`](Self::take) removes the buffer, and holds the bytes that are not consumed,
+    /// for which a slot is free.
     next_buf: Option<Mbuf>,
 }
 
@@ -96,7 +96,7 @@ impl Reassembly {
     pub(super) fn pop_rest(&mut self, slab: &mut HeldSlab) -> Option<Rest> {
         let HeldBuf { start: offset, buf, ahead, .. } = self.held.pop(slab)?;
         let frontier = self.frontier;
-        // The buffer arrived out of order and is in order now. Its bytes are released only here.
+        // The bytes of a buffer that arrived out of order and is in order now are released only here.
         let released = if ahead && offset < frontier { buf.len() } else { 0 };
         Some(Rest { offset, buf, frontier, released })
     }
@@ -116,7 +116,7 @@ impl Reassembly {
         self.held.pinned_bytes()
     }
 
-    /// Drops all bytes. Returns the number of bytes that the caller has to release.
+    /// Drops all held bytes. Returns the number of bytes that the caller has to release.
     pub(super) fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.held.clear(slab)
     }

@@ -32,8 +32,8 @@
 //! announces the time between two retries. Here the request fails when as much time has passed as these
 //! retries would take.
 //!
-//! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)). It
-//! does so before its Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
+//! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)).
+//! The report is sent before the Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
 //! acknowledgement of the bytes that are not accepted ([`tcp_lite::Stack::withhold`]), until the peer has
 //! acknowledged the bytes of the `Ends` message.
 
@@ -610,8 +610,8 @@ mod tests {
         assert!(!peer.is_peer_there() && !peer.lets_send());
     }
 
-    /// A refusal is reported exactly once, at the end of the stream or before. This also holds if this side
-    /// has given up waiting, or has a receive request of which the peer was not notified.
+    /// A refusal is reported exactly once, at the end of the stream or before. The refusal is also reported
+    /// once if this side has given up waiting, or has a receive request of which the peer was not notified.
     #[test]
     fn a_refusal_is_told_once() {
         for is_told in [false, true] {

@@ -133,8 +133,9 @@ impl Rules {
         self.0.is_some()
     }
 
-    /// Whether receive requests may be bound to messages that have not begun. This is not possible where
-    /// Immediate Data can belong to a Send, since such Immediate Data consumes no receive request.
+    /// Whether receive requests may be bound to messages that have not begun. Receive requests cannot be
+    /// bound ahead where Immediate Data can belong to a Send, since such Immediate Data consumes no receive
+    /// request.
     pub(in crate::stream) fn bind_ahead(&self) -> bool {
         self.0.is_none()
     }

@@ -42,8 +42,9 @@ pub(super) struct Inbound {
     /// Queue 2, with one buffer for the peer's Terminate.
     terminates: UntaggedQueue,
     /// Maximum number of receive requests that are bound to messages after the current message, if segments
-    /// of these messages arrived out of order. It is 0 if Sends are not placed out of order. This includes
-    /// streams with a shared receive queue, whose requests go to the connection that first needs one.
+    /// of these messages arrived out of order. The number is 0 if Sends are not placed out of order, for
+    /// example on a stream with a shared receive queue, whose requests go to the connection that first needs
+    /// one.
     ahead_max: u8,
     /// The Immediate Data that is being received.
     immediate: ImmediateData,
@@ -219,7 +220,7 @@ impl Delivery<'_> {
     ///   STag that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the
     ///   segment's header.
     /// - An Atomic Response names no memory. When its value cannot be stored, the response is correct and
-    ///   already delivered. This is an error without a failing message (RFC 5040 section 7.1, case 1):
+    ///   already delivered. The error is then one without a failing message (RFC 5040 section 7.1, case 1):
     ///   0/0/00, without a header.
     #[cold]
     fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
@@ -251,8 +252,7 @@ impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
         Self { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival }
     }
 
-    /// Marked as cold, like all code that creates a failure. So this code is not part of the path of each
-    /// FPDU.
+    /// Marked as cold, so that this code is not part of the path of each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(Box::new(self.terminate(error.into())))

@@ -299,7 +299,7 @@ impl Outbound {
                 }
             }
             if self.external.is_some() {
-                // The FPDUs of such a message get separate segments.
+                // The FPDUs of a message without a copy get separate segments.
                 return Ok(true);
             }
             if cx.framer.markers() {
@@ -358,7 +358,7 @@ impl Outbound {
             && segment.attach(part).is_ok()
             && segment.append_slice(&around.behind))
         {
-            // This cannot happen, since it was just checked that the segment accepts the memory.
+            // The segment accepts the memory: `takes_external` was checked before.
             debug_assert!(false, "external memory was refused");
             segment.clear();
             return Ok(false);

@@ -21,8 +21,8 @@ impl Outbound {
         let Some(request) = self.responses.front(&cx.pool.peer_requests) else { return Ok(false) };
         let message = match request.op {
             // RFC 5040 sections 4.2, 4.4 and 5.2.1 (RDMAP-112, RDMAP-120, RDMAP-218, RDMAP-222): the response
-            // has no RDMAP header. It has the requested size, which may be 0, and the sink fields of the
-            // request, which are not checked.
+            // has no RDMAP header. The response has the requested size, which may be 0, and the sink fields
+            // of the request, which are not checked.
             PeerOp::Read(read) => Message::tagged(
                 Opcode::ReadResponse,
                 read.sink_stag,

@@ -130,7 +130,7 @@ struct QueuedEvent {
 ///
 /// # Limit
 ///
-/// Events of identifiers that the program holds are never lost. They are queued even beyond
+/// Events of identifiers that the program holds are never lost. These events are queued even beyond
 /// [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events), since each identifier has
 /// few events, and a program waits for them. When the queue is longer than this limit, events of identifiers
 /// that only events hold are [lost](Self::lost), so that no engine waits for a reader. Events of new

@@ -358,8 +358,8 @@ impl CmShared {
         Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_bytes })
     }
 
-    /// Ends the connection gracefully. The queue pair refuses requests before the engine is notified, so
-    /// every posted request is sent.
+    /// Ends the connection gracefully. The queue pair refuses requests before the engine is notified, so the
+    /// close sends all requests that were posted before.
     pub(super) fn close(self: &Arc<Self>) {
         let state = self.state();
         let qp = state.qp.as_ref().and_then(Weak::upgrade);

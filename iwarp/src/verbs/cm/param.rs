@@ -113,9 +113,9 @@ pub struct ConnParam {
     /// section 7.1.2). Disable this only if the protocol's server sends first and the peer is known to
     /// tolerate early FPDUs, for example for perftest's Write latency test on siw. Default: `true`.
     pub await_first_fpdu: bool,
-    /// Offers InfiniBand's semantics where they go beyond iWARP's, or agrees to them when accepting. They are
-    /// in effect if both peers ask for them (`Established::ib_semantics`), and never with a peer that runs
-    /// another implementation. With them:
+    /// Offers InfiniBand's semantics where they go beyond iWARP's, or agrees to them when accepting.
+    /// InfiniBand's semantics are in effect if both peers request them (`Established::ib_semantics`), and
+    /// never with a peer that runs another implementation. With InfiniBand's semantics:
     ///
     /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`]. The request's buffer
     ///   is not changed, and may be empty.
@@ -141,7 +141,8 @@ pub struct ConnParam {
     /// The offer is twelve bytes after the private data of the Request, and the agreement is eight bytes
     /// after the private data of the Reply. This implementation removes these bytes; another implementation
     /// passes them to its user as private data. A peer with an older version of the offer reports accepted
-    /// messages in another way. Its Request is rejected, and both peers get the reason. Default: `false`.
+    /// messages in another way. The Request of such a peer is rejected, and both peers get the reason.
+    /// Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate

@@ -25,7 +25,7 @@ pub(crate) struct PlainBytes {
 struct Buffers {
     recv: VecDeque<u8>,
     send: VecDeque<u8>,
-    /// Number of bytes that TCP has consumed from `send` so far. This is the position of the front of `send`
+    /// Number of bytes that TCP has consumed from `send` so far, which is the position of the front of `send`
     /// in the user's stream.
     taken: u64,
     limits: StreamOptions,

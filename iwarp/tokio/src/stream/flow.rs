@@ -73,7 +73,7 @@ impl Flow {
             return Some(Err(error.into()));
         }
         if received.is_ok() {
-            // This fails if the connection is about to end.
+            // The send fails if the connection is about to end.
             let _ = self.send(connection, Direction::Read, cx);
         }
         if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {

@@ -131,8 +131,8 @@ async fn a_write_without_room_hands_over() {
     .await;
 }
 
-/// There are more Writes than the peer accepts at once. The last bytes accumulate, and are sent by the flush
-/// or the shutdown.
+/// There are more Writes than the peer accepts without giving credit. The last bytes accumulate, and are sent
+/// by the flush or the shutdown.
 #[tokio::test(crate = "crate::limited")]
 async fn a_flush_and_a_shutdown_without_credit_hand_over() {
     for is_flush in [true, false] {

@@ -65,7 +65,7 @@ pub(crate) fn block_on<F: Future>(runtime: tokio::runtime::Runtime, limit: Durat
     let _watched = watch_for(limit + GRACE);
     let ended = runtime.block_on(async { tokio::time::timeout(limit, test).await });
     ended.unwrap_or_else(|_| {
-        // This does not wait for the threads of the runtime, which may also hang.
+        // The shutdown does not wait for the threads of the runtime, which may also hang.
         runtime.shutdown_background();
         panic!("{} has not ended within {limit:?}", name())
     })

@@ -151,7 +151,7 @@ async fn a_request_behind_a_close_is_told_who_closes() {
     let mut closing = Box::pin(a.close());
     let mut sending = Box::pin(a.send(b"late"));
     poll_fn(|cx| Poll::Ready(closing.as_mut().poll(cx).is_pending())).await;
-    // This runs before the event of the end is delivered.
+    // The send is polled before the event of the end is delivered.
     let Poll::Ready(sent) = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await else {
         panic!("it is refused at once")
     };

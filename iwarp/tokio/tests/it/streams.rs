@@ -263,7 +263,7 @@ async fn stream_and_peer() -> (Stream, Connection, RemoteRegion) {
     (stream, b, ring.slice(..0).unwrap())
 }
 
-/// The HTTP server and the HTTP client are hyper's. They know nothing of RDMA.
+/// The HTTP server and the HTTP client are hyper's. The code of hyper knows nothing of RDMA.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2, crate = "crate::limited")]
 async fn hyper_speaks_http_over_a_stream() {
     use http_body_util::{BodyExt, Full};
