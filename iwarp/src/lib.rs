@@ -136,8 +136,9 @@
 //!   the connection with layer 0, type 2, code 6 (unexpected opcode). This side accepts atomics and Immediate
 //!   Data unless [`QpInit::extensions`](verbs::QpInit::extensions) excludes them, and sends them only when
 //!   the program posts them.
-//! * **An error ends the connection.** The peer gets a Terminate if possible. Posted requests are flushed.
-//!   The cause is in each of these completions ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)), in
+//! * **An error ends the connection.** The peer gets a Terminate if possible. Posted requests complete as
+//!   flushed. The cause is in each of these completions
+//!   ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)), in
 //!   [`QueuePair::cause`](verbs::QueuePair::cause) and in the
 //!   [`Disconnected`](verbs::CmEventKind::Disconnected) event: layer, type and code of the error, or a reset,
 //!   a silent peer, or a lost link. The operator `?` converts the cause to a [`std::io::Error`].

@@ -8,7 +8,7 @@ use tcp_lite::{ConnId, Duration, Instant};
 /// The acknowledgements that an engine still has to process or to send, and the limits that the engine still
 /// has to send.
 pub(super) struct Acks {
-    /// Connections whose peer has acknowledged bytes. The requests of these connections complete once all
+    /// Connections whose peer has acknowledged bytes. Requests of these connections may complete once all
     /// events of the step are handled: a Terminate in the same frame is handled after the acknowledgement,
     /// and may name one of these requests.
     arrived: Vec<ConnId>,

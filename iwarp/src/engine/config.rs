@@ -25,7 +25,7 @@ pub struct EngineConfig {
     /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting for administrators. No API call changes or
     /// returns the setting.
     ///
-    /// If the setting is off, CRCs are used only if the peer asks for them.
+    /// If the setting is off, CRCs are used only if the peer requests CRCs.
     /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
     /// connections without CRCs. Turn the setting off only where the path is protected at least as well as by
     /// an end-to-end CRC32c. Default: `true`.

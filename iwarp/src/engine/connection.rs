@@ -330,7 +330,7 @@ impl Connection {
         self.on(state, Event::Time);
     }
 
-    /// Accepts the peer's Request, as the user asked.
+    /// Accepts the peer's Request, as the user has requested.
     pub(super) fn accept(
         &mut self,
         state: &mut EngineState,
@@ -419,8 +419,8 @@ impl Connection {
         }
     }
 
-    /// Gives the connection its turn to send: acts on the `Ask` of the queue pair, and hands about `bytes`
-    /// bytes to TCP. No frame is sent here: `Poller::send_frames` sends the frames at the end of the poll.
+    /// Lets the connection send: acts on the `Ask` of the queue pair, and hands about `bytes` bytes to TCP.
+    /// No frame is sent here: `Poller::send_frames` sends the frames at the end of the poll.
     #[inline]
     pub(super) fn give_to_tcp(
         &mut self,

@@ -151,7 +151,7 @@ impl Engine {
         if limit.is_zero() || !self.poller.handle().doorbells().prepare_sleep() {
             return None;
         }
-        // From here on a frame ends the sleep. A frame that arrived earlier is found now.
+        // From now on, a frame ends the sleep. A frame that arrived earlier is found now.
         if self.poller.has_handed() || !self.poller.port_mut().arm_wakeup() {
             self.end_sleep();
             return None;

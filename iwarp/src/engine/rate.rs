@@ -5,7 +5,7 @@
 //! connects and fails could use up the CPU.
 //!
 //! Each engine counts separately, in seconds of its own time. A forged SYN counts against no address: a
-//! connection counts as admitted only when the peer has answered our SYN-ACK, and can fail only after that.
+//! connection counts as admitted only when the peer has answered our SYN-ACK, and can fail only later.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -26,8 +26,8 @@
 //! | `client.rs` | asks all processes, and removes the sockets of dead processes |
 //! | `report.rs` | the request, and the answer in JSON |
 //!
-//! The thread of the socket waits in the kernel for a client. For each request it asks the engines
-//! ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.
+//! The thread of the socket waits in the kernel for a client. For each request, this thread queries the
+//! engines ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.
 
 mod client;
 mod folder;

@@ -50,7 +50,7 @@ pub struct QpReport {
     pub qp_state: String,
     /// The number of the queue pair's protection domain.
     pub protection_domain: u32,
-    /// Whether the queue pair takes its receives from a shared receive queue.
+    /// Whether the queue pair uses a shared receive queue.
     pub has_srq: bool,
     /// Number of send requests that are not complete.
     pub open_sends: u64,

@@ -1,6 +1,6 @@
 //! The socket of a context. A client that sends a line gets the report. A client may also close the
 //! connection without sending a line, only to check whether a process listens. In this case the engines are
-//! not asked.
+//! not queried.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -41,7 +41,7 @@ struct StopCall {
     call: Notifier,
 }
 
-/// A function that is called after the engines were asked.
+/// A function that is called after the engines have received a request for their status.
 type Poll = Box<dyn Fn() + Send>;
 
 /// Serves the status of `context` in `folder`, which is created if missing. Binds a socket that only this

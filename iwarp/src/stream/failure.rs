@@ -1,5 +1,5 @@
-//! The reasons why an RDMA stream ends: an error found here, the peer's Terminate, or the end of TCP (RFC
-//! 5040 section 7).
+//! The reasons why an RDMA stream ends: an error that this side has found, the peer's Terminate, or the end
+//! of the TCP connection (RFC 5040 section 7).
 
 use std::sync::Arc;
 

@@ -16,8 +16,8 @@
 //! | `counters.rs` | counters of all streams |
 //!
 //! A stream does not handle TCP's handshake, MPA's startup, or the end of a connection. The engine's
-//! connection drives the stream: the connection passes the ULPDUs that MPA has found, and gets a [`Failure`]
-//! when the stream ends.
+//! connection drives the stream: the connection passes the ULPDUs that MPA has found, and receives a
+//! [`Failure`] when the stream ends.
 
 use std::sync::Arc;
 
@@ -277,8 +277,8 @@ impl Stream {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// If a receive request is posted by now, takes it for the waiting message, and notifies the peer.
-    /// Returns whether there was a receive request.
+    /// If a receive request is posted by now, binds it to the waiting message, and notifies the peer. Returns
+    /// whether there was a receive request.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
         if is_bound && let Some(ib) = self.state.rules.profile_mut() {
@@ -352,7 +352,7 @@ impl Stream {
             && self.state.qp.outlives_peer();
         let (error, report) = (failure.stream_error(), failure.report(self.may_send && !is_silent));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
-        // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
+        // and 7.1 (RDMAP-258, RDMAP-323): the user receives an event and the error, or the peer's Terminate.
         let qp = &self.state.qp;
         let outcome = qp.state.fail(&qp.signals, failure.origin(), error, report.clone());
         let terminate = match failure {
@@ -370,7 +370,7 @@ impl Stream {
         // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP only returns its error. The stream ends
         // here because its ULP, RDMAP, has decided so.
         let ending = match failure {
-            // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate if our message could not be
+            // RFC 7306 section 8.1 (EXT-146): the peer receives a Terminate if our message could not be
             // generated, and also if the peer's message is invalid. RFC 5040 section 7.1 (RDMAP-324): an
             // error that is found here is reported to the peer.
             Failure::Here(_) | Failure::User(_)
@@ -487,8 +487,8 @@ impl Stream {
     }
 
     /// Completes the requests that the stream has taken from the queue pair, releases the stream's slots in
-    /// `pool`, and returns the other requests to the queue pair. The oldest request in error gets `first`.
-    /// Returns whether any request completed in error.
+    /// `pool`, and returns the other requests to the queue pair. The oldest request in error has the status
+    /// `first`. Returns whether any request completed in error.
     pub(crate) fn end(mut self, pool: &mut RequestPool, first: WcStatus) -> bool {
         let failed = self.complete_started(pool, first, None);
         self.leave(pool);

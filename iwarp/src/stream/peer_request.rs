@@ -100,9 +100,9 @@ impl RequestQueue {
         self.queue.check(header, payload_len, |_| room as u64).map(drop)
     }
 
-    /// Delivers a segment. The last segment of a message takes a buffer of its kind.
+    /// Delivers a segment. The last segment of a message consumes a buffer for Reads or for atomics.
     ///
-    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request takes one buffer, and no more
+    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request consumes one buffer, and no more
     /// requests than IRD are accepted at a time.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl RequestQueue {
             return Err(DdpError::NoBuffer);
         }
         let delivered = self.queue.deliver(header, payload_len)?;
-        // RFC 7306 section 5.2.1 (EXT-083): a request takes one buffer of queue 1.
+        // RFC 7306 section 5.2.1 (EXT-083): a request consumes one buffer of queue 1.
         *taken += u32::from(delivered.is_some());
         Ok(delivered)
     }

@@ -83,7 +83,7 @@ impl StreamState {
         self.unsent | self.consumer.count_sends() != 0
     }
 
-    /// Takes the next receive request. Returns `false` if no receive request is posted.
+    /// Removes the next receive request from its queue. Returns `false` if no receive request is posted.
     #[inline]
     pub(super) fn take_recv(&mut self) -> bool {
         self.consumer.take_recv(&self.qp.receives, &self.qp.signals)

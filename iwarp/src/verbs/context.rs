@@ -32,7 +32,8 @@ pub struct ContextConfig {
     /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If the field is `false`, the post of
     /// such a request is refused. Default: `false`.
     pub late_memory_checks: bool,
-    /// The seed of the STags. `None` takes entropy from the system; only tests set a seed. Default: `None`.
+    /// The seed of the STags. `None`: the seed is entropy from the system. Only tests set a seed. Default:
+    /// `None`.
     pub seed: Option<[u8; 32]>,
 }
 
@@ -259,7 +260,7 @@ impl Context {
         self.status_with(patience, &|| {})
     }
 
-    /// As [`status`](Self::status), but calls `poll` after the engines were asked. `poll` may poll the
+    /// As [`status`](Self::status), but calls `poll` after the requests to the engines. `poll` may poll the
     /// engines.
     pub(crate) fn status_with(&self, patience: Duration, poll: &dyn Fn()) -> ContextStatus {
         let deadline = Instant::now() + patience;
@@ -310,7 +311,7 @@ impl Context {
     }
 }
 
-/// Asks an engine for its status. Returns the number of answers that the engine has given so far.
+/// Requests the status of an engine. Returns the number of answers that the engine has given so far.
 fn ask(engine: &Arc<EngineHandle>) -> u64 {
     let (answers, is_first) = engine.status().ask();
     if is_first {

@@ -34,7 +34,7 @@ dp::counters! {
         pub rx_terminates: u64,
         /// Connections established, whichever side began them.
         pub connections: u64,
-        /// Connections without CRCs, because neither peer asked for them
+        /// Connections without CRCs, because neither peer requested CRCs
         /// ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)).
         pub connections_without_crc: u64,
         /// Connections and connection attempts that ended in an error.

@@ -73,7 +73,7 @@ pub struct QpAttr {
 /// unless a Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep
 /// the queue pair until the `Disconnected` event; otherwise posted requests may be lost.
 pub struct QueuePair {
-    /// The queue pair. The users' handles are counted separately, since the engine also holds references.
+    /// The queue pair. The users' handles are counted separately, since the engine also has references.
     pub(crate) shared: Arc<QpShared>,
 }
 
@@ -325,9 +325,10 @@ impl QueuePair {
 
     /// With [`ConnParam::outlives_peer`](super::ConnParam::outlives_peer): sets how long a request is retried
     /// after the peer has ended the connection, as InfiniBand does (`timeout` and `retry_cnt` of
-    /// `ibv_qp_attr`). During this time, new sends and sends that the peer has not accepted wait. At its end,
-    /// the first send fails. So a program whose peer ends first sees its earlier completions before this
-    /// failure. Initially the time is zero, so the first send fails at once. The time is at most 71 minutes.
+    /// `ibv_qp_attr`). During this time, new sends and sends that the peer has not accepted wait. At the end
+    /// of this time, the first send fails. So a program whose peer ends first sees its earlier completions
+    /// before this failure. Initially the time is zero, so the first send fails at once. The time is at most
+    /// 71 minutes.
     pub fn set_retry_time(&self, time: Duration) {
         self.shared.attributes.set_retry_time(time);
     }

@@ -1,7 +1,7 @@
 //! Snapshots of a context and of its engines, with their ports, connections and counters.
 //!
-//! When a thread asks an engine for a snapshot, the engine answers between two polls. The data path does no
-//! extra work for snapshots.
+//! When a thread requests a snapshot of an engine, the engine answers between two polls. The data path does
+//! no extra work for snapshots.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -107,8 +107,8 @@ impl ConnectionStatus {
     }
 }
 
-/// The point at which threads ask an engine for its status. At most one command is queued at a time, however
-/// many threads ask. So the queue of an engine that is not polled does not grow.
+/// The point at which threads request the status of an engine. At most one command is queued at a time,
+/// however many threads request the status. So the queue of an engine that is not polled does not grow.
 #[derive(Default)]
 pub(crate) struct StatusDesk {
     state: Mutex<Asked>,
@@ -123,9 +123,9 @@ struct Asked {
 }
 
 impl StatusDesk {
-    /// Records that the caller asks the engine. Returns the number of answers so far, and whether the caller
-    /// has to queue the command. The caller does not have to do so if the command of another thread is queued
-    /// already.
+    /// Records that the caller requests the status of the engine. Returns the number of answers so far, and
+    /// whether the caller has to queue the command. The caller does not have to do so if the command of
+    /// another thread is queued already.
     pub(crate) fn ask(&self) -> (u64, bool) {
         let mut state = self.state();
         (state.answers, !std::mem::replace(&mut state.is_pending, true))

@@ -200,7 +200,7 @@ impl Routes {
                     self.remove(&id);
                 }
             }
-            // The peer has ended the connection before the request was taken.
+            // The peer has ended the connection before a task received the request.
             Route::Request(requests) => {
                 requests.remove(&event.id);
                 self.remove(&event.id);

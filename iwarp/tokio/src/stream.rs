@@ -105,7 +105,7 @@ impl Inner {
         self.flow.receive(&self.connection, Direction::Write, cx)
     }
 
-    /// Calls [`Flow::send`] at the end of a call, after which the task may do other things. Requests that
+    /// Calls [`Flow::send`] at the end of a call, after which the task may do other work. Requests that
     /// follow earlier requests are sent only in a poll of the engine, so the engine's thread has to poll
     /// then.
     fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {

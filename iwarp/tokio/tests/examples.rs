@@ -113,7 +113,7 @@ fn the_chapter_on_tokio_starts_the_example() {
     }
 }
 
-/// Two network namespaces, each with an interface `eth0`, which are removed in the end.
+/// Two network namespaces, each with an interface `eth0`, which the drop removes.
 struct Hosts([String; 2]);
 
 impl Hosts {

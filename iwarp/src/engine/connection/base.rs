@@ -213,8 +213,8 @@ impl Base {
         trace::ended(state, self.user.id(), self.qp.as_ref(), error);
         match self.user.take() {
             User::Unaware => self.count_end(error),
-            // `set_over` comes first. After `set_over`, an `accept` of the user is refused. If the user has
-            // accepted before `set_over`, the user gets this event.
+            // `set_over` is called before the event is announced. After `set_over`, an `accept` of the user
+            // is refused. If the user has accepted before `set_over`, the user receives this event.
             User::Known(id) => {
                 id.set_over(error);
                 id.announce(None, kind);

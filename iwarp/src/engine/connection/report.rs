@@ -8,18 +8,18 @@ use crate::mpa::startup::Enhanced;
 use crate::stream::ib_profile::agreement::Agreement;
 use crate::verbs::{CmEventKind, CmShared, ConnectionError, TerminateReport};
 
-/// The state of a connection's user, which says whether the user still gets events.
+/// The state of a connection's user, which says whether the user still receives events.
 pub(super) enum User {
     /// A listener has accepted the connection, but the user does not know of it yet.
     Unaware,
     /// The user has this identifier for the connection.
     Known(Arc<CmShared>),
-    /// The user gets no more events.
+    /// The user receives no more events.
     Done,
 }
 
 impl User {
-    /// Returns the identifier if the user still gets events.
+    /// Returns the identifier if the user still receives events.
     #[inline]
     pub(super) fn id(&self) -> Option<&Arc<CmShared>> {
         match self {

@@ -276,7 +276,7 @@ impl Startup {
         let kind = CmEventKind::ConnectRequest {
             private_data: request.private_data.as_slice().into(),
             remote: info.remote,
-            // RFC 6581 section 9.1 (MPA2-058): the user gets the peer's depths.
+            // RFC 6581 section 9.1 (MPA2-058): the event reports the peer's depths to the user.
             peer_ird: request.peer.map(|depths| depths.ird),
             peer_ord: request.peer.map(|depths| depths.ord),
             revision: request.revision,
@@ -291,7 +291,7 @@ impl Startup {
         ControlFlow::Continue(self)
     }
 
-    /// Accepts the Request, as the user asked.
+    /// Accepts the Request, as the user has requested.
     fn accept(
         mut self: Box<Self>,
         base: &mut Base,
@@ -387,7 +387,7 @@ impl Startup {
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
-            // The user has rejected the Request, or has got the event for the timeout already.
+            // The user has rejected the Request, or has received the event for the timeout already.
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => base.user = User::Done,
             // A connection without a user was accepted by a listener, and nothing is reported. Any other user
             // gets the error when the connection closes.
@@ -461,8 +461,8 @@ impl Startup {
                     base.qp = None;
                     return Streaming::enter(base, state, plain, reassembly);
                 }
-                // The order is that of a connection's end: first the identifier gets its new phase, then the
-                // user gets the event.
+                // The order is that of a connection's end: first the identifier enters its new phase, then
+                // the user receives the event.
                 if let User::Known(id) = base.user.take() {
                     id.set_over(Some(ConnectionError::Rejected));
                     id.announce(None, kind);
@@ -532,9 +532,9 @@ impl Startup {
 pub(in crate::engine) enum Reject<'a> {
     /// The user rejects the Request. If `stays_open`, the TCP connection returns to streaming mode.
     ByUser { private_data: &'a [u8], stays_open: bool },
-    /// The decision timeout has passed, and the user has got an event about it.
+    /// The decision timeout has passed, and the user has received an event about the timeout.
     NotInTime,
-    /// The Request asks for markers, which the listener refuses.
+    /// The Request requires markers, which the listener refuses.
     Markers,
     /// The Request offers an older version of InfiniBand's semantics.
     OldAgreement,

@@ -69,7 +69,7 @@ enum NextSend {
 
 impl Inbound {
     /// Creates the state. If `binds_ahead` is set, an out-of-order Send may be placed, since markers locate
-    /// it and no other queue pair takes requests from the receive queue.
+    /// the Send and no other queue pair removes requests from the receive queue.
     pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, binds_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
         // RFC 5040 section 5.4 (RDMAP-255, RDMAP-256): exactly one buffer for a Terminate is always posted.
@@ -170,7 +170,8 @@ impl Delivery<'_> {
         self.counters.rx_fpdus += 1;
         *self.may_send = true;
         // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model. At
-        // delivery RDMAP gets the whole header including the STag, even for a segment that was placed early.
+        // delivery RDMAP receives the whole header including the STag, even for a segment that was placed
+        // early.
         let header = Header::parse(piece.head).map_err(|error| piece.fail(error))?;
         if self.state.rules.have_queue_4() && self.take_profile_segment(&piece, &header)? {
             return Ok(false);

@@ -51,8 +51,8 @@ impl Delivery<'_> {
         if let Err(error) = self.check_peer_op(&op) {
             return Err(Failure::Here(Box::new(request.terminate(error, 0))));
         }
-        // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request, and our user gets no
-        // completion.
+        // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request, and our user receives
+        // no completion.
         self.outbound.respond(self.pool, request);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Delivery<'_> {
 
     /// Handles the peer's Terminate on queue 2, which ends the stream.
     ///
-    /// RFC 5040 section 5.4 (RDMAP-257): RDMAP gets the message, and the failure passes it to the user.
+    /// RFC 5040 section 5.4 (RDMAP-257): RDMAP receives the message, and the failure passes it to the user.
     pub(super) fn peer_terminate(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,

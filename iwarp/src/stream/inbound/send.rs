@@ -28,7 +28,7 @@ impl From<TerminateError> for SendFault {
 impl Delivery<'_> {
     /// Binds a receive request to the current message if no receive request is bound.
     ///
-    /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
+    /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, consumes one buffer.
     #[inline(always)]
     pub(super) fn bind(&mut self) {
         bind(self.state, self.inbound);
@@ -270,13 +270,13 @@ impl Delivery<'_> {
 /// Binds a receive request to the current message if no receive request is bound. Returns whether a receive
 /// request is bound now.
 ///
-/// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
+/// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, consumes one buffer.
 #[inline(always)]
 pub(in crate::stream) fn bind(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     state.consumer.taken_recvs() > 0 || bind_next_recv(state, inbound)
 }
 
-/// Takes the next receive request from the receive queue, and posts it to queue 0. Returns `false` if the
+/// Removes the next receive request from the receive queue, and posts it to queue 0. Returns `false` if the
 /// receive queue is empty.
 #[inline(always)]
 fn bind_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {

@@ -31,8 +31,8 @@ mod usual;
 
 use usual::FillOutcome;
 
-/// Minimum capacity in bytes of TCP segments for payload that a request asks to send without a copy. Each
-/// segment of such payload needs two more packet buffers, which cost as much as a copy of 4 KiB.
+/// Minimum capacity in bytes of TCP segments for payload that is to be sent without a copy. Each segment of
+/// such payload needs two more packet buffers, which cost as much as a copy of 4 KiB.
 const EXTERNAL_MIN_EMSS: usize = 8 << 10;
 
 /// Minimum number of payload bytes of a ULPDU that is sent without a copy, since the last ULPDU of a message
@@ -205,7 +205,7 @@ impl Outbound {
         }
     }
 
-    /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment holds as many whole
+    /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment contains as many whole
     /// FPDUs as fit.
     pub(super) fn run(
         &mut self,

@@ -16,8 +16,8 @@ use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
 impl Outbound {
     /// Starts the request at the head of the send queue, unless the request has to wait: for the peer, for a
-    /// fence or ORD, because the limit of local requests is reached, or because our user holds the queue.
-    /// Returns whether a request was started.
+    /// fence or ORD, because the limit of local requests is reached, or because our user has stopped the
+    /// queue. Returns whether a request was started.
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.
@@ -197,7 +197,7 @@ impl Outbound {
         msn
     }
 
-    /// Returns the ready-to-receive message, which is an empty message of its kind.
+    /// Returns the ready-to-receive message, which is an empty Send, Write or Read.
     ///
     /// RFC 6581 section 9.2 (MPA2-135): the sender may choose any values for the message's STags and tagged
     /// offsets.

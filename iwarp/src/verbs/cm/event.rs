@@ -183,7 +183,7 @@ impl ChannelShared {
         if is_added {
             self.notifier.notify();
         }
-        // The lost events are dropped after the lock is released, since dropping an event may end an
+        // The lost events are dropped after the lock is released, since the drop of an event may end an
         // identifier.
         drop(lost);
     }

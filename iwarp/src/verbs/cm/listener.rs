@@ -1,7 +1,7 @@
 //! The limits and counters of a listener, shared by all engines.
 //!
-//! Engines use the limits and counters when a connection arrives, when it is accepted or rejected, and when
-//! it ends. The transfer of data does not use the limits and counters.
+//! Engines use the limits and counters when a connection arrives, is accepted or rejected, or ends. The
+//! transfer of data does not use the limits and counters.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

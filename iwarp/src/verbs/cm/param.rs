@@ -291,9 +291,11 @@ pub struct ResponderOptions {
     /// Maximum number of bytes of private data in a Request. A Request with more private data closes the
     /// connection. Default: 512 bytes.
     pub max_private_data: usize,
-    /// The highest IRD of a connection. A higher value that `accept` asks for is reduced. Default: 1024.
+    /// The highest IRD of a connection. A higher value in the parameters of `accept` is reduced. Default:
+    /// 1024.
     pub max_ird: u16,
-    /// The highest ORD of a connection. A higher value that `accept` asks for is reduced. Default: 1024.
+    /// The highest ORD of a connection. A higher value in the parameters of `accept` is reduced. Default:
+    /// 1024.
     pub max_ord: u16,
     /// Rejects peers that request markers from us, since markers cost the sender work. On a connection that
     /// began in streaming mode, a `ConnectError` event follows. Default: `false`.
@@ -303,7 +305,7 @@ pub struct ResponderOptions {
 impl Default for ResponderOptions {
     fn default() -> Self {
         Self {
-            // A silent peer holds a place in the backlog for this time.
+            // A silent peer stays in the backlog for this time.
             startup_timeout: Duration::from_secs(10),
             // The peer does not wait for ever if the user neither accepts nor rejects.
             decision_timeout: Some(Duration::from_secs(60)),

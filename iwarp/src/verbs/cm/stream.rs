@@ -263,8 +263,8 @@ impl CmId {
     }
 
     /// Starts MPA as responder on a connection in streaming mode, after sending `last_message`. These bytes,
-    /// which may be empty, ask the peer to send its Request (RFC 5044 section 7.1.5). Unread bytes of the
-    /// peer belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
+    /// which may be empty, can be a request to the peer to send its Request (RFC 5044 section 7.1.5). Unread
+    /// bytes of the peer belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
     ///
     /// # Errors
     /// [`VerbsError`] if the connection is not in streaming mode, `last_message` does not fit the send buffer

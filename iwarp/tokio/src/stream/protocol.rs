@@ -23,7 +23,7 @@ pub(super) const END: u8 = 3;
 pub(super) const HELLO_BYTES: usize = 1 + RemoteRegion::BYTES + size_of::<u32>();
 
 /// Receive requests reserved for messages that need no credit: at most four credits for Writes and four for
-/// the ring, one more of each kind in preparation, the hello, and the end.
+/// the ring, one more of each of the two in preparation, the hello, and the end.
 pub(super) const RESERVE: u64 = 12;
 
 /// Maximum size in bytes of the peer's ring. This side allocates the same amount of memory.

@@ -66,7 +66,7 @@ async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
     .await;
 }
 
-/// A peer that reads within the limit gets all bytes, and the connection ends.
+/// A peer that reads within the limit receives all bytes, and the connection ends.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_sends_the_rest_to_a_peer_that_reads() {
     in_time(async {

@@ -30,7 +30,7 @@ async fn a_connect_and_a_listener_hand_over() {
     }
 }
 
-/// `accept` hands the engine over even if the engine was polled since the request was taken.
+/// `accept` hands the engine over, even if a task has polled the engine since the request was received.
 #[tokio::test(crate = "crate::limited")]
 async fn an_accept_hands_over() {
     in_time(async {
@@ -161,7 +161,7 @@ async fn connections_go_on_after_pauses() {
         let (a, b) = connected(&client, &listener).await;
         let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let word = memory.remote();
-        // The echo task always ends a turn with an await. A peer has to wait for a task that computes.
+        // The echo task awaits something in each turn. A peer has to wait for a task that computes.
         let echo = tokio::spawn(async move {
             while let Ok(message) = b.recv().await {
                 sleep(PAUSE / 4).await;

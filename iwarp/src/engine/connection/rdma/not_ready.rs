@@ -48,7 +48,7 @@ impl Rdma {
             return;
         }
         if !self.stream.bind_awaited() {
-            // Another queue pair has taken the receive request.
+            // Another queue pair has consumed the receive request.
             return self.stream.await_recv();
         }
         if matches!(self.stage, RdmaStage::Open) {

@@ -14,7 +14,7 @@ use super::super::duration;
 use super::{Next, Rdma, RdmaStage};
 
 impl Rdma {
-    /// Begins a graceful close, as the user asked.
+    /// Begins a graceful close, as the user has requested.
     pub(super) fn disconnect(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         if self.is_terminating() {
             // The connection is ending already.

@@ -27,8 +27,8 @@ impl World {
     }
 
     /// Passes a ULPDU to the general path. If `fast` is set, the fast path is tried first, and the general
-    /// path gets the ULPDU only if the fast path refuses it. Returns whether the fast path has accepted the
-    /// ULPDU, and the result.
+    /// path receives the ULPDU only if the fast path refuses it. Returns whether the fast path has accepted
+    /// the ULPDU, and the result.
     fn deliver(&mut self, ulpdu: &[u8], fast: bool) -> (bool, Result<bool, String>) {
         self.stream.call(|stream, context| {
             let mut delivery = stream.delivery(context);
