@@ -47,8 +47,8 @@ pub struct EngineConfig {
     /// the connections' depths allow more, more memory is allocated when it is needed
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)). Default: 16,384.
     pub request_records: usize,
-    /// Maximum time that the end of a connection waits for one step: until a Terminate is sent, until the
-    /// peer's FIN follows our FIN, or until a graceful close makes progress, for example by the answer to a
+    /// Maximum time that the end of a connection waits for one step. Such a step is the sending of a
+    /// Terminate, the peer's FIN after our FIN, or progress of a graceful close, for example an answer to a
     /// Read. After this time the connection is reset. While the peer acknowledges bytes that are sent before
     /// our FIN, the time restarts. Default: 5 s.
     pub close_timeout: Duration,

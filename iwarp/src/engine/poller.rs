@@ -312,8 +312,8 @@ impl Poller {
 
     /// Runs `act`, then handles the resulting events of TCP. Returns the result of `act`, and whether there
     /// were events. Code that may make TCP queue an event runs in a step, except at the engine's end. So no
-    /// event is left when a step begins, and the user of an ended connection gets the event of the end before
-    /// another connection gets the slot.
+    /// event is left when a step begins. The user of an ended connection receives the event of the end before
+    /// another connection occupies the slot.
     #[inline]
     fn step<T>(&mut self, guard: &EpochGuard<'_>, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
         debug_assert!(!self.state.tcp.has_events(), "TCP was called outside of a step");
@@ -461,7 +461,7 @@ impl Poller {
     // ---- connections by slot ----
 
     /// Adds a connection. The connection's slot in `connections` is free, since TCP has reused the slot
-    /// number: each step handles the end of a connection before another connection can get the number.
+    /// number: each step handles the end of a connection before another connection can have the same number.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {

@@ -374,8 +374,9 @@ impl StreamState {
         })
     }
 
-    /// Whether InfiniBand would report an invalid request in place of this Terminate of the peer: the peer
-    /// does not understand the request, the request is longer than its buffer, or an atomic is not aligned.
+    /// Whether InfiniBand would report an invalid request in place of this Terminate of the peer. This is so
+    /// if the peer does not understand the request, if the request is longer than its buffer, or if an atomic
+    /// is not aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
         if !self.rules.have_invalid_requests() {
             return false;

@@ -228,7 +228,7 @@ impl CmId {
     /// accepted, and after the queue pair is destroyed.
     pub fn qp(&self) -> Option<QueuePair> {
         // The reference is upgraded without the lock. If no user has a handle, the upgraded reference may be
-        // the last one, and dropping it runs code of the user (the drop of a completion queue's handler).
+        // the last reference. Its drop runs code of the user (the drop of a completion queue's handler).
         let shared = self.shared.state().qp.clone()?;
         QueuePair::again(shared.upgrade()?)
     }

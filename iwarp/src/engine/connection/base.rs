@@ -169,8 +169,8 @@ impl Base {
         qp.state.blame(cause);
     }
 
-    /// Whether the queue pair outlives the connection, because the user has requested this, and either the
-    /// peer has ended the connection by FIN or RST, or the connection was never established.
+    /// Whether the queue pair outlives the connection at the user's request. It does so if the peer has ended
+    /// the connection by FIN or RST, or if the connection was never established.
     pub(super) fn is_orphan(&self) -> bool {
         let ended_by_peer =
             matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));

@@ -42,8 +42,8 @@ pub(super) struct Inbound {
     /// Queue 2, with one buffer for the peer's Terminate.
     terminates: UntaggedQueue,
     /// Maximum number of receive requests that are bound to messages after the current message, if segments
-    /// of these messages arrived out of order. The number is 0 if Sends are not placed out of order, for
-    /// example on a stream with a shared receive queue, whose requests go to the connection that first needs
+    /// of these messages arrived out of order. The number is 0 if Sends are not placed out of order. An
+    /// example is a stream with a shared receive queue, whose requests go to the connection that first needs
     /// one.
     ahead_max: u8,
     /// The Immediate Data that is being received.
@@ -213,9 +213,9 @@ impl Delivery<'_> {
         self.state.qp.attributes.remote_access().contains(need)
     }
 
-    /// Returns the failure for the case that the response to one of our Reads or atomics has arrived, but our
-    /// user has revoked the memory for it. The request fails, and the error is our user's fault. The
-    /// Terminate depends on the response:
+    /// Called when the response to one of our Reads or atomics has arrived, but our user has revoked the
+    /// memory for the response. Returns the failure. The request fails, and the error is our user's fault.
+    /// The Terminate depends on the response:
     ///
     /// - A Read Response names the STag. DDP has to check the STag in every segment, and has one error for an
     ///   STag that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the

@@ -15,9 +15,9 @@ use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
 impl Outbound {
-    /// Starts the request at the head of the send queue, unless the request has to wait: for the peer, for a
-    /// fence or ORD, because the limit of local requests is reached, or because our user has stopped the
-    /// queue. Returns whether a request was started.
+    /// Starts the request at the head of the send queue, unless the request has to wait. A request may have
+    /// to wait for the peer, for a fence, for ORD, for the next call (if the limit of local requests is
+    /// reached), or for our user, who has stopped the queue. Returns whether a request was started.
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.

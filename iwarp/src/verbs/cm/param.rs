@@ -126,14 +126,14 @@ pub struct ConnParam {
     ///   and atomics are answered, and our requests complete. If one side closes, the close does not wait for
     ///   the message, and the message is lost.
     ///
-    /// - A Send or Write completes when the peer has accepted it: a Send when the message is in the buffer of
-    ///   a receive request, a Write when its data is in the memory of the peer. The peer reports this by a
-    ///   TCP acknowledgement, which it sends in the poll that places the bytes or in the next poll. Requests
-    ///   after a message that waits for a receive request complete after that message. If the peer refuses a
-    ///   request, exactly this request fails. A message that arrives after the peer's close resets the
-    ///   connection. A Send completes before an answer to it is received. A graceful close waits for at most
-    ///   the engine's `close_timeout` until the peer has posted receive requests for our messages. After that
-    ///   time the remaining requests are flushed.
+    /// - A Send or Write completes when the peer has accepted the request. A Send is accepted when the
+    ///   message is in the buffer of a receive request, and a Write when its data is in the memory of the
+    ///   peer. The peer reports this by a TCP acknowledgement, which it sends in the poll that places the
+    ///   bytes or in the next poll. Requests after a message that waits for a receive request complete after
+    ///   that message. If the peer refuses a request, exactly this request fails. A message that arrives
+    ///   after the peer's close resets the connection. A Send completes before an answer to it is received. A
+    ///   graceful close waits for at most the engine's `close_timeout` until the peer has posted receive
+    ///   requests for our messages. After that time the remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.

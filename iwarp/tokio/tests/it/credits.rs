@@ -1,5 +1,5 @@
-//! The credits of a stream: peers that break the rules for credits, the credits of the stream itself, and
-//! peers that close before they have given credit for all bytes.
+//! The credits of a stream. The peers in these tests break the rules for credits, receive credits, or close
+//! before they have given credit for all bytes.
 
 use std::io::ErrorKind;
 
