@@ -98,7 +98,7 @@ impl Lender {
 }
 
 impl Loan {
-    /// The STag that the client receives. Tagged offsets of this STag start at 0.
+    /// Returns the STag that the client receives. Tagged offsets of this STag start at 0.
     pub(crate) fn name(&self) -> u32 {
         self.window.rkey()
     }

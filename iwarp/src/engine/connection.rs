@@ -155,7 +155,7 @@ impl Phase {
         }
     }
 
-    /// The default reaction to an event, in any phase.
+    /// Handles an event in the default way, in any phase. Returns the next phase.
     fn by_default(self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Self {
         match event {
             Event::Closed(_) => return Self::Closing(self.end(base, state)),
@@ -291,7 +291,7 @@ impl Connection {
         }
     }
 
-    /// Acts on the result of a step of Full Operation.
+    /// Closes the connection if a step of Full Operation requires this.
     #[inline]
     fn follow(&mut self, state: &mut EngineState, next: Next) {
         if next == Next::Close {

@@ -186,7 +186,7 @@ impl Engine {
     /// use the context during the call.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         self.poller.check()?;

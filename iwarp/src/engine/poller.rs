@@ -38,7 +38,7 @@ mod status;
 /// to be evicted before they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
-/// The slot number that means [`Orphans`] instead of a connection.
+/// The slot number in `deadlines` that stands for [`Orphans`] instead of a connection.
 const ORPHANS: u32 = u32::MAX;
 
 /// The state that a poll uses: the engine without its thread and its clock.

@@ -81,7 +81,7 @@ pub fn serve_while_idle(context: &Context, folder: &Path, poll: Poll) -> io::Res
 }
 
 impl StatusSocket {
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

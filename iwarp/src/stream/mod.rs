@@ -146,7 +146,7 @@ impl Stream {
         Delivery { state, inbound, outbound, may_send, guard, counters, pool }
     }
 
-    /// Hands FPDUs to TCP. See [`SendOutcome`].
+    /// Hands FPDUs to TCP, and returns why the call ended ([`SendOutcome`]).
     ///
     /// Never inlined, since inlining into the caller would leave fewer registers for the code of each FPDU.
     #[inline(never)]

@@ -16,7 +16,7 @@ use super::slot_pool::PoolQueue;
 /// `outstanding.rs` starts and completes these requests.
 pub(super) struct StreamState {
     pub(super) qp: Arc<QpShared>,
-    /// Takes the queue pair's requests from its queues, and completes them.
+    /// Takes requests from the queues of the queue pair, and completes the requests.
     pub(super) consumer: QpConsumer,
     pub(super) by: Accessor,
     /// The protection domain of the buffers in receive requests.

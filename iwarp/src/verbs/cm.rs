@@ -207,12 +207,13 @@ impl CmId {
         Ok(())
     }
 
-    /// Closes gracefully: sends the posted requests, answers Reads, then sends FIN (`rdma_disconnect`). From
-    /// this call on, [`QueuePair::post_send`] refuses requests, unless [`QueuePair::take_late_sends`] was
-    /// called. Messages that the peer sends after our FIN are dropped. A `Disconnected` event follows for an
-    /// established connection. A connection that is not established yet is aborted, and a `ConnectError`
-    /// event follows. A connect request is rejected. A listener stops listening, but requests that it has
-    /// already announced can still be accepted or rejected.
+    /// Closes gracefully: sends the posted requests, waits for the answers to our Reads and atomics, answers
+    /// those of the peer, then sends FIN (`rdma_disconnect`). From this call on, [`QueuePair::post_send`]
+    /// refuses requests, unless [`QueuePair::take_late_sends`] was called. Messages that the peer sends after
+    /// our FIN are dropped. A `Disconnected` event follows for an established connection. A connection that
+    /// is not established yet is aborted, and a `ConnectError` event follows. A connect request is rejected.
+    /// A listener stops listening, but requests that it has already announced can still be accepted or
+    /// rejected.
     pub fn disconnect(&self) {
         self.shared.close();
     }

@@ -101,7 +101,7 @@ impl FastRegion {
     }
 
     /// Returns a request that registers `length` bytes from `offset` of the prepared memory. The request uses
-    /// the next key. Its tagged offsets start at the virtual address of the first byte.
+    /// the next key. The tagged offsets start at the virtual address of the first byte.
     pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }
@@ -111,8 +111,8 @@ impl FastRegion {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }
 
-    /// Returns an element with `length` bytes from `offset` of the prepared memory. Use it in a request that
-    /// is posted after the request that registers these bytes at their virtual address.
+    /// Returns an element with `length` bytes from `offset` of the prepared memory. Use the element in a
+    /// request that is posted after the request that registers these bytes at their virtual address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }

@@ -18,7 +18,7 @@ use crate::events::{self, Channel, Routes};
 use crate::region::Region;
 
 /// A device with its own IP address. Each queue of the device has an engine, which runs in its own thread.
-/// Clones are the same endpoint. Connections and listeners keep the endpoint alive.
+/// Clones refer to the same endpoint. Connections and listeners keep the endpoint alive.
 ///
 /// An endpoint must be created within a tokio runtime whose I/O is enabled. A task of the endpoint runs in
 /// that runtime.
@@ -181,8 +181,9 @@ impl Shared {
 pub struct EndpointOptions {
     /// The configuration of the endpoint's context, such as the limits on its objects.
     pub context: ContextConfig,
-    /// How the threads of its engines poll. Default: as [`SharedOptions::default`], but a thread that has
-    /// stepped back for a task checks after 100 us, and after at most 500 us, whether the task still polls.
+    /// How the threads of the endpoint's engines poll. Default: as [`SharedOptions::default`], but a thread
+    /// that has stepped back for a task checks after 100 us, and after at most 500 us, whether the task still
+    /// polls.
     pub thread: SharedOptions,
     /// The CPUs to which the engines' threads are pinned, by the index of the engine. A thread without an
     /// entry uses `thread.cpu`. Default: none, so any CPU.

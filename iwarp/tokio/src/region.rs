@@ -24,7 +24,7 @@ impl Region {
         Self { mr: Arc::new(mr) }
     }
 
-    /// The length of the region in bytes.
+    /// Returns the length of the region in bytes.
     pub fn len(&self) -> usize {
         self.mr.len()
     }
@@ -89,7 +89,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The length of the part in bytes.
+    /// Returns the length of the part in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -1,7 +1,7 @@
 //! The completions of a connection, and the futures that wait for them.
 //!
-//! The completion queue calls [`Router::drain`] on the thread that completes a request. The thread that
-//! completes a request is the thread that polls the engine: the engine's own thread, or the thread of a
+//! The completion queue calls [`Router::drain`] on the thread that completes a request. Requests are
+//! completed by the thread that polls the engine, which is the engine's own thread, or the thread of a
 //! waiting task. `drain` wakes the future of the request. A dropped future leaves its memory in the router
 //! until the request completes. That memory is never released within a poll of the engine, since
 //! deregistering memory waits for the engine. The memory stays in `State::released` until a later call
@@ -296,8 +296,9 @@ impl Router {
 
     // ---- receives ----
 
-    /// Returns the oldest received message, for a direction of a stream. Returns an error once the connection
-    /// has ended and all messages were returned.
+    /// Returns the oldest received message, for a direction of a stream. If there is no message, registers
+    /// the task to be woken by the next message. Returns an error once the connection has ended and all
+    /// messages were returned.
     pub(crate) fn poll_received(&self, direction: Direction, cx: &Context<'_>) -> Poll<Result<Received>> {
         {
             let mut state = self.state();
@@ -442,7 +443,7 @@ impl Drop for Receiver<'_> {
     }
 }
 
-/// The completion of a request.
+/// A future that waits for the completion of a request.
 pub(crate) struct Wait<'a> {
     router: &'a Router,
     engine: &'a SharedEngine,

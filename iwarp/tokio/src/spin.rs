@@ -1,8 +1,8 @@
 //! How a task waits: the task polls the engine for a moment, and then sleeps until it is woken.
 //!
-//! A task that polls the engine itself gets its answer without a context switch, and does not compete with
-//! the engine's thread for a CPU ([`SharedEngine`]). Before the task sleeps, it hands the engine over to the
-//! engine's thread.
+//! A task that polls the engine itself receives its answer without a context switch, and does not compete
+//! with the engine's thread for a CPU ([`SharedEngine`]). Before the task sleeps, it hands the engine over to
+//! the engine's thread.
 
 use std::pin::pin;
 use std::task::{Context, Poll};

@@ -38,9 +38,9 @@ use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 /// Written bytes are sent at once if the peer has given credit for them. Without credit the bytes accumulate,
 /// and a later call on this stream sends them. `flush` waits until all written bytes are sent. `shutdown`
 /// also waits, and notifies the peer that no more bytes follow; the peer may continue to send. Dropping the
-/// stream does the same in the background, and then closes the connection. The connection is reset if the
-/// stream is dropped outside of a tokio runtime, if the peer accepts no bytes for a minute, or if the peer
-/// has not accepted all bytes within ten minutes.
+/// stream does the same as `shutdown` in the background, and then closes the connection. The connection is
+/// reset if the stream is dropped outside of a tokio runtime, if the peer accepts no bytes for a minute, or
+/// if the peer has not accepted all bytes within ten minutes.
 pub struct Stream {
     /// `None` only during the drop.
     inner: Option<Box<Inner>>,
@@ -55,8 +55,8 @@ struct Inner {
 }
 
 impl Connection {
-    /// Turns the connection into a stream of bytes. The peer has to do the same. Before the call, all
-    /// messages must have been received, and no other clone of the connection may be used.
+    /// Turns the connection into a stream of bytes. The peer has to call this function as well. Before the
+    /// call, all messages must have been received, and no other clone of the connection may be used.
     ///
     /// # Errors
     /// [`Error::Verbs`] if the options of this side do not suffice. [`Error::Protocol`] if the peer does not

@@ -30,7 +30,7 @@ pub(super) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Stream offset of the next byte.
+    /// Returns the stream offset of the next byte.
     pub(super) fn next(&self) -> u64 {
         self.next
     }

@@ -73,7 +73,7 @@ impl Report {
         self.error.get_or_insert(error);
     }
 
-    /// The first error.
+    /// Returns the first error.
     pub(super) fn error(&self) -> Option<ConnectionError> {
         self.error
     }

@@ -564,7 +564,8 @@ enum StartupEvent {
 }
 
 /// Stores the event or the fault of a step in `outcome`. Returns the number of bytes that the step has
-/// consumed. Without an event nothing is stored, since an event is large: it has room for private data.
+/// consumed. A step without an event stores nothing, because the copy of an event is not cheap: an event has
+/// room for private data.
 #[inline]
 fn keep<E>(
     step: Result<Step<E>, StartupFault>,

@@ -1,6 +1,6 @@
 //! The rules that a stream follows: iWARP's, or InfiniBand's if both peers have agreed on them.
 //!
-//! The methods of [`Rules`] are the differences between the two sets of rules. The other files of a stream
+//! The methods of [`Rules`] answer questions, or act, by the rules of the stream. The other files of a stream
 //! call these methods, and do not check the agreement itself.
 
 use super::{IbProfile, News};

@@ -329,7 +329,7 @@ mod tests {
             break_it(&mut inbound, &mut bound);
             assert_eq!(inbound.check(Extensions::ATOMICS, bound), Err(found.into()));
         }
-        // The end of a stream returns the requests.
+        // After `abandon`, no receive request is bound.
         let (mut inbound, _) = whole();
         inbound.abandon();
         inbound.check(Extensions::ATOMICS, 0).unwrap();

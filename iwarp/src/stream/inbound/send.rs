@@ -1,4 +1,4 @@
-//! Queue 0: places Sends and Immediate Data into the receive requests of our user.
+//! Queue 0: places Sends and Immediate Data into the memory of our user's receive requests.
 
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
@@ -113,7 +113,7 @@ impl Delivery<'_> {
     }
 
     /// Whether the first segment of a message finds no receive request. Returns `false` for an invalid
-    /// segment, for which another error is reported. Also returns `false` if the queue pair already holds as
+    /// segment, for which another error is reported. Also returns `false` if the queue pair already has as
     /// many buffers of the shared receive queue as it may.
     fn lacks_recv(&self, header: &UntaggedHeader) -> bool {
         self.state.consumer.taken_recvs() == 0

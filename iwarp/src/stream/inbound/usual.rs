@@ -1,6 +1,6 @@
 //! The entry points for a received ULPDU, and the fast path.
 //!
-//! The engine passes a ULPDU that lies whole in a received buffer to
+//! The engine passes a ULPDU that is in order and lies whole in a received buffer to
 //! [`deliver_usual`](Delivery::deliver_usual), and other ULPDUs to [`Delivery::deliver`]. The fast path
 //! accepts most ULPDUs: a segment of an RDMA Write, or a Send of one segment without Solicited Event and
 //! Invalidate. All unusual or invalid ULPDUs take the general path, [`deliver_any`](Delivery::deliver_any),

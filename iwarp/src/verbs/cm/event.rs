@@ -273,8 +273,8 @@ impl EventChannel {
     }
 
     /// Waits until there is an event, for at most `timeout`, and then removes and returns the oldest event.
-    /// Returns `None` if there was no event in this time. Use it only if a thread runs the engine. After a
-    /// signal the call may return `None` before the timeout.
+    /// Returns `None` if there was no event in this time. Use this function only if a thread runs the engine.
+    /// After a signal the call may return `None` before the timeout.
     ///
     /// # Errors
     /// An error of the system call.
@@ -301,8 +301,8 @@ impl EventChannel {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// The number of queued events, and the limit. Events of identifiers that the program holds may exceed
-    /// the limit.
+    /// Returns the number of queued events, and the limit. Events of identifiers that the program holds may
+    /// exceed the limit.
     pub fn usage(&self) -> (usize, usize) {
         (self.shared.waiting.load(Ordering::SeqCst), self.shared.limit)
     }

@@ -153,7 +153,7 @@ impl Admitted {
         }
     }
 
-    /// The IP address of the peer.
+    /// Returns the IP address of the peer.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }

@@ -34,9 +34,10 @@ const MAX_DEPTH: u16 = 1024;
 /// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this type, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and the fields next to it |
 /// | the port has no link | 10 s; 0.5 s with one peer only ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) | [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) |
 ///
-/// To detect a lost peer sooner, shorten the first two times. With the following values, a lost peer is
-/// detected after a quarter of a second when idle, and after one second with bytes in flight. A connection to
-/// a live peer also ends if the peer's engine is not polled for that long:
+/// To detect a lost peer sooner, shorten the first two times. With the following values, the loss of the peer
+/// is detected after a quarter of a second on an idle connection, and after one second on a connection with
+/// unacknowledged bytes. A connection to a live peer also ends if the peer's engine is not polled for that
+/// long:
 ///
 /// ```
 /// # use std::time::Duration;

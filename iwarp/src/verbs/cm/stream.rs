@@ -87,7 +87,7 @@ impl PlainBytes {
         self.buffers().ended = true;
     }
 
-    /// Whether `StreamReadable` has to be reported now.
+    /// Returns whether `StreamReadable` has to be reported now, and records the report.
     pub(crate) fn take_readable(&self) -> bool {
         let mut buffers = self.buffers();
         let waits = buffers.ended || !buffers.recv.is_empty();
@@ -114,7 +114,7 @@ impl PlainBytes {
         }
     }
 
-    /// Whether `StreamWritable` has to be reported now.
+    /// Returns whether `StreamWritable` has to be reported now, and records the report.
     pub(crate) fn take_writable(&self) -> bool {
         let mut buffers = self.buffers();
         let room = buffers.send.len() <= buffers.limits.send_bytes / 2;
@@ -177,10 +177,10 @@ impl PlainBytes {
 }
 
 impl CmId {
-    /// Connects to `remote` in streaming mode. Plain bytes flow both ways until one side starts MPA as
-    /// initiator and the other as responder. A `StreamEstablished` or `ConnectError` event follows. `param`
-    /// is used only for the engine, port, timeout, keepalive and idle timeout. The idle timeout applies in
-    /// streaming mode as well.
+    /// Connects to `remote` in streaming mode. Plain bytes flow in both directions until one side starts MPA
+    /// as initiator and the other as responder. A `StreamEstablished` or `ConnectError` event follows.
+    /// `param` is used only for the engine, port, timeout, keepalive and idle timeout. The idle timeout
+    /// applies in streaming mode as well.
     ///
     /// # Errors
     /// [`VerbsError`] if the identifier is in use, a parameter is out of range, or there is no engine.

@@ -161,7 +161,7 @@ async fn connections_go_on_after_pauses() {
         let (a, b) = connected(&client, &listener).await;
         let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let word = memory.remote();
-        // The echo task awaits something in each turn. A peer has to wait for a task that computes.
+        // The echo task does not compute, since a peer has to wait for a task that computes.
         let echo = tokio::spawn(async move {
             while let Ok(message) = b.recv().await {
                 sleep(PAUSE / 4).await;

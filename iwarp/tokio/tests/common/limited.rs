@@ -55,7 +55,7 @@ pub(crate) mod runtime {
     }
 }
 
-/// The name of the test that this thread runs.
+/// Returns the name of the test that this thread runs.
 fn name() -> String {
     thread::current().name().unwrap_or("a test").to_owned()
 }

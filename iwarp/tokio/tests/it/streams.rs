@@ -1,5 +1,5 @@
-//! Streams of bytes: tokio's copies, both directions, the end of a stream, peers that break the rules, and
-//! HTTP by hyper.
+//! Streams of bytes: copies by tokio, both directions at once, the end of a stream, peers that break the
+//! rules, and HTTP by hyper.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -45,7 +45,7 @@ async fn all_bytes_arrive_in_both_directions_at_once() {
         to_b.shutdown().await.unwrap();
         to_b
     });
-    // The peer sends the bytes back that it receives.
+    // The peer sends the received bytes back.
     let echo = tokio::spawn(async move {
         tokio::io::copy(&mut from_a, &mut to_a).await.unwrap();
         to_a.shutdown().await.unwrap();

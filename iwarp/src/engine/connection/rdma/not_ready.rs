@@ -18,7 +18,7 @@ use crate::stream::ib_profile::News;
 use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
 
 impl Rdma {
-    /// Acts on changes in the requests of both peers.
+    /// Acts on changes that received FPDUs have caused in the requests of either peer.
     #[cold]
     pub(super) fn on_news(&mut self, base: &mut Base, state: &mut EngineState, news: News) {
         if news.peer_takes {
