@@ -62,8 +62,8 @@ impl Ends for Closing {
 }
 
 impl Closing {
-    /// The end of a stream. If `withheld_until` is an offset, TCP withholds acknowledgements until the peer
-    /// has acknowledged the bytes below this offset.
+    /// Returns the state for the end of a stream. If `withheld_until` is an offset, TCP withholds
+    /// acknowledgements until the peer has acknowledged the bytes below this offset.
     pub(super) fn withholding(withheld_until: Option<u64>) -> Self {
         Self { withheld_until, ..Self::default() }
     }

@@ -27,9 +27,9 @@ const MAX_TX_BURSTS: usize = 64;
 
 /// The progress of one pass over the queue pairs that have something to send.
 struct Pass {
-    /// Number of turns that connections which have just begun to send still get.
+    /// Number of turns that are left for connections that have just begun to send.
     fresh: usize,
-    /// Number of turns that the other connections still get. `None` before the first of these turns.
+    /// Number of turns that are left for the other connections. `None` before the first of these turns.
     tries: Option<usize>,
     /// Number of bytes that may still be handed to TCP. Only payload that is fetched from memory counts,
     /// since fetching is the cost of sending. Headers and Read Requests, for example, do not count.
