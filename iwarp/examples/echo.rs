@@ -52,8 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for message in 1..=MESSAGES {
         client.send(text.len())?;
         let got = wait(&mut client, &mut server, |_, server| server.received())?;
-        // The received bytes are behind the send buffer: copy the bytes to the send buffer, post the receive
-        // again, and answer.
+        // The receive buffer is after the send buffer. The server copies the received bytes to the send
+        // buffer, posts the receive again, and answers.
         let mut bytes = vec![0; got.byte_len as usize];
         server.buffer.read_at(1024, &mut bytes)?;
         server.buffer.write_at(0, &bytes)?;

@@ -1,6 +1,6 @@
 //! A ticket counter: two clients draw numbers from one word in the memory of the server, and no number is
-//! drawn twice. A client that has drawn its numbers sends Immediate Data. The server's program waits for
-//! these messages only.
+//! drawn twice. A client that has drawn its numbers sends Immediate Data. The server's program waits only for
+//! such messages.
 //!
 //! `cargo run -p iwarp --no-default-features --example tickets`
 

@@ -1,7 +1,7 @@
 //! iWARP: RDMA over TCP, in user space.
 //!
-//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on its own TCP ([`tcp_lite`]).
-//! That TCP polls the queues of a port directly ([`dp`]). The API consists of the objects of libibverbs and
+//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on its own TCP ([`tcp_lite`]),
+//! which sends and receives frames through a port ([`dp`]). The API consists of the objects of libibverbs and
 //! librdmacm ([`verbs`]), and an [`engine::Engine`] moves the data.
 //!
 //! # A Write and a Read, step by step
@@ -104,8 +104,8 @@
 //! # }
 //! ```
 //!
-//! Without DPDK there are three more ports: `dp::packet::open` shares an interface with the kernel,
-//! `dp::local::open` joins processes of one user, and [`dp::link::pair`] is a wire in memory.
+//! Other ports need no DPDK: `dp::packet::open` shares an interface with the kernel, `dp::local::open` joins
+//! processes of one user, and [`dp::link::pair`] is a wire in memory.
 //!
 //! # What to know
 //!
@@ -115,17 +115,18 @@
 //!   [`EngineThread::on_queues`](engine::EngineThread::on_queues) starts such a thread for each queue of a
 //!   device.
 //! * **A thread that sleeps until a completion arrives** arms its queue, polls the queue, and then waits:
-//!   [`CompletionChannel`](verbs::CompletionChannel#arm-poll-wait) has the recipe.
+//!   [`CompletionChannel`](verbs::CompletionChannel#arm-poll-wait) describes this.
 //! * **A completed Write means that TCP has accepted the bytes**, not that they have arrived. Requests take
 //!   effect in order, so a later Read (or a later Send that the peer answers) confirms the arrival. A
-//!   completed Read has its bytes in local memory.
+//!   completed Read has its bytes in local memory. The bytes of a completed Write have also arrived if both
+//!   peers have agreed on [`ConnParam::ib_semantics`](verbs::ConnParam::ib_semantics).
 //! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". A Send that
 //!   finds no receive ends the connection, so post receives before connecting. Two peers that use this crate
 //!   may agree that such a Send waits instead, and completes when a receive has taken the message
 //!   ([`ConnParam::ib_semantics`](verbs::ConnParam::ib_semantics)).
-//! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, or compare and swap, an aligned 64-bit
-//!   word of the peer. They are atomic for all queue pairs of the peer's process. A program should
-//!   mix them with no other access to the same word. `examples/tickets.rs` has an example.
+//! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) change an aligned 64-bit word of the peer, for
+//!   example by an addition. They are atomic for all queue pairs of the peer's process. A program should
+//!   not access the same word in another way. `examples/tickets.rs` is an example.
 //! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or after a Write) carries eight
 //!   bytes into a receive of the peer. The receive's buffer has to have room for these bytes, unless both
 //!   peers have agreed on `ib_semantics`.
@@ -135,8 +136,9 @@
 //!   the connection with layer 0, type 2, code 6 (unexpected opcode). This side accepts atomics and Immediate
 //!   Data unless [`QpInit::extensions`](verbs::QpInit::extensions) excludes them, and sends them only when
 //!   the program posts them.
-//! * **An error ends the connection.** The peer gets a Terminate. Posted requests complete as flushed. The
-//!   cause is in each of these completions ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)), in
+//! * **An error ends the connection.** The peer gets a Terminate if possible. Posted requests complete as
+//!   flushed. The cause is in each of these completions
+//!   ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)), in
 //!   [`QueuePair::cause`](verbs::QueuePair::cause) and in the
 //!   [`Disconnected`](verbs::CmEventKind::Disconnected) event: layer, type and code of the error, or a reset,
 //!   a silent peer, or a lost link. The operator `?` converts the cause to a [`std::io::Error`].

@@ -50,8 +50,8 @@ pub fn publish(status: &ContextStatus) {
     }
 }
 
-/// Publishes the counters of an engine with labels of the caller's choice. Use it in a program that gets the
-/// counters from [`EngineThread::counters`](crate::engine::EngineThread::counters).
+/// Publishes the counters of an engine with labels of the caller's choice. Use this function in a program
+/// that gets the counters from [`EngineThread::counters`](crate::engine::EngineThread::counters).
 pub fn publish_counters(counters: &EngineCounters, labels: &[(&'static str, String)]) {
     counters.for_each(&mut |metric| match metric.is_total {
         true => counter!(metric.name, labels).absolute(metric.value),

@@ -1,6 +1,6 @@
-//! All counters in Prometheus's text format, version 0.0.4, and the HTTP responses of an exporter.
+//! The metrics of contexts in Prometheus's text format, version 0.0.4, and the HTTP responses of an exporter.
 //!
-//! When a client asks for the text, the text is made from a snapshot. Exporter crates have many dependencies:
+//! When a client requests the text, the text is made from a snapshot. Exporter crates have many dependencies:
 //! `prometheus_exporter` 0.8 brings 57 crates and `metrics-exporter-prometheus` 0.18 brings 66. Both have a
 //! registry, which a timer would have to fill. Both answer requests for any path and method, and never
 //! disconnect a silent client. A program with its own exporter uses `iwarp::metrics` (feature `metrics`).

@@ -45,9 +45,9 @@ impl Lender {
         Ok(Self { pd: pd.clone(), region, bytes, free: (0..buffers).rev().collect() })
     }
 
-    /// Lends a buffer that holds `contents`, followed by zeros, to the peer of `qp` only. Returns `None` if
-    /// all buffers are lent. The bind takes effect before requests that are posted to `qp` afterwards, such
-    /// as the message with [`Loan::name`]. The queue pair needs the grant
+    /// Lends a buffer that contains `contents`, followed by zeros, to the peer of `qp` only. Returns `None`
+    /// if all buffers are lent. The bind takes effect before requests that are posted to `qp` afterwards,
+    /// such as the message with [`Loan::name`]. The queue pair needs the grant
     /// [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
     pub(crate) fn lend(
         &mut self,
@@ -98,7 +98,7 @@ impl Lender {
 }
 
 impl Loan {
-    /// The STag that the client receives. Tagged offsets of this STag start at 0.
+    /// Returns the STag that the client receives. Tagged offsets of this STag start at 0.
     pub(crate) fn name(&self) -> u32 {
         self.window.rkey()
     }

@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for loan in 0..LOANS {
         for (number, (client, at_server, _)) in connections.iter().enumerate() {
             let text = format!("loan {loan} of client {number}");
-            // The client asks for a buffer. The server lends the client a buffer for writing, and sends the
+            // The client requests a buffer. The server lends the client a buffer for writing, and sends the
             // STag after the bind.
             client.post_recv()?;
             client.send(SendOp::Send, b"lend")?;

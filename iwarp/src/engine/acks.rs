@@ -1,13 +1,14 @@
-//! The acknowledgements of connections with InfiniBand's semantics, on which requests complete when they are
-//! acknowledged.
+//! Acknowledgements and limits on connections with InfiniBand's semantics. On such a connection, a request
+//! completes when the peer has acknowledged its bytes.
 
 use std::collections::VecDeque;
 
 use tcp_lite::{ConnId, Duration, Instant};
 
-/// The acknowledgements that an engine still has to process or to send.
+/// The acknowledgements that an engine still has to process or to send, and the limits that the engine still
+/// has to send.
 pub(super) struct Acks {
-    /// Connections whose peer has acknowledged bytes. The requests of these connections complete once all
+    /// Connections whose peer has acknowledged bytes. Requests of these connections may complete once all
     /// events of the step are handled: a Terminate in the same frame is handled after the acknowledgement,
     /// and may name one of these requests.
     arrived: Vec<ConnId>,
@@ -15,7 +16,8 @@ pub(super) struct Acks {
     /// within `patience`, the answer carries the acknowledgement. Otherwise the acknowledgement is sent
     /// separately.
     owed: Vec<ConnId>,
-    /// Connections whose peer also waits for a limit ([`ib_profile`](crate::stream::ib_profile)).
+    /// Connections whose peer also waits for a limit, which is the MSN up to which the peer's messages find a
+    /// receive request ([`ib_profile`](crate::stream::ib_profile)).
     limits: VecDeque<ConnId>,
     /// The time from which `patience` counts: when the first connection was added to `owed`, or to `limits`
     /// while `owed` was empty.
@@ -36,8 +38,8 @@ impl Acks {
         }
     }
 
-    /// From now on, an acknowledgement waits for an answer of the user for at most `patience`. With a user
-    /// that polls the engine itself, the time can be zero: the user can answer between two polls.
+    /// From now on, an acknowledgement waits for an answer of the user for at most `patience`. If the user
+    /// polls the engine itself, `patience` can be zero, since the user can answer between two polls.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
@@ -54,7 +56,7 @@ impl Acks {
     }
 
     /// Records that the connection has received FPDUs, and so owes an acknowledgement. The caller must not
-    /// call this again for the connection before [`take_owed`](Self::take_owed) has returned it.
+    /// call this function again for the connection before [`take_owed`](Self::take_owed) has returned it.
     pub(super) fn owe(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() {
             self.since = now;
@@ -63,7 +65,7 @@ impl Acks {
     }
 
     /// Records that the peer of the connection waits for a limit. The connection also owes an
-    /// acknowledgement. The caller must not call this again for the connection before
+    /// acknowledgement. The caller must not call this function again for the connection before
     /// [`take_limit`](Self::take_limit) has returned it.
     pub(super) fn owe_limit(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() && self.limits.is_empty() {
@@ -84,7 +86,7 @@ impl Acks {
         if self.limits.is_empty() || now < self.since + self.patience { 0 } else { self.limits.len() }
     }
 
-    /// Removes and returns the oldest connection that owes a limit.
+    /// Removes and returns the connection that has owed a limit for the longest time.
     pub(super) fn take_limit(&mut self) -> Option<ConnId> {
         self.limits.pop_front()
     }
@@ -101,7 +103,7 @@ impl Acks {
         if now < self.since + self.patience { 0 } else { self.owed.len() }
     }
 
-    /// Removes and returns the oldest `count` connections that owe an acknowledgement.
+    /// Removes and returns the `count` connections that have owed an acknowledgement for the longest time.
     pub(super) fn take_owed(&mut self, count: usize) -> impl Iterator<Item = ConnId> {
         self.owed.drain(..count)
     }

@@ -1,16 +1,16 @@
-//! The link state of the port. The engine queries the state rarely while the link is up, and more often while
-//! the link is down.
+//! The link state of the port, and the times at which the engine queries the port for this state.
 
 use dp::{LinkState, Port};
 use tcp_lite::{Duration, Instant, Stack};
 
 use crate::verbs::AsyncEventKind;
 
-/// The time between two queries of the port while the link is up. An engine wakes for a query only on a port
-/// where the loss of the link means the loss of the peer. A listening device of that kind accepts its next
-/// peer during a query, so the device is queried even without connections. On other ports, a link that fails
-/// while nothing is sent does no harm. A query may be a system call or a read over the bus, so ten queries
-/// per second cost nothing noticeable. The shortest timeout that depends on the result of a query is half a
+/// The time between two queries of the port while the link is up or the port is gone. A port that detects
+/// departed neighbours is queried in every poll instead. An engine wakes for a query only on a port where the
+/// loss of the link means the loss of the peer. A listening device of that kind accepts its next peer during
+/// a query, so the device is queried even without connections. On other ports, a link that fails while
+/// nothing is sent does no harm. A query may be a system call or a read over the bus, so ten queries per
+/// second cost nothing noticeable. The shortest timeout that depends on the result of a query is half a
 /// second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -18,11 +18,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// that waits for the link is sent at most this much later.
 const LOOK_INTERVAL_DOWN: Duration = Duration::from_millis(20);
 
-/// The last known link state.
+/// The last known link state, and the time of the next query.
 #[derive(Debug)]
 pub(super) struct Carrier {
     state: LinkState,
-    /// The time between two queries of the port while the link is up.
+    /// The time between two queries of the port while the link is up or the port is gone.
     interval: Duration,
     /// Whether the link connects to a single peer, which is lost without the link.
     point_to_point: bool,
@@ -70,8 +70,9 @@ impl Carrier {
 
     /// Passes a new state to TCP, and returns the event for users.
     ///
-    /// There is no event if the only peer of a port has not arrived yet. Nothing has failed, and a program
-    /// that listens for this peer might refuse a port that reports the loss of its link.
+    /// Returns `None` if the link is down because the only peer of a port has not arrived yet. In this case
+    /// nothing has failed, and a program that listens for the peer might refuse a port that reports the loss
+    /// of its link.
     pub(super) fn tell(&self, state: LinkState, now: Instant, tcp: &mut Stack) -> Option<AsyncEventKind> {
         match state {
             LinkState::Up => {
@@ -95,7 +96,7 @@ impl Carrier {
         self.state
     }
 
-    /// Returns the time when the engine has to wake for a query.
+    /// Returns the time when the engine has to wake for a query; `None` if the engine need not wake.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.state == LinkState::Down || self.point_to_point).then_some(self.look_at)
     }

@@ -8,8 +8,9 @@ use tcp_lite::{Limits, StackConfig, TcpConfig};
 
 use crate::verbs::{VerbsError, entropy};
 
-/// Enough for 64 connections of the default depths, if the peer of each connection has 128 Reads and 128
-/// atomics outstanding. The records need about two megabytes.
+/// Default of [`EngineConfig::request_records`]. The default is enough for 64 connections of the default
+/// depths, if the peer of each connection has 128 Reads and 128 atomics outstanding. The records need about
+/// two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
 /// How long connections survive the loss of the link to their only peer. A device that is reconfigured takes
@@ -21,10 +22,10 @@ const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from
 pub struct EngineConfig {
     /// Whether this side requests CRCs on all its connections.
     ///
-    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting for administrators. No API call changes the
-    /// setting, and none returns it.
+    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting for administrators. No API call changes or
+    /// returns the setting.
     ///
-    /// If this is off, CRCs are used only if the peer asks for them.
+    /// If the setting is off, CRCs are used only if the peer requests CRCs.
     /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
     /// connections without CRCs. Turn the setting off only where the path is protected at least as well as by
     /// an end-to-end CRC32c. Default: `true`.
@@ -36,36 +37,37 @@ pub struct EngineConfig {
     /// default is about one train of segments: the cost of the cache misses on a switch to another connection
     /// is spread over a train. Default: 64 KiB.
     pub quantum_bytes: usize,
-    /// Maximum number of received buffers, on all connections together, that are held until the rest of their
-    /// FPDU or startup frame arrives. A connection that finds no slot ends with code 5 (RFC 6581 section 8).
-    /// `None`: the number of the port's buffers. Default: `None`.
+    /// Maximum number of received buffers, on all connections together, that are held, for example until the
+    /// rest of their FPDU or startup frame arrives. If a connection needs more, the connection ends; in Full
+    /// Operation it ends with code 5 (RFC 6581 section 8). `None`: the number of the port's buffers. Default:
+    /// `None`.
     pub held_buffers: Option<usize>,
     /// Number of outstanding Reads and atomics on all connections together for which memory is allocated at
     /// the start. There is one such number for our requests and an equal number for the peers' requests. If
     /// the connections' depths allow more, more memory is allocated when it is needed
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)). Default: 16,384.
     pub request_records: usize,
-    /// Maximum time that the end of a connection waits for one step: until a Terminate is sent, until the
-    /// peer's FIN follows our FIN, or in a graceful close until the next answer to a Read arrives. After this
-    /// time the connection is reset. While the peer acknowledges bytes that are sent before our FIN, the time
-    /// restarts. Default: 5 s.
+    /// Maximum time that the end of a connection waits for one step. Such a step is the sending of a
+    /// Terminate, the peer's FIN after our FIN, or progress of a graceful close, for example an answer to a
+    /// Read. After this time the connection is reset. While the peer acknowledges bytes that are sent before
+    /// our FIN, the time restarts. Default: 5 s.
     pub close_timeout: Duration,
     /// Whether messages of a peer with InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) are acknowledged in the poll in
-    /// which they arrive. If not, the acknowledgement waits until the next poll, so that it can be sent
-    /// together with the user's answer. This is too late for an engine that is polled only in calls of a
-    /// user, who may not call again. Default: `false`.
+    /// which they arrive. If not, the acknowledgement waits at least until the next poll, so that it can be
+    /// sent together with the user's answer. If an engine is polled only in calls of a user, set this field,
+    /// since the user may not call again. Default: `false`.
     pub acknowledge_at_once: bool,
 }
 
 impl EngineConfig {
     /// Returns the defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and a
-    /// seed from the operating system. Keepalives are on: a silent peer is detected within ten seconds. A
-    /// lost link is also detected within ten seconds, or within one second if there is only one peer
+    /// seed from the operating system. Keepalives are on: a silent peer is detected within ten seconds. If
+    /// the link is lost, connections end after ten seconds, or after half a second if there is only one peer
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point), [`TcpConfig::link_timeout`]).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for an address that cannot be parsed or for too many addresses.
+    /// [`VerbsError::Invalid`] if an address cannot be parsed or if there are too many addresses.
     /// [`VerbsError::System`] if the system has no entropy.
     pub fn new(port: &dyn Port, addresses: &[&str]) -> Result<Self, VerbsError> {
         let info = port.info();

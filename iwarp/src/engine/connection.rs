@@ -155,7 +155,7 @@ impl Phase {
         }
     }
 
-    /// The default reaction to an event, in any phase.
+    /// Handles an event in the default way, in any phase. Returns the next phase.
     fn by_default(self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Self {
         match event {
             Event::Closed(_) => return Self::Closing(self.end(base, state)),
@@ -217,7 +217,8 @@ impl Ends for Phase {
 }
 
 impl Connection {
-    /// The phase of the connection, and its queue pair.
+    /// Returns the phase of the connection, and the number and the state of its queue pair. Before the
+    /// connection has a queue pair, the second value is `None`.
     pub(super) fn status(&self) -> (ConnectionPhase, Option<(u32, QpState)>) {
         let phase = match &self.phase {
             Phase::Opening(_) => ConnectionPhase::Connecting,
@@ -241,7 +242,8 @@ impl Connection {
     }
 
     /// Whether the engine's record of the connection is still correct after a call: the held bytes and the
-    /// deadline are unchanged, and the connection has not ended. This is usual in Full Operation.
+    /// deadline are unchanged, and the connection has not ended. In Full Operation, the record is usually
+    /// still correct.
     #[inline]
     pub(super) fn is_recorded(&self) -> bool {
         let Phase::Rdma(rdma) = &self.phase else { return false };
@@ -289,7 +291,7 @@ impl Connection {
         }
     }
 
-    /// Acts on the result of a step of Full Operation.
+    /// Closes the connection if a step of Full Operation requires this.
     #[inline]
     fn follow(&mut self, state: &mut EngineState, next: Next) {
         if next == Next::Close {
@@ -328,7 +330,7 @@ impl Connection {
         self.on(state, Event::Time);
     }
 
-    /// Accepts the peer's Request, as the user asked.
+    /// Accepts the peer's Request, as the user has requested.
     pub(super) fn accept(
         &mut self,
         state: &mut EngineState,
@@ -355,7 +357,8 @@ impl Connection {
         self.on_closed(state, CloseReason::Aborted);
     }
 
-    /// Returns the second attempt if this connection has ended and a second attempt follows.
+    /// Returns the second attempt if this attempt to connect has failed and a second attempt follows.
+    /// Otherwise returns `None`.
     pub(super) fn take_retry(self) -> Option<Box<Retry>> {
         match self.base.attempt {
             Attempt::Failed(retry) => Some(retry),
@@ -381,7 +384,7 @@ impl Connection {
         }
     }
 
-    /// Sends the limit to the peer, unless an answer has contained the limit since.
+    /// Sends the limit to the peer, unless an earlier answer has contained the limit.
     pub(super) fn tell_limit(&mut self, state: &mut EngineState) {
         if let Phase::Rdma(rdma) = &mut self.phase {
             rdma.tell_limit(&self.base, state);
@@ -416,8 +419,8 @@ impl Connection {
         }
     }
 
-    /// Gives the connection its turn to send: acts on the `Ask` of the queue pair, and hands about `bytes`
-    /// bytes to TCP. No frame is sent here: `Poller::send_frames` sends the frames at the end of the poll.
+    /// Lets the connection send: acts on the `Ask` of the queue pair, and hands about `bytes` bytes to TCP.
+    /// No frame is sent here: `Poller::send_frames` sends the frames at the end of the poll.
     #[inline]
     pub(super) fn give_to_tcp(
         &mut self,

@@ -34,7 +34,7 @@ impl EngineListener {
         None
     }
 
-    /// Adds the changes since the last call to the listener's statistics.
+    /// Adds to the listener's statistics what has changed since the last call of this function.
     pub(super) fn report(&mut self, (latest, half_open): (ListenerCounters, usize)) {
         let (before, half_open_before) = std::mem::replace(&mut self.reported, (latest, half_open));
         self.shared.count(|stats| {

@@ -1,4 +1,5 @@
-//! The engine moves the data. It has one port queue and one TCP stack, and one thread at a time polls it.
+//! The engine moves data between a queue of a port and the queue pairs of a context. An engine has one TCP
+//! stack, and one thread at a time polls the engine.
 //!
 //! | file | what |
 //! |---|---|
@@ -8,6 +9,7 @@
 //! | `carrier.rs` | polls the link state of the port |
 //! | `tx_scheduler.rs` | which connection sends next |
 //! | `listening.rs` | a listening port |
+//! | `orphans.rs` | queue pairs that outlive their peer |
 //! | `polled_time.rs` | time without standstills of the process |
 //! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in its own thread |
@@ -16,6 +18,7 @@
 //! | `trace.rs` | events of `tracing` |
 //! | `state.rs` | the state that the connections of an engine share |
 //! | `config.rs` | the configuration of an engine |
+//! | `two_engines.rs` | two connected engines, for tests |
 //!
 //! The poller starts no thread, and reads no clock except the CPU's cycle counter for
 //! [`EngineCounters::busy_cycles`]. The caller of [`Engine::poll_at`] passes the time.
@@ -72,7 +75,7 @@ impl Engine {
     /// Creates an engine of `context` on `port`.
     ///
     /// # Errors
-    /// [`VerbsError::System`] when the process has no free file descriptor.
+    /// [`VerbsError::System`] if the process has no free file descriptor.
     pub fn new(context: &Context, port: Box<dyn Port>, config: EngineConfig) -> Result<Self, VerbsError> {
         let waker = Notifier::new()?;
         let connections = config.stack.limits.connections;
@@ -85,8 +88,8 @@ impl Engine {
         })
     }
 
-    /// Polls once at time `now`: receives up to four bursts, runs timers, and lets queue pairs send. Returns
-    /// whether there was any work. `now` must not go backwards.
+    /// Polls once at time `now`: receives frames, runs timers, and lets queue pairs send. Returns whether
+    /// there was any work. `now` must not go backwards.
     pub fn poll_at(&mut self, now: Instant) -> bool {
         let guard = self.participant.enter();
         self.poller.poll(now, Clock::cycles(), &guard)
@@ -101,7 +104,7 @@ impl Engine {
     }
 
     /// Sets the maximum time that an acknowledgement waits for a user's answer to the acknowledged message.
-    /// Returns whether an acknowledgement waits.
+    /// Returns whether an acknowledgement or a limit waits.
     fn await_answers(&mut self, patience: Duration) -> bool {
         self.poller.await_answers(patience)
     }
@@ -129,7 +132,7 @@ impl Engine {
     }
 
     /// As [`sleep`](Self::sleep), but without a limit on a port whose frames end the sleep. On other ports
-    /// the sleep lasts at most `nap`. Use it in a thread that has no other work than the engine.
+    /// the sleep lasts at most `nap`. Use this function in a thread that has no other work than the engine.
     fn sleep_until_woken(&mut self, nap: Duration) {
         let Some(most) = self.begin_sleep(nap) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most);
@@ -148,7 +151,7 @@ impl Engine {
         if limit.is_zero() || !self.poller.handle().doorbells().prepare_sleep() {
             return None;
         }
-        // From here on a frame ends the sleep. A frame that arrived earlier is found now.
+        // From now on, a frame ends the sleep. A frame that arrived earlier is found now.
         if self.poller.has_handed() || !self.poller.port_mut().arm_wakeup() {
             self.end_sleep();
             return None;
@@ -163,17 +166,17 @@ impl Engine {
         debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
     }
 
-    /// The descriptor of the port; `None` if the port has none.
+    /// Returns the descriptor that becomes readable for each frame; `None` if there is no such descriptor.
     fn port_fd(&self) -> Option<BorrowedFd<'_>> {
         self.poller.poll_fd()
     }
 
-    /// Counters of all layers.
+    /// Returns the counters of all layers.
     pub fn counters(&self) -> EngineCounters {
         self.poller.counters()
     }
 
-    /// The current usage of all resources that [`Limits`](tcp_lite::Limits) bounds.
+    /// Returns the current usage of all resources that [`Limits`](tcp_lite::Limits) bounds.
     pub fn stack_usage(&self) -> StackUsage {
         self.poller.stack().usage()
     }
@@ -183,19 +186,19 @@ impl Engine {
     /// use the context during the call.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         self.poller.check()?;
         self.context.check_invariants()
     }
 
-    /// Name, Ethernet address, MTU and offloads of the port.
+    /// Returns name, Ethernet address, MTU and offloads of the port.
     pub fn port_info(&self) -> &dp::PortInfo {
         self.poller.port().info()
     }
 
-    /// The context whose queue pairs the engine serves.
+    /// Returns the context whose queue pairs the engine serves.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -203,7 +206,7 @@ impl Engine {
     /// Runs the engine in a new thread until the returned handle is dropped or stopped.
     ///
     /// # Errors
-    /// [`VerbsError::System`] when the thread cannot be created.
+    /// [`VerbsError::System`] if the thread cannot be created.
     pub fn spawn(self, options: ThreadOptions) -> Result<EngineThread, VerbsError> {
         EngineThread::spawn(self, options)
     }

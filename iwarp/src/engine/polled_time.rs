@@ -8,11 +8,11 @@
 
 use tcp_lite::{Duration, Instant};
 
-/// A poll that is late by more than this time is taken as a standstill. A busy machine delays polls by less.
+/// A poll that is late by more than this time counts as a standstill. A busy machine delays polls by less.
 const LATE: Duration = Duration::from_millis(500);
 
-/// After a standstill, every timer that would be due gets this time again, or the time that it had left if
-/// that is shorter. In this time the peer may answer, or retransmit lost data.
+/// After a standstill, every timer that would be due is extended by this time, or by the time that it had
+/// left if that time is shorter. In this time the peer may answer, or retransmit lost data.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ pub(super) struct PolledTime {
     now: Instant,
     /// The sum of all standstills.
     standstills: Duration,
-    /// Timers that are due at this time or earlier have got [`GRACE`] already.
+    /// Timers that are due at this time or earlier have already been extended by [`GRACE`].
     graced: Instant,
 }
 
@@ -104,7 +104,7 @@ mod tests {
     fn a_standstill_is_left_out_for_ever() {
         let mut time = PolledTime::new();
         assert_eq!(poll(&mut time, 1000, None), 1000);
-        // The poll is due after 200 ms, but takes place after 11 s.
+        // The poll is due after 200 ms, but happens after 11 s.
         assert_eq!(poll(&mut time, 12_000, Some(1200)), 1000);
         assert_eq!(time.clock_at(at(1200)), at(12_200));
         assert_eq!((poll(&mut time, 12_200, Some(1200)), time.of(at(12_300))), (1200, at(1300)));

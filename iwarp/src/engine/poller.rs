@@ -33,12 +33,12 @@ mod receiving;
 mod sending;
 mod status;
 
-/// The state of a connection is prefetched when this many other connections come before it. A larger distance
-/// hides more of the memory latency; with a smaller distance, the cache lines are less likely to be evicted
-/// before they are used.
+/// The state of a connection is prefetched when this many other connections have to be handled before it. A
+/// larger distance hides more of the memory latency; with a smaller distance, the cache lines are less likely
+/// to be evicted before they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
-/// The slot number that means [`Orphans`] instead of a connection.
+/// The slot number in `deadlines` that stands for [`Orphans`] instead of a connection.
 const ORPHANS: u32 = u32::MAX;
 
 /// The state that a poll uses: the engine without its thread and its clock.
@@ -81,7 +81,7 @@ impl Poller {
         }
         tcp.set_passes_large_frames(port.passes_large_frames());
         tcp.set_tso_limits(port.info().tso);
-        // One slot per buffer of the pool is always enough.
+        // By default, there is one slot for each buffer of the pool.
         let buffers = port.mempool().capacity();
         let held = HeldSlab::new(config.held_buffers.unwrap_or(buffers), buffers);
         let state = EngineState {
@@ -129,7 +129,8 @@ impl Poller {
         self.state.tcp.has_handed()
     }
 
-    /// Returns the descriptor that becomes readable for each frame; `None` if the port has no descriptor.
+    /// Returns the descriptor that becomes readable for each frame. Returns `None` if the port has no
+    /// descriptor, or if the engine also receives on the queues of engines that are gone.
     pub(super) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         if self.siblings.adopted.is_empty() { self.port.poll_fd() } else { None }
     }
@@ -311,8 +312,8 @@ impl Poller {
 
     /// Runs `act`, then handles the resulting events of TCP. Returns the result of `act`, and whether there
     /// were events. Code that may make TCP queue an event runs in a step, except at the engine's end. So no
-    /// event is left when a step begins, and the user of an ended connection gets the event of the end before
-    /// another connection gets the slot.
+    /// event is left when a step begins. The user of an ended connection receives the event of the end before
+    /// another connection occupies the slot.
     #[inline]
     fn step<T>(&mut self, guard: &EpochGuard<'_>, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
         debug_assert!(!self.state.tcp.has_events(), "TCP was called outside of a step");
@@ -459,8 +460,8 @@ impl Poller {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. Its slot in `connections` is free, since TCP has reused the slot number: each step
-    /// handles the end of a connection before another connection can get the number.
+    /// Adds a connection. The connection's slot in `connections` is free, since TCP has reused the slot
+    /// number: each step handles the end of a connection before another connection can have the same number.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {
@@ -470,7 +471,7 @@ impl Poller {
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.state.handle.set_connections(self.connection_count);
-        // The user may have posted requests before the slot was known. They rang no doorbell.
+        // The user may have posted requests before the slot was known, and these requests rang no doorbell.
         self.with(slot, |connection, state| connection.schedule_tx(state));
     }
 
@@ -489,7 +490,7 @@ impl Poller {
     }
 
     /// Runs `action` on the connection in `slot`, if the slot is in use. Then [records](Self::record) the
-    /// effects.
+    /// effects. Returns whether the slot is in use.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.state);

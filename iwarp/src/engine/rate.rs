@@ -1,11 +1,11 @@
-//! The limits for each address at one listener in one second: the maximum number of admitted connections
-//! (`ListenOptions::rate_per_address`), and the maximum number of connections that fail through the peer's
-//! fault (`ListenOptions::failures_per_address`). At either limit, the listener admits no more connections of
-//! the address in this second. Startup and teardown cost much more than frames do, so a peer that repeatedly
-//! connects and fails could use up the CPU.
+//! The limits for each address at one listener in one second. One limit is the maximum number of admitted
+//! connections (`ListenOptions::rate_per_address`). The other limit is the maximum number of connections that
+//! fail through the peer's fault (`ListenOptions::failures_per_address`). At either limit, the listener
+//! admits no more connections of the address in this second. Startup and teardown cost much more than frames
+//! do, so a peer that repeatedly connects and fails could use up the CPU.
 //!
 //! Each engine counts separately, in seconds of its own time. A forged SYN counts against no address: a
-//! connection counts as admitted only when the peer has answered our SYN-ACK, and can fail only after that.
+//! connection counts as admitted only when the peer has answered our SYN-ACK, and can fail only later.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ struct Used {
     failed: u32,
 }
 
-/// The connections of this second, by address.
+/// The limits of a listener, and the connections of this second by address.
 pub(super) struct Rate {
     /// Maximum number of connections that one address may begin; `None`: no limit.
     begun_limit: Option<u32>,
@@ -44,8 +44,8 @@ impl Rate {
         Self { begun_limit, failed_limit, second: 0, used: BTreeMap::new() }
     }
 
-    /// Checks the limits of `address`. If the connection is admitted and such connections are limited, counts
-    /// it.
+    /// Checks the limits of `address`. If the connection is admitted and admitted connections are limited,
+    /// counts the connection. Otherwise returns the limit that is reached.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Result<(), Exhausted> {
         self.roll_over(now);
         let Used { begun, failed } = self.used.get(&address).copied().unwrap_or_default();

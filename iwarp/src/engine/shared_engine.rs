@@ -2,11 +2,12 @@
 //!
 //! A program that polls a completion queue waits for the engine. If the program polls the engine itself, its
 //! request is sent without a context switch, and two threads do not compete for one CPU. So each call of
-//! [`turn`](SharedEngine::turn) polls the engine. As long as callers poll, the engine's thread steps back,
-//! and only checks from time to time whether they still poll. When callers stop polling, or call
-//! [`hand_over`](SharedEngine::hand_over), the thread polls, and sleeps when there is no work.
+//! [`turn`](SharedEngine::turn) polls the engine, unless another thread is polling it. As long as callers
+//! poll, the engine's thread steps back, and only checks from time to time whether they still poll. When
+//! callers stop polling, or call [`hand_over`](SharedEngine::hand_over), the thread polls, and sleeps when
+//! there is no work.
 //!
-//! The polling thread holds the lock of the engine. No thread waits for the lock in order to poll, since an
+//! The polling thread holds the lock of the engine. A call of `turn` does not wait for the lock, since an
 //! engine that is being polled needs no second poll.
 //!
 //! An engine may have no thread of its own ([`SharedEngine::without_thread`]). Then a waiting caller does the
@@ -67,8 +68,8 @@ impl Default for SharedOptions {
 
 /// Maximum time that the acknowledgement of a message waits for the program's answer, if the thread has
 /// received the message. A program that polls its memory for a change answers within some hundred
-/// nanoseconds. If the answer carries the acknowledgement, both programs keep polling, so `ib_write_lat`
-/// needs no thread.
+/// nanoseconds. If the answer carries the acknowledgement, the programs of both peers keep polling, so a test
+/// such as `ib_write_lat` does not wait for an engine's thread.
 const PATIENCE: Duration = Duration::from_micros(2);
 
 /// Number of empty turns of a caller before it yields the CPU: the peer may need the CPU to answer.
@@ -92,10 +93,11 @@ struct Turned {
     turns: AtomicU64,
     /// Number of turns of callers without work since the last turn with work.
     empty_turns: AtomicU64,
-    /// Whether the thread sleeps or is about to sleep. This is written only with the lock of the engine held.
+    /// Whether the thread sleeps or is about to sleep. Only a thread that holds the lock of the engine writes
+    /// this flag.
     asleep: AtomicBool,
     handover: Handover,
-    /// Wakes the thread.
+    /// Wakes the thread, or the caller that does the thread's work.
     call: Notifier,
     stop: AtomicBool,
     /// The limit of [`SharedEngine::limit_sleep`], in microseconds.
@@ -133,8 +135,9 @@ impl SharedEngine {
         Ok(Self { inner, thread: Some(thread) })
     }
 
-    /// Creates an engine without a thread. It is polled by [`turn`](Self::turn), and while a caller is in
-    /// [`wait_readable`](Self::wait_readable). Without these calls nothing is sent or received.
+    /// Creates an engine without a thread. The engine is polled only in calls such as [`turn`](Self::turn)
+    /// and [`poll`](Self::poll), and while a caller is in [`wait_readable`](Self::wait_readable). Without
+    /// these calls nothing is received.
     ///
     /// # Errors
     /// [`VerbsError::System`] if a descriptor cannot be created.
@@ -158,7 +161,7 @@ impl SharedEngine {
     /// and the call returns when `fd` is readable or the engine is stopped.
     ///
     /// # Errors
-    /// An error of the system if a descriptor is closed.
+    /// An error of the system if the wait fails, for example because a descriptor is closed.
     pub fn wait_readable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.inner.callers {
             Some(callers) => self.inner.serve_until_readable(callers, fd),
@@ -306,12 +309,12 @@ impl Turned {
         busy
     }
 
-    /// Polls once. The poll does not count as a turn, so the thread does not step back because of it.
+    /// Polls once. The poll does not count as a turn, so the thread does not step back because of this poll.
     fn poll_now(&self) {
         self.poll_awake(self.engine());
     }
 
-    /// Polls for a caller.
+    /// Polls for a caller, and wakes the engine before the poll if the engine is asleep.
     #[inline]
     fn poll_awake(&self, mut engine: MutexGuard<'_, Option<Engine>>) -> bool {
         if self.asleep.load(Ordering::Relaxed) {
@@ -327,7 +330,7 @@ impl Turned {
     }
 
     /// Records that the engine is awake because the caller polls, so that no thread writes to a descriptor to
-    /// wake it. The engine's thread, which waits for these descriptors, has to step back.
+    /// wake the engine. The engine's thread, which waits for these descriptors, has to step back.
     #[cold]
     fn wake(&self, engine: Option<&mut Engine>) {
         self.asleep.store(false, Ordering::Relaxed);
@@ -366,7 +369,7 @@ impl Turned {
             }
             let awaits = await_answers(&mut engine, Duration::ZERO);
             if awaits {
-                // The CPU is yielded because the program may need it to answer.
+                // The CPU is yielded because the program may need the CPU to answer.
                 drop(engine);
                 std::thread::yield_now();
             } else if idle > options.spin_polls {

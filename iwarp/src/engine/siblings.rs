@@ -1,4 +1,4 @@
-//! Engines on the queues of one device, which share one address.
+//! Engines on the queues of one device, which share the addresses of the device.
 //!
 //! Each engine has its own queue, stack and connections, and a thread if the program wants one. A frame that
 //! arrives on the queue of its connection touches no shared state. The stacks hand over all other frames
@@ -49,7 +49,7 @@ impl Siblings {
         }
     }
 
-    /// Gives the queues of an engine that ends to an engine that still runs.
+    /// Gives the queues of an engine that ends to an engine that still runs, if there is one.
     pub(super) fn leave(&mut self, own: Box<dyn Port>) {
         let Some(heir) = self.engines.iter().find(|engine| !engine.is_stopped()) else { return };
         for port in self.adopted.drain(..).chain([own]) {
@@ -59,17 +59,19 @@ impl Siblings {
 }
 
 impl Engine {
-    /// Creates an engine on each of several queues of one device. The engines share the address of `config`.
-    /// `ports` are the queues, as [`dp::dpdk::open`] returns them. With `cpus`, the memory of each engine is
-    /// allocated while the calling thread runs on that engine's CPU, so that the memory is near the CPU.
+    /// Creates an engine on each of several queues of one device. The engines share the addresses of
+    /// `config`. `ports` are the queues, as [`dp::dpdk::open`] returns them. With `cpus`, the memory of each
+    /// engine is allocated while the calling thread runs on that engine's CPU, so that the memory is near the
+    /// CPU.
     ///
     /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; by default
     /// it is the engine with the fewest connections. Listeners accept connections on all engines. If an
-    /// engine is dropped, its connections end, and another engine serves its queue.
+    /// engine is dropped, its connections end, and another engine serves the queue of the dropped engine.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for no port or for more than [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS)
-    /// ports. [`VerbsError::System`] if the process has no free file descriptor.
+    /// [`VerbsError::Invalid`] if there is no port, or if there are more than
+    /// [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS) ports. [`VerbsError::System`] if the process has no
+    /// free file descriptor.
     pub fn on_queues(
         context: &Context,
         ports: Vec<Box<dyn Port>>,
@@ -109,8 +111,8 @@ impl Engine {
 }
 
 impl EngineThread {
-    /// As [`Engine::on_queues`], with a thread for each engine. The threads run on the CPUs `cpus` in turn,
-    /// or on any CPU if `cpus` is empty.
+    /// As [`Engine::on_queues`], with a thread for each engine. The thread of engine `n` runs on the CPU
+    /// `cpus[n]`. If `cpus` has no entry `n`, the thread runs on [`ThreadOptions::cpu`].
     ///
     /// # Errors
     /// The errors of [`Engine::on_queues`] and of [`Engine::spawn`].

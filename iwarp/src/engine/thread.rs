@@ -16,8 +16,8 @@ use super::{Engine, EngineCounters};
 /// The CPU of an engine's thread, and the times when the thread backs off ([`Engine::spawn`]).
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadOptions {
-    /// The number of the CPU to which the thread is pinned; `None`: any CPU. It has no effect if the thread
-    /// may not run on that CPU, or on systems other than Linux. Default: `None`.
+    /// The number of the CPU to which the thread is pinned; `None`: any CPU. The option has no effect if the
+    /// thread may not run on that CPU, or on systems other than Linux. Default: `None`.
     pub cpu: Option<usize>,
     /// Number of idle polls before the thread yields between polls; `u32::MAX`: the thread never yields. A
     /// higher number makes the engine answer sooner and use more CPU time. Default: 2000.
@@ -41,8 +41,8 @@ impl Default for ThreadOptions {
     }
 }
 
-/// Number of polls between two snapshots of the counters. A snapshot takes a lock, and users do not need
-/// newer counters.
+/// Maximum number of polls between two snapshots of the counters. A snapshot takes a lock, and users do not
+/// need newer counters.
 const SNAPSHOT_POLLS: u32 = 1024;
 
 /// An engine that runs in a thread. Dropping this value stops the thread and resets the engine's connections.
@@ -167,7 +167,7 @@ impl Drop for Affinity {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Some(cpus) = &self.cpus {
-            // This cannot fail, since these CPUs were allowed before.
+            // An error is ignored: these CPUs were allowed before.
             let _ = rustix::thread::sched_setaffinity(None, cpus);
         }
     }

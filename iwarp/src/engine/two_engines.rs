@@ -1,5 +1,5 @@
-//! Two engines on an in-memory wire with one connection between them, for tests of this crate's invariant
-//! checks.
+//! Two engines on an in-memory wire with one connection between them. Tests that need the private state of an
+//! engine use them, for example the tests of the invariant checks.
 
 use dp::link::{LinkConfig, pair};
 use tcp_lite::Instant;
@@ -145,9 +145,9 @@ mod tests {
     use super::*;
     use crate::verbs::{QpState, RecvRequest, SendOp, SendRequest, WcStatus};
 
-    /// The peer accepts a Send although its last limit allowed no more messages. The peer delays the new
-    /// limit, since an answer of its user could carry the limit. Then its user closes the connection without
-    /// an answer. The Send has succeeded.
+    /// The server accepts a Send although its last limit allowed no more messages. The server delays the new
+    /// limit, since an answer of its user could carry the limit. Then the server's user closes the connection
+    /// without an answer. The client's Send succeeds.
     #[test]
     fn a_limit_that_is_owed_is_told_before_a_close() {
         let [mut client, mut server] = connection_at(Stage::Agreed);

@@ -13,8 +13,8 @@ use dp::invariant::{Check, ensure};
 pub(super) struct TxScheduler {
     /// For each slot, whether the slot is in a queue.
     queued: Vec<bool>,
-    /// Slots of queue pairs that have just begun to send. Their first turn comes before `bulk`, so that small
-    /// messages do not wait for bulk data.
+    /// Slots of queue pairs that have just begun to send. The first turn of such a queue pair comes before
+    /// `bulk`, so that small messages do not wait for bulk data.
     fresh: VecDeque<u32>,
     /// Slots of queue pairs that have had their first turn and have more to send.
     bulk: VecDeque<u32>,

@@ -21,9 +21,9 @@ pub fn request_line(received: &[u8]) -> io::Result<Option<String>> {
     Ok(end.map(|end| String::from_utf8_lossy(&received[..end]).lines().next().unwrap_or_default().to_owned()))
 }
 
-/// Returns the whole response to the request with this first line. For `/metrics` and `/`, the response
-/// contains the [`text`] of `statuses`; for other paths, `statuses` is not called. The caller closes the
-/// connection after the response.
+/// Returns the whole response to the request with this first line. For a GET of `/metrics` or `/`, the
+/// response contains the [`text`] of `statuses`. For any other request, `statuses` is not called. The caller
+/// closes the connection after the response.
 pub fn response(request_line: &str, statuses: impl FnOnce() -> Vec<(u64, ContextStatus)>) -> String {
     let mut words = request_line.split(' ');
     let (method, target) = (words.next(), words.next().unwrap_or_default());

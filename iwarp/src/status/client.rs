@@ -37,7 +37,7 @@ enum StatusAnswer {
 ///
 /// # Errors
 /// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
-/// the error is one line.
+/// the error says so in one line.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (own_pid, path) in folder::sockets(folder)? {
@@ -45,7 +45,7 @@ pub fn processes(folder: &Path) -> io::Result<Processes> {
             remove(&path)?;
             continue;
         };
-        // This is the number of the process in our PID namespace. In the process's own namespace the number
+        // `pid` is the number of the process in our PID namespace. In the process's own namespace the number
         // can be different; that number may belong to another process here.
         let pid = local::pid_of_peer(&stream).and_then(|pid| u32::try_from(pid).ok());
         match ask(stream)? {

@@ -1,4 +1,4 @@
-//! The folder of the sockets. Only its owner can enter it.
+//! The folder of the sockets. Only the owner of the folder can enter it.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use dp::local::{self, LocalError};
 /// The file extension of a socket.
 const EXTENSION: &str = "status";
 
-/// Returns the usual folder: `.status` in `$UWARP_DIR`, else in `$XDG_RUNTIME_DIR/uwarp`, else in
+/// Returns the default folder: `.status` in `$UWARP_DIR`, else in `$XDG_RUNTIME_DIR/uwarp`, else in
 /// `/tmp/uwarp-<uid>`.
 ///
 /// # Errors

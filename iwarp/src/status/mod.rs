@@ -1,7 +1,7 @@
 //! The status of the processes of this user that run engines (feature `status`), which `uwarp status`
 //! prints.
 //!
-//! The library opens a socket only for a program that asks for it. The program calls [`serve`], and keeps the
+//! The library opens a socket only if the program requests this. The program calls [`serve`], and keeps the
 //! returned [`StatusSocket`]:
 //!
 //! ```no_run
@@ -26,8 +26,8 @@
 //! | `client.rs` | asks all processes, and removes the sockets of dead processes |
 //! | `report.rs` | the request, and the answer in JSON |
 //!
-//! The thread of the socket waits in the kernel for a client. For each request it asks the engines
-//! ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.
+//! The thread of the socket waits in the kernel for a client. For each request, this thread queries the
+//! engines ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.
 
 mod client;
 mod folder;

@@ -21,15 +21,16 @@ pub struct ProcessReport {
     pub program: String,
     /// All queue pairs, connected or not.
     pub queue_pairs: Vec<QpReport>,
-    /// Completion queues.
+    /// Number of completion queues.
     pub completion_queues: usize,
-    /// Protection domains.
+    /// Number of protection domains.
     pub protection_domains: usize,
-    /// Registered memory regions.
+    /// Number of registered memory regions.
     pub memory_regions: usize,
-    /// Memory windows.
+    /// Number of memory windows.
     pub memory_windows: usize,
-    /// Bytes of the registered regions. Bytes in several regions are counted once per region.
+    /// Sum of the lengths of the registered regions, in bytes. Bytes in several regions are counted once per
+    /// region.
     pub registered_bytes: u64,
     /// The engines that have answered.
     pub engines: Vec<EngineReport>,
@@ -49,12 +50,12 @@ pub struct QpReport {
     pub qp_state: String,
     /// The number of the queue pair's protection domain.
     pub protection_domain: u32,
-    /// Whether the queue pair takes its receives from a shared receive queue.
+    /// Whether the queue pair uses a shared receive queue.
     pub has_srq: bool,
     /// Number of send requests that are not complete.
     pub open_sends: u64,
-    /// Number of receives that are not complete. They were posted to the queue pair, or taken from a shared
-    /// receive queue.
+    /// Number of receives that were posted to the queue pair, or taken from a shared receive queue, and are
+    /// not complete.
     pub open_receives: u64,
 }
 
@@ -100,7 +101,7 @@ pub struct ConnectionReport {
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// The state of TCP (RFC 9293 section 3.3.2).
+    /// The state of the TCP connection (RFC 9293 section 3.3.2).
     pub tcp_state: String,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub rtt_us: u32,
@@ -201,7 +202,7 @@ impl ConnectionReport {
     }
 }
 
-/// The state's name in the RFCs and libibverbs.
+/// Returns the name of the state in reports.
 fn state_name(state: QpState) -> &'static str {
     match state {
         QpState::Idle => "IDLE",

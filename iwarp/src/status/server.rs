@@ -1,6 +1,6 @@
 //! The socket of a context. A client that sends a line gets the report. A client may also close the
 //! connection without sending a line, only to check whether a process listens. In this case the engines are
-//! not asked.
+//! not queried.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use crate::verbs::{Context, ContextShared};
 
 /// Maximum time for the engines to answer. An engine that is being polled answers in microseconds.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Maximum time for each write and each read of a client.
+/// Maximum time for each read from a client and for each write to a client.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of served contexts of one process.
 const MOST_SOCKETS: u32 = 1024;
@@ -41,7 +41,7 @@ struct StopCall {
     call: Notifier,
 }
 
-/// A function that is called after the engines were asked.
+/// A function that is called after the engines have received a request for their status.
 type Poll = Box<dyn Fn() + Send>;
 
 /// Serves the status of `context` in `folder`, which is created if missing. Binds a socket that only this
@@ -50,7 +50,7 @@ type Poll = Box<dyn Fn() + Send>;
 ///
 /// # Errors
 /// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
-/// the error is one line.
+/// the error says so in one line.
 pub fn serve(context: &Context, folder: &Path) -> io::Result<StatusSocket> {
     serve_while_idle(context, folder, Box::new(|| {}))
 }
@@ -81,7 +81,7 @@ pub fn serve_while_idle(context: &Context, folder: &Path, poll: Poll) -> io::Res
 }
 
 impl StatusSocket {
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -154,7 +154,7 @@ fn answer(client: &mut UnixStream, context: &Context, poll: &Poll) -> io::Result
     client.write_all(&serde_json::to_vec(&report)?)
 }
 
-/// The name of this process, read from `/proc/self/comm`.
+/// Returns the name of this process, read from `/proc/self/comm`.
 fn program() -> String {
     fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned()
 }

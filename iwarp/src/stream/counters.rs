@@ -1,6 +1,6 @@
 //! Counters of RDMA streams.
 
-/// Counters of all streams of an engine. They are never reset.
+/// Counters of all streams of an engine. The counters are never reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCounters {
     /// Received FPDUs that passed all of MPA's checks.

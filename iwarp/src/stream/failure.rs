@@ -1,5 +1,5 @@
-//! The reasons why an RDMA stream ends: an error found here, the peer's Terminate, or the end of TCP (RFC
-//! 5040 section 7).
+//! The reasons why an RDMA stream ends: an error that this side has found, the peer's Terminate, or the end
+//! of the TCP connection (RFC 5040 section 7).
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::rdmap::{Terminate, TerminateError};
 /// return a `Result` that contains it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// An error found here. A Terminate is sent to the peer.
+    /// An error that this side has found. A Terminate is sent to the peer.
     Here(Box<Terminate>),
     /// Memory was revoked while a correct message of the peer, or the answer to such a message, used it. A
     /// Terminate is sent to the peer. The error counts as a fault of our user. (A peer may also revoke
@@ -64,9 +64,9 @@ impl Failure {
     }
 
     /// Whether the peer is known to be the cause, by an invalid message or by its Terminate. A local
-    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). This includes MPA's
-    /// error for the case that no slot is left for a buffer (RFC 6581 section 8). A lost TCP connection may
-    /// have any cause.
+    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). Such an error is also
+    /// MPA's error for the case that no slot is left for a buffer (RFC 6581 section 8). A lost TCP connection
+    /// may have any cause.
     pub(crate) fn is_peers(&self) -> bool {
         const OURS: [TerminateError; 3] = [
             TerminateError::LocalCatastrophic,
@@ -94,7 +94,7 @@ impl Failure {
         Some(Arc::new(TerminateReport { origin, terminate }))
     }
 
-    /// Returns the Terminate that is sent or was received.
+    /// Returns the Terminate that is sent or was received; `None` without a Terminate.
     fn terminate(&self) -> Option<&Terminate> {
         match self {
             Self::Here(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),

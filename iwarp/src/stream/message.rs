@@ -119,9 +119,9 @@ impl Message {
         self.addressing.head(segment)
     }
 
-    /// Returns the registered memory with the whole payload; `None` if the payload has another source. The
-    /// result can be used for all segments in one epoch, since each copy checks that the registration is
-    /// unchanged.
+    /// Returns the registered memory with the whole payload; `None` if there is no such memory, for example
+    /// because the payload is inline or has several elements. The result can be used for all segments in one
+    /// epoch, since each copy checks that the registration is unchanged.
     pub(super) fn look_up<'g>(
         &self,
         payloads: &Payloads<'_>,
@@ -165,8 +165,8 @@ impl Message {
             .map_err(|fault| self.fetch_error(fault))
     }
 
-    /// Writes the FPDU of one of the message's segments to `out`, with a payload from another source than
-    /// registered memory.
+    /// Writes the FPDU of one of the message's segments to `out`, if [`look_up`](Self::look_up) has returned
+    /// `None` for the payload.
     #[inline(never)]
     pub(super) fn write_other(
         &self,
@@ -241,7 +241,8 @@ fn head_of(HeaderWords { first, second, third }: HeaderWords) -> UlpduHead {
     UlpduHead { first, second, third }
 }
 
-/// Returns the element with all bytes of a segment, if the message has only one element.
+/// Returns the element with all bytes of a segment, if the message has only one element and the segment is
+/// not empty.
 #[inline]
 fn only_element(sg_list: &[Sge], offset: u32, len: u32) -> Option<&Sge> {
     let [sge] = sg_list else { return None };

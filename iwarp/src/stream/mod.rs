@@ -15,9 +15,9 @@
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
 //!
-//! A stream handles neither TCP's handshake nor MPA's startup nor the end of a connection. The engine's
-//! connection drives the stream: it passes the ULPDUs that MPA has found, and gets a [`Failure`] when the
-//! stream ends.
+//! A stream does not handle TCP's handshake, MPA's startup, or the end of a connection. The engine's
+//! connection drives the stream: the connection passes the ULPDUs that MPA has found, and receives a
+//! [`Failure`] when the stream ends.
 
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ impl Stream {
         self.state.rules.fail_when_peer_vanishes()
     }
 
-    /// The queue pair of the stream.
+    /// Returns the queue pair of the stream.
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
         &self.state.qp
     }
@@ -146,7 +146,7 @@ impl Stream {
         Delivery { state, inbound, outbound, may_send, guard, counters, pool }
     }
 
-    /// Hands FPDUs to TCP. See [`SendOutcome`].
+    /// Hands FPDUs to TCP, and returns why the call ended ([`SendOutcome`]).
     ///
     /// Never inlined, since inlining into the caller would leave fewer registers for the code of each FPDU.
     #[inline(never)]
@@ -169,7 +169,8 @@ impl Stream {
         }
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
-        // This is in time for the peer's next request, since TCP has not sent the end of the responses yet.
+        // The buffers are posted in time for the peer's next request, since TCP has not sent the end of the
+        // responses yet.
         if let Some(answered) = outbound.take_answered() {
             inbound.repost_requests(answered);
         }
@@ -259,8 +260,8 @@ impl Stream {
         self.state.rules.tell_end()
     }
 
-    /// If acknowledgements are withheld, returns a stream offset. They are withheld until the peer has
-    /// acknowledged the bytes below this offset ([`end_withholding`](Self::end_withholding)).
+    /// If acknowledgements are withheld, returns a stream offset. The acknowledgements are withheld until the
+    /// peer has acknowledged the bytes below this offset ([`end_withholding`](Self::end_withholding)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
         self.state.rules.profile().and_then(|ib| ib.withheld_until())
     }
@@ -270,14 +271,14 @@ impl Stream {
         self.state.rules.profile().is_some_and(|ib| ib.awaits_recv())
     }
 
-    /// Asks the queue for a receive request, for which a message of the peer waits. When a receive request is
-    /// posted, the engine is notified ([`Ask::Receive`](crate::queues::Ask::Receive)).
+    /// Called while a message of the peer waits for a receive request. When a receive request is posted, the
+    /// engine is notified ([`Ask::Receive`](crate::queues::Ask::Receive)).
     pub(crate) fn await_recv(&self) {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// If a receive request is posted by now, takes it for the waiting message, and notifies the peer.
-    /// Returns whether there was a receive request.
+    /// If a receive request is posted by now, binds it to the waiting message, and notifies the peer. Returns
+    /// whether there was a receive request.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
         if is_bound && let Some(ib) = self.state.rules.profile_mut() {
@@ -297,7 +298,7 @@ impl Stream {
     }
 
     /// Fails the request of the oldest message that the peer has not accepted, since the peer had no receive
-    /// request for it.
+    /// request for this message.
     pub(crate) fn fail_untaken(&mut self) {
         self.state.fail_untaken();
     }
@@ -331,7 +332,8 @@ impl Stream {
         self.state.qp.state.set(QpState::Closing);
     }
 
-    /// Called when TCP has ended, without an error of the stream.
+    /// Called when TCP has ended, without an error of the stream. Puts the queue pair into the state of a
+    /// lost connection.
     pub(crate) fn lose(&self) {
         self.state.qp.state.lose(&self.state.qp.signals);
     }
@@ -350,7 +352,7 @@ impl Stream {
             && self.state.qp.outlives_peer();
         let (error, report) = (failure.stream_error(), failure.report(self.may_send && !is_silent));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
-        // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
+        // and 7.1 (RDMAP-258, RDMAP-323): the user receives an event and the error, or the peer's Terminate.
         let qp = &self.state.qp;
         let outcome = qp.state.fail(&qp.signals, failure.origin(), error, report.clone());
         let terminate = match failure {
@@ -368,7 +370,7 @@ impl Stream {
         // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP only returns its error. The stream ends
         // here because its ULP, RDMAP, has decided so.
         let ending = match failure {
-            // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate if our message could not be
+            // RFC 7306 section 8.1 (EXT-146): the peer receives a Terminate if our message could not be
             // generated, and also if the peer's message is invalid. RFC 5040 section 7.1 (RDMAP-324): an
             // error that is found here is reported to the peer.
             Failure::Here(_) | Failure::User(_)
@@ -439,7 +441,8 @@ impl Stream {
             consumer.complete_send(sends, signals, true, completion);
             failed = true;
         }
-        // No request was pending. The next request would have found no peer.
+        // No started request has failed. The next request of the send queue would have found no peer, so this
+        // request fails instead.
         if first == WcStatus::RetryExceeded && consumer.fail_next_send(sends, signals, first, cause) {
             failed = true;
         }
@@ -484,8 +487,8 @@ impl Stream {
     }
 
     /// Completes the requests that the stream has taken from the queue pair, releases the stream's slots in
-    /// `pool`, and returns the other requests to the queue pair. The oldest request in error gets `first`.
-    /// Returns whether any request completed in error.
+    /// `pool`, and returns the other requests to the queue pair. The oldest request in error has the status
+    /// `first`. Returns whether any request completed in error.
     pub(crate) fn end(mut self, pool: &mut RequestPool, first: WcStatus) -> bool {
         let failed = self.complete_started(pool, first, None);
         self.leave(pool);

@@ -14,7 +14,7 @@ use super::slot_pool::SlotPool;
 use super::state::StreamState;
 
 /// Maximum number of requests that complete together. With a higher limit, the first request would wait
-/// longer, and each request would save little.
+/// longer, and the cost of a request would hardly fall.
 pub(super) const TOGETHER: usize = 16;
 
 /// A request that was started and is not yet completed.
@@ -38,9 +38,10 @@ pub(super) enum Awaited {
     LastSegment,
     /// The response to a Read or an atomic.
     Response,
-    /// TCP's acknowledgement of the bytes below this offset of the stream. A request waits for it if its
-    /// bytes are sent without a copy, or if both peers have agreed on InfiniBand's semantics. In the second
-    /// case, a message that needs a receive request also waits until the peer has promised one.
+    /// TCP's acknowledgement of the bytes below this offset of the stream. A request waits for this
+    /// acknowledgement if its bytes are sent without a copy, or if both peers have agreed on InfiniBand's
+    /// semantics. In the second case, a message that needs a receive request also waits until the peer has
+    /// promised one.
     Acknowledgement(u64),
 }
 
@@ -222,8 +223,8 @@ impl StreamState {
     }
 
     /// Called when the peer has dropped the request with this MSN on queue 0, and all later requests. The
-    /// dropped requests are sent again when the peer asks for them. Requests that send nothing have been
-    /// executed, and are not executed again.
+    /// dropped requests are sent again when the peer has a receive request. Requests that send nothing have
+    /// been executed, and are not executed again.
     #[cold]
     pub(super) fn go_back(&mut self, slots: &mut SlotPool<Outstanding>, msn: u32) {
         let is_dropped = |pending: &Pending| pending.is_sent() && pending.sent_to.has_send(msn);
@@ -284,6 +285,8 @@ impl StreamState {
     }
 
     /// Called when the next request is started but not sent completely, and no more of it will be sent.
+    /// Records the request as started, with `fault` as the status of its completion if the request is the
+    /// cause of the stream's end.
     pub(super) fn abandon_next(&mut self, send_msn: u32, fault: Option<WcStatus>) {
         if let Some(request) = self.next_request() {
             let sent_to = SentTo::of(request, send_msn);
@@ -293,8 +296,8 @@ impl StreamState {
         }
     }
 
-    /// Records that a Read or atomic is started. It completes when its last response is delivered and all
-    /// earlier requests have completed.
+    /// Records that a Read or atomic is started. The request completes when its last response is delivered
+    /// and all earlier requests have completed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
     pub(super) fn await_response(&mut self, pending: Pending) {
@@ -336,7 +339,7 @@ impl StreamState {
             *unsent = (*unsent).min(pending.len());
             // The entry has to be free before the completion is visible.
             consumer.release_sends(1);
-            // The completion of a Read reports its byte count, so a Read completes separately, after the
+            // The completion of a Read reports a byte count, so a Read completes separately, after the
             // requests before it.
             if done.byte_len > 0 || count == TOGETHER {
                 consumer.complete_sends(
@@ -361,7 +364,8 @@ impl StreamState {
         }
     }
 
-    /// Returns the index in `pending` of the request that a Terminate of the peer names.
+    /// Returns the index in `pending` of the request that a Terminate of the peer names; `None` if the
+    /// Terminate names no pending request.
     pub(super) fn refused(&self, terminate: &Terminate) -> Option<usize> {
         let refused = Refused::of(terminate)?;
         self.pending.iter().position(|pending| match &refused {
@@ -370,8 +374,9 @@ impl StreamState {
         })
     }
 
-    /// Whether InfiniBand would report an invalid request in place of this Terminate of the peer: the peer
-    /// does not understand the request, the request is longer than its buffer, or an atomic is not aligned.
+    /// Whether InfiniBand would report an invalid request in place of this Terminate of the peer. This is so
+    /// if the peer does not understand the request, if the request is longer than its buffer, or if an atomic
+    /// is not aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
         if !self.rules.have_invalid_requests() {
             return false;

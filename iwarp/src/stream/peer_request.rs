@@ -85,7 +85,7 @@ impl RequestQueue {
         Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
-    /// The number of buffers, including those in use.
+    /// Returns the number of buffers, including those in use.
     pub(super) fn buffers(&self, extensions: Extensions) -> u32 {
         request_buffers(extensions, self.ird)
     }
@@ -100,9 +100,9 @@ impl RequestQueue {
         self.queue.check(header, payload_len, |_| room as u64).map(drop)
     }
 
-    /// Delivers a segment. The last segment of a message takes a buffer of its kind.
+    /// Delivers a segment. The last segment of a message consumes a buffer for Reads or for atomics.
     ///
-    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request takes one buffer, and no more
+    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request consumes one buffer, and no more
     /// requests than IRD are accepted at a time.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl RequestQueue {
             return Err(DdpError::NoBuffer);
         }
         let delivered = self.queue.deliver(header, payload_len)?;
-        // RFC 7306 section 5.2.1 (EXT-083): a request takes one buffer of queue 1.
+        // RFC 7306 section 5.2.1 (EXT-083): a request consumes one buffer of queue 1.
         *taken += u32::from(delivered.is_some());
         Ok(delivered)
     }
@@ -137,7 +137,7 @@ impl RequestQueue {
         self.taken.atomics -= atomics;
     }
 
-    /// Whether each buffer is posted or taken; for tests.
+    /// Checks that each buffer is posted or taken; for tests.
     pub(super) fn check_buffers(&self, extensions: Extensions) -> Check {
         let (posted, ByKind { reads, atomics }) = (self.queue.posted(), self.taken);
         let most = self.ird;

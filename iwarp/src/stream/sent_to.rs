@@ -10,7 +10,7 @@ use crate::rdmap::{Queue, Terminate};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SentTo {
     memory: Option<RemoteAddr>,
-    /// Length of that memory in bytes.
+    /// Length in bytes of the memory of a Write.
     length: u32,
     /// The MSN of the request's last message to queue 0, and the number of the request's messages to queue 0.
     sends: (u32, u32),
@@ -19,8 +19,7 @@ pub(super) struct SentTo {
 /// The message that a Terminate of the peer names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// A Read or an atomic. It is the oldest request that waits for its response, since the peer answers
-    /// requests in order.
+    /// The oldest Read or atomic that waits for its response, since the peer answers requests in order.
     Request,
     /// The message of a segment with this header.
     Message(Header),
@@ -41,7 +40,7 @@ impl SentTo {
         Self { memory, length: request.length, sends: (send_msn, sends) }
     }
 
-    /// The MSN of the request's last message to queue 0; `None` if the request has no such message.
+    /// Returns the MSN of the request's last message to queue 0; `None` if the request has no such message.
     #[inline]
     pub(super) fn last_send(&self) -> Option<u32> {
         (self.sends.1 > 0).then_some(self.sends.0)
@@ -110,7 +109,7 @@ mod tests {
             untagged(1, 3),
         ];
         assert_eq!(misses.map(|header| target.is_of(&header)), [false; 6]);
-        // These are the Immediate Data and the Send of one request, where the MSN wraps.
+        // The Immediate Data and the Send of one request have consecutive MSNs, even where the MSN wraps.
         let joined = SentTo { memory: None, length: 50, sends: (0, 2) };
         assert_eq!([u32::MAX, 0, 1].map(|msn| joined.is_of(&untagged(0, msn))), [true, true, false]);
         let write = SentTo { memory, length: 50, sends: (3, 0) };

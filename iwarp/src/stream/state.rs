@@ -12,24 +12,25 @@ use super::ib_profile::Rules;
 use super::outstanding::Pending;
 use super::slot_pool::PoolQueue;
 
-/// The state that sending and receiving share: the queue pair, and its requests that wait for responses.
+/// The state that sending and receiving share: the queue pair, and its requests that are started.
 /// `outstanding.rs` starts and completes these requests.
 pub(super) struct StreamState {
     pub(super) qp: Arc<QpShared>,
-    /// Takes the queue pair's requests from its queues, and completes them.
+    /// Takes requests from the queues of the queue pair, and completes the requests.
     pub(super) consumer: QpConsumer,
     pub(super) by: Accessor,
     /// The protection domain of the buffers in receive requests.
     pub(super) recv_pd: PdId,
     pub(super) extensions: Extensions,
-    /// The rules on which both peers have agreed.
+    /// The rules that the stream follows.
     pub(super) rules: Rules,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3, with one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
-    /// Requests that are started and not yet completed, in post order. A Send or Write is added only when its
-    /// last segment is written. The entries of all pending requests are still in the send queue.
+    /// Requests that are started and not yet completed, in post order. Normally, a Send or Write is added
+    /// only when its last segment is written. The entries of all pending requests are still in the send
+    /// queue.
     pub(super) pending: VecDeque<Pending>,
     /// Number of requests at the end of `pending` that still have to be sent: a Read that has elements left,
     /// and requests that the peer has dropped.
@@ -82,14 +83,14 @@ impl StreamState {
         self.unsent | self.consumer.count_sends() != 0
     }
 
-    /// Takes the next receive request. Returns `false` if no receive request is posted.
+    /// Removes the next receive request from its queue. Returns `false` if no receive request is posted.
     #[inline]
     pub(super) fn take_recv(&mut self) -> bool {
         self.consumer.take_recv(&self.qp.receives, &self.qp.signals)
     }
 
     /// Completes the oldest receive request that is taken. If the frame of the message has also acknowledged
-    /// requests of ours, these requests complete before: on InfiniBand, the acknowledgement of a Send arrives
+    /// requests of ours, these requests complete first: on InfiniBand, the acknowledgement of a Send arrives
     /// before any answer to it.
     #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {

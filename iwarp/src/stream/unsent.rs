@@ -1,5 +1,5 @@
-//! Requests that send nothing: local invalidation, window binding, fast registration. They take effect in
-//! post order, together with the requests that are sent.
+//! Requests that send nothing: local invalidation, window binding, fast registration. These requests take
+//! effect in post order with all other requests.
 
 use crate::memory::{Accessor, Bind, EpochGuard, FastBind, Stag};
 use crate::queues::{BindWindow, FastRegister, SendOp, WcStatus};

@@ -1,4 +1,4 @@
-//! Connection management: identifiers, events, private data.
+//! Connection management: identifiers and their events, listeners, and streaming mode before MPA.
 //!
 //! | file | contents |
 //! |---|---|
@@ -87,7 +87,8 @@ impl CmId {
     /// follows.
     ///
     /// # Errors
-    /// [`VerbsError`]: the queue pair is not idle, a parameter is out of range, or there is no engine.
+    /// [`VerbsError`] if the identifier is in use, the queue pair is not idle, a parameter is out of range, a
+    /// limit is reached, or there is no engine.
     pub fn connect(&self, qp: &QueuePair, remote: SocketAddr, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let engine = self.shared.context.engine(param.engine)?;
@@ -118,7 +119,7 @@ impl CmId {
     /// arguments; all other limits are those of [`ListenOptions::new`].
     ///
     /// # Errors
-    /// As [`listen_with`](Self::listen_with).
+    /// The errors of [`listen_with`](Self::listen_with).
     pub fn listen(&self, port: u16, backlog: usize, timeout: Duration) -> Result<(), VerbsError> {
         let mut options = ListenOptions { backlog, ..ListenOptions::new(port) };
         options.responder.startup_timeout = timeout;
@@ -130,7 +131,8 @@ impl CmId {
     /// streaming mode. An engine that cannot listen reports a `ConnectError` event.
     ///
     /// # Errors
-    /// [`VerbsError`]: the port has a listener, an option is out of range, or there is no engine.
+    /// [`VerbsError`] if the identifier is in use, the port has a listener, an option is out of range, or
+    /// there is no engine.
     pub fn listen_with(&self, options: &ListenOptions) -> Result<(), VerbsError> {
         options.check()?;
         let mut state = self.shared.state();
@@ -156,7 +158,9 @@ impl CmId {
     /// the values.
     ///
     /// # Errors
-    /// [`VerbsError`]. After an error, the connect request can still be accepted or rejected.
+    /// [`VerbsError`] if no request waits for a decision, the private data is too long, a parameter is out of
+    /// range, the queue pair is not idle, or a limit is reached. After an error, the connect request can
+    /// still be accepted or rejected, unless it has ended.
     pub fn accept(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
@@ -184,7 +188,8 @@ impl CmId {
     /// used further.
     ///
     /// # Errors
-    /// [`VerbsError::TooLong`]; [`VerbsError::Invalid`] if no request waits for a decision.
+    /// [`VerbsError::TooLong`] if there are more bytes. [`VerbsError::Invalid`] if no request waits for a
+    /// decision.
     pub fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
         let max = MAX_PRIVATE_DATA - ENHANCED_BYTES;
         let too_long = VerbsError::TooLong { got: private_data.len() as u64, max: max as u64 };
@@ -202,12 +207,13 @@ impl CmId {
         Ok(())
     }
 
-    /// Closes gracefully: sends the posted requests, answers Reads, then sends FIN (`rdma_disconnect`). From
-    /// this call on, [`QueuePair::post_send`] refuses requests, unless [`QueuePair::take_late_sends`] was
-    /// called. Messages that the peer sends after our FIN are dropped. A `Disconnected` event follows for an
-    /// established connection. A connection that is not established yet is aborted, and a `ConnectError`
-    /// event follows. A connect request is rejected. A listener stops listening, but requests that it has
-    /// already announced can still be accepted or rejected.
+    /// Closes gracefully: sends the posted requests, waits for the answers to our Reads and atomics, answers
+    /// those of the peer, then sends FIN (`rdma_disconnect`). From this call on, [`QueuePair::post_send`]
+    /// refuses requests, unless [`QueuePair::take_late_sends`] was called. Messages that the peer sends after
+    /// our FIN are dropped. A `Disconnected` event follows for an established connection. A connection that
+    /// is not established yet is aborted, and a `ConnectError` event follows. A connect request is rejected.
+    /// A listener stops listening, but requests that it has already announced can still be accepted or
+    /// rejected.
     pub fn disconnect(&self) {
         self.shared.close();
     }
@@ -219,37 +225,38 @@ impl CmId {
         self.shared.abort();
     }
 
-    /// The queue pair of the identifier. `None` before the identifier is connected or accepted, and after the
-    /// queue pair is destroyed.
+    /// Returns the queue pair of the identifier. Returns `None` before the identifier is connected or
+    /// accepted, and after the queue pair is destroyed.
     pub fn qp(&self) -> Option<QueuePair> {
         // The reference is upgraded without the lock. If no user has a handle, the upgraded reference may be
-        // the last one, and dropping it runs code of the user (the drop of a completion queue's handler).
+        // the last reference. Its drop runs code of the user (the drop of a completion queue's handler).
         let shared = self.shared.state().qp.clone()?;
         QueuePair::again(shared.upgrade()?)
     }
 
-    /// The local and the remote address; `None` before there is a connection.
+    /// Returns the local and the remote address; `None` before there is a connection.
     pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         self.shared.addresses()
     }
 
-    /// The index of the engine that sets up or carries the connection; `None` without a connection.
+    /// Returns the index of the engine that sets up or carries the connection; `None` without a connection.
     pub fn engine(&self) -> Option<usize> {
         self.shared.engine()
     }
 
-    /// The reason why the connection ended or could not be made. `None` before the end, after a graceful
-    /// close, and after a reject by the user.
+    /// Returns the reason why the connection ended or could not be made. Returns `None` before the end, after
+    /// a graceful close, and after a reject by the user.
     pub fn cause(&self) -> Option<ConnectionError> {
         self.shared.cause()
     }
 
-    /// The number of handles of the identifier, including the handles in queued events.
+    /// Returns the number of handles of the identifier, including the handles in queued events.
     fn handles(&self) -> usize {
         Arc::strong_count(&self._owner)
     }
 
-    /// Age, idle time and counters of the connection; `None` while it is not established.
+    /// Returns age, idle time and counters of the connection; `None` before the connection is established,
+    /// and after it has ended.
     pub fn activity(&self) -> Option<Activity> {
         self.shared.activity()
     }

@@ -1,5 +1,4 @@
-//! The context, which owns all state that the protection domains, regions and queue pairs of a process
-//! share.
+//! The context, which owns all state that its protection domains, regions and queue pairs share.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
@@ -23,17 +22,18 @@ pub struct ContextConfig {
     /// early. Default: [`UserMemory::Guarded`].
     pub user_memory: UserMemory,
     /// Refuses to register memory that peers of one protection domain may write to while peers of another
-    /// domain may write to it (RFC 5042 section 6.3.6). If this is off,
+    /// domain may write to it (RFC 5042 section 6.3.6). If the field is `false`,
     /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) reports such peers for one region.
     /// Default: `false`.
     pub strict_overlap: bool,
     /// Accepts a request with invalid local memory. When its turn comes, the request fails with
     /// [`LocalProtectionError`](crate::verbs::WcStatus::LocalProtectionError) and ends its stream, as on most
     /// devices. An atomic whose buffer has a wrong length fails in the same way, with
-    /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If this is off, the post of such a
-    /// request is refused. Default: `false`.
+    /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If the field is `false`, the post of
+    /// such a request is refused. Default: `false`.
     pub late_memory_checks: bool,
-    /// The seed of the STags. `None` takes entropy from the system; only tests set a seed. Default: `None`.
+    /// The seed of the STags. `None`: the seed is entropy from the system. Only tests set a seed. Default:
+    /// `None`.
     pub seed: Option<[u8; 32]>,
 }
 
@@ -86,7 +86,7 @@ impl ContextShared {
         .ok_or(VerbsError::NoEngine)
     }
 
-    /// All engines that still run.
+    /// Returns all engines that still run.
     pub(crate) fn engines(&self) -> Vec<Arc<EngineHandle>> {
         let engines = self.engines.read().expect("no holder of this lock panics");
         engines.iter().filter(|engine| !engine.is_stopped()).cloned().collect()
@@ -183,7 +183,7 @@ impl Context {
     /// Allocates a protection domain (`ibv_alloc_pd`).
     ///
     /// # Errors
-    /// [`VerbsError::Limit`].
+    /// [`VerbsError::Limit`] if the limit on protection domains is reached.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         ProtectionDomain::new(&self.shared.resources)
     }
@@ -191,7 +191,8 @@ impl Context {
     /// Creates a completion queue of `cqe` entries (`ibv_create_cq`) whose events go to `channel`.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 entries.
+    /// [`VerbsError::Limit`] if a limit on completion queues or their entries is reached.
+    /// [`VerbsError::Invalid`] if `cqe` is 0.
     pub fn create_cq(
         &self,
         cqe: usize,
@@ -203,12 +204,14 @@ impl Context {
     /// As [`create_cq`](Self::create_cq), with all options.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 entries.
+    /// [`VerbsError::Limit`] if a limit on completion queues or their entries is reached.
+    /// [`VerbsError::Invalid`] if the number of entries is 0.
     pub fn create_cq_with(&self, options: &CqOptions<'_>) -> Result<CompletionQueue, VerbsError> {
         CompletionQueue::new(Arc::clone(&self.shared.resources), options)
     }
 
-    /// The queue of asynchronous events of the context: changes of queues and ports other than completions.
+    /// Returns the queue of the context's asynchronous events, which report changes of queues and ports other
+    /// than completions.
     pub fn async_events(&self) -> AsyncEvents {
         self.shared.resources.events.clone()
     }
@@ -257,7 +260,7 @@ impl Context {
         self.status_with(patience, &|| {})
     }
 
-    /// As [`status`](Self::status), but calls `poll` after the engines were asked. `poll` may poll the
+    /// As [`status`](Self::status), but calls `poll` after the requests to the engines. `poll` may poll the
     /// engines.
     pub(crate) fn status_with(&self, patience: Duration, poll: &dyn Fn()) -> ContextStatus {
         let deadline = Instant::now() + patience;
@@ -308,7 +311,7 @@ impl Context {
     }
 }
 
-/// Asks an engine for its status. Returns the number of answers that the engine has given so far.
+/// Requests the status of an engine. Returns the number of answers that the engine has given so far.
 fn ask(engine: &Arc<EngineHandle>) -> u64 {
     let (answers, is_first) = engine.status().ask();
     if is_first {

@@ -4,7 +4,7 @@ use tcp_lite::StackCounters;
 
 dp::counters! {
     "uwarp_", "_total";
-    /// Counters of an engine. They are never reset.
+    /// Counters of an engine. The counters are never reset.
     #[derive(Clone, Copy, Debug, Default)]
     pub struct EngineCounters {
         /// The counters of the port ([`Statistics::counters`](dp::Statistics::counters)).
@@ -30,11 +30,11 @@ dp::counters! {
         pub tx_zero_copy_bytes: u64,
         /// Terminates handed to TCP.
         pub tx_terminates: u64,
-        /// Terminates received, including unreadable ones. Each ended its stream.
+        /// Terminates received, including unreadable Terminates. Each Terminate ended its stream.
         pub rx_terminates: u64,
         /// Connections established, whichever side began them.
         pub connections: u64,
-        /// Connections without CRCs, because neither peer asked for them
+        /// Connections without CRCs, because neither peer requested CRCs
         /// ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)).
         pub connections_without_crc: u64,
         /// Connections and connection attempts that ended in an error.

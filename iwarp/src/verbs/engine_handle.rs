@@ -36,12 +36,12 @@ impl EngineHandle {
         }
     }
 
-    /// The index of the engine in its context.
+    /// Returns the index of the engine in its context.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    /// Number of connections that the engine carries now, or that it was asked to begin.
+    /// Returns the number of connections that the engine carries now, or that it has to begin.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed) + self.to_begin.load(Ordering::Relaxed)
     }
@@ -105,7 +105,7 @@ impl EngineHandle {
         command
     }
 
-    /// The desk at which threads ask for the engine's status.
+    /// Returns the [`StatusDesk`], at which threads request the engine's status.
     pub(crate) fn status(&self) -> &StatusDesk {
         &self.status
     }

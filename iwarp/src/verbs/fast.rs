@@ -77,8 +77,8 @@ impl FastRegion {
         Self { registration, rkey, _pd: pd.clone() }
     }
 
-    /// The STag, which is both lkey and rkey. The STag is valid once the last requested registration has
-    /// completed.
+    /// Returns the STag, which is both lkey and rkey. The STag is valid once the last requested registration
+    /// has completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }
@@ -95,24 +95,24 @@ impl FastRegion {
         self.registration.is_valid(Stag(self.rkey()))
     }
 
-    /// The prepared memory. The owner of the memory may use it whether the STag is valid or not.
+    /// Returns the prepared memory. The owner of the memory may use it whether the STag is valid or not.
     pub fn memory(&self) -> &RawBytes {
         self.registration.memory()
     }
 
     /// Returns a request that registers `length` bytes from `offset` of the prepared memory. The request uses
-    /// the next key. Its tagged offsets start at the virtual address of the first byte.
+    /// the next key. The tagged offsets start at the virtual address of the first byte.
     pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }
 
-    /// The virtual address of the byte at `offset` of the prepared memory.
+    /// Returns the virtual address of the byte at `offset` of the prepared memory.
     pub fn addr(&self, offset: u64) -> u64 {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }
 
-    /// Returns an element with `length` bytes from `offset` of the prepared memory. Use it in a request that
-    /// is posted after the request that registers these bytes at their virtual address.
+    /// Returns an element with `length` bytes from `offset` of the prepared memory. Use the element in a
+    /// request that is posted after the request that registers these bytes at their virtual address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }

@@ -17,7 +17,7 @@ pub struct MrOptions<'a> {
     /// The tagged offset of the region's first byte. Default: [`Base::VirtualAddress`].
     pub base: Base,
     /// Limits the region to the peer of this queue pair. The peer can invalidate only regions that are
-    /// limited to it (Send with Invalidate; RFC 5042 section 6.4.5). `None`: every queue pair of the
+    /// limited to this peer (Send with Invalidate; RFC 5042 section 6.4.5). `None`: every queue pair of the
     /// protection domain can use the region.
     ///
     /// Peers that do not trust each other need separate protection domains, or regions that are limited to
@@ -90,33 +90,33 @@ impl MemoryRegion {
         Ok(Self { registration: registration.map_err(register_error)?, pd: pd.clone() })
     }
 
-    /// The key for local requests.
+    /// Returns the key for local requests.
     pub fn lkey(&self) -> u32 {
         self.registration.stag().0
     }
 
-    /// The STag to advertise to the peer; the same value as [`lkey`](Self::lkey).
+    /// Returns the STag to advertise to the peer, which is the same value as [`lkey`](Self::lkey).
     pub fn rkey(&self) -> u32 {
         self.registration.stag().0
     }
 
-    /// The tagged offset of the first byte. The default is the byte's virtual address.
+    /// Returns the tagged offset of the first byte. The default is the byte's virtual address.
     pub fn addr(&self) -> u64 {
         self.registration.base_to()
     }
 
-    /// Length in bytes.
+    /// Returns the length of the region in bytes.
     pub fn len(&self) -> usize {
         self.registration.len()
     }
 
-    /// Whether the region has no bytes. This is possible only for memory of the caller
+    /// Whether the region has no bytes. Only a region with memory of the caller can have no bytes
     /// ([`ProtectionDomain::reg_user_mr`]).
     pub fn is_empty(&self) -> bool {
         self.registration.is_empty()
     }
 
-    /// The rights of the region.
+    /// Returns the rights of the region.
     pub fn access(&self) -> Access {
         self.registration.access()
     }
@@ -159,8 +159,8 @@ impl MemoryRegion {
         self.registration.memory().load_u8_acquire(offset).map_err(out_of_range)
     }
 
-    /// The address of the memory. The result is a raw pointer because a peer may change the memory at any
-    /// time.
+    /// Returns the address of the memory. The result is a raw pointer because a peer may change the memory at
+    /// any time.
     pub fn as_ptr(&self) -> *mut u8 {
         self.registration.memory().as_ptr()
     }

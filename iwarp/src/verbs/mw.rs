@@ -10,7 +10,7 @@ use super::{BindWindow, MemoryRegion, ProtectionDomain, QueuePair, SendOp, SendR
 /// Options of a new memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwOptions {
-    /// Type 1 or type 2.
+    /// The type of the window, which is type 1 or type 2.
     pub kind: WindowKind,
     /// Forbids the peer to invalidate the window. (A peer can never invalidate a window of type 1.)
     pub keep: bool,
@@ -44,12 +44,12 @@ impl MemoryWindow {
         Ok(Self { window, rkey, _pd: pd.clone() })
     }
 
-    /// The type of the window.
+    /// Returns the type of the window.
     pub fn kind(&self) -> WindowKind {
         self.window.kind()
     }
 
-    /// The STag to advertise. The STag is valid once the last requested bind has completed.
+    /// Returns the STag to advertise. The STag is valid once the last requested bind has completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }

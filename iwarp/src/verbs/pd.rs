@@ -26,7 +26,7 @@ impl ProtectionDomain {
         self.shared.id()
     }
 
-    /// The number of the protection domain, unique in the context.
+    /// Returns the number of the protection domain, which is unique in the context.
     pub fn pd_num(&self) -> u32 {
         self.id().0
     }
@@ -35,7 +35,8 @@ impl ProtectionDomain {
     /// start at the virtual address of the memory.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Region`].
+    /// [`VerbsError::Limit`] if the limit on regions is reached. [`VerbsError::Region`] if the memory cannot
+    /// be allocated. [`VerbsError::Invalid`] if the rights cannot be combined.
     pub fn reg_mr(&self, bytes: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
         self.reg_mr_with(bytes, &MrOptions::new(access))
     }
@@ -43,7 +44,8 @@ impl ProtectionDomain {
     /// As [`reg_mr`](Self::reg_mr), with all options.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Region`], [`VerbsError::Invalid`].
+    /// The errors of [`reg_mr`](Self::reg_mr), and [`VerbsError::Invalid`] if the queue pair in `options`
+    /// belongs to another context.
     pub fn reg_mr_with(&self, bytes: usize, options: &MrOptions<'_>) -> Result<MemoryRegion, VerbsError> {
         MemoryRegion::allocate(self, bytes, options)
     }
@@ -56,7 +58,8 @@ impl ProtectionDomain {
     /// messages fail.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
+    /// [`VerbsError::Limit`] if the limit on regions is reached. [`VerbsError::Inaccessible`] if the process
+    /// itself may not access the memory in this way. [`VerbsError::Invalid`] if an option is invalid.
     ///
     /// # Safety
     /// Until the region is dropped, `addr..addr + bytes` stays mapped, readable and (if `options` allow any
@@ -79,7 +82,8 @@ impl ProtectionDomain {
     /// a send queue makes it valid.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Region`].
+    /// [`VerbsError::Limit`] if the limit on regions is reached. [`VerbsError::Region`] if the memory cannot
+    /// be allocated. [`VerbsError::Invalid`] if the queue pair in `options` belongs to another context.
     pub fn alloc_fast_mr(&self, bytes: usize, options: &FastOptions<'_>) -> Result<FastRegion, VerbsError> {
         FastRegion::allocate(self, bytes, options)
     }
@@ -88,7 +92,9 @@ impl ProtectionDomain {
     /// only if `writable` is set.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
+    /// [`VerbsError::Limit`] if the limit on regions is reached. [`VerbsError::Inaccessible`] if the process
+    /// itself may not access the memory in this way. [`VerbsError::Invalid`] if `bytes` is 0 or an option is
+    /// invalid.
     ///
     /// # Safety
     /// Until the region is dropped, whether its STag is valid or not, `addr..addr + bytes` stays mapped,
@@ -112,7 +118,7 @@ impl ProtectionDomain {
     /// Allocates an unbound memory window (`ibv_alloc_mw`).
     ///
     /// # Errors
-    /// [`VerbsError::Limit`].
+    /// [`VerbsError::Limit`] if the limit on memory windows is reached.
     pub fn alloc_mw(&self, kind: WindowKind) -> Result<MemoryWindow, VerbsError> {
         self.alloc_mw_with(MwOptions { kind, keep: false })
     }
@@ -120,7 +126,7 @@ impl ProtectionDomain {
     /// As [`alloc_mw`](Self::alloc_mw), with all options.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`].
+    /// [`VerbsError::Limit`] if the limit on memory windows is reached.
     pub fn alloc_mw_with(&self, options: MwOptions) -> Result<MemoryWindow, VerbsError> {
         MemoryWindow::allocate(self, options)
     }
@@ -128,7 +134,9 @@ impl ProtectionDomain {
     /// Creates a queue pair in state `Idle` (`ibv_create_qp`). Receives may be posted at once.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`].
+    /// [`VerbsError::Limit`] if an option exceeds a limit, or the limit on queue pairs is reached.
+    /// [`VerbsError::Invalid`] if the objects in `init` cannot be used together. [`VerbsError::CqTooSmall`]
+    /// or [`VerbsError::CqOverflowed`] if a completion queue cannot serve the queue pair.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, VerbsError> {
         QueuePair::new(self, init)
     }
@@ -136,7 +144,8 @@ impl ProtectionDomain {
     /// Creates a shared receive queue (`ibv_create_srq`).
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 requests.
+    /// [`VerbsError::Limit`] if an option exceeds a limit, or the limit on shared receive queues is reached.
+    /// [`VerbsError::Invalid`] for 0 requests.
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue, VerbsError> {
         SharedReceiveQueue::new(&self.shared, init)
     }

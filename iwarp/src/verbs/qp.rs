@@ -60,8 +60,8 @@ pub struct QpAttr {
     pub send_open: usize,
     /// Number of send requests whose completion has not been polled, including incomplete requests.
     pub send_outstanding: usize,
-    /// Number of receive requests whose completion has not been polled. They were posted to the queue pair,
-    /// or taken from the shared receive queue.
+    /// Number of receive requests that were posted to the queue pair, or taken from the shared receive queue,
+    /// and whose completion has not been polled.
     pub recv_outstanding: usize,
     /// Total number of receive requests taken for messages of the peer.
     pub recv_taken: u64,
@@ -73,7 +73,7 @@ pub struct QpAttr {
 /// unless a Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep
 /// the queue pair until the `Disconnected` event; otherwise posted requests may be lost.
 pub struct QueuePair {
-    /// The queue pair. The users' handles are counted separately, since the engine also holds references.
+    /// The queue pair. The users' handles are counted separately, since the engine also has references.
     pub(crate) shared: Arc<QpShared>,
 }
 
@@ -102,7 +102,7 @@ impl SendBatch<'_> {
     /// Posts a request, as [`QueuePair::post_send`] does.
     ///
     /// # Errors
-    /// [`VerbsError`]: this request was not posted, but the earlier requests were.
+    /// [`VerbsError`] if this request was not posted. The earlier requests are posted.
     pub fn push(&mut self, request: &SendRequest) -> Result<(), VerbsError> {
         self.qp.config.check_window_kind(&request.op)?;
         self.qp.queue_send(request)
@@ -153,13 +153,13 @@ impl QueuePair {
         if shared.signals.add_handle() { Some(Self { shared }) } else { None }
     }
 
-    /// The number of the queue pair: 24 bits, not 0, and unique in the context. After the queue pair is
-    /// destroyed, the number is reused only after all other numbers.
+    /// Returns the number of the queue pair: 24 bits, not 0, and unique in the context. After the queue pair
+    /// is destroyed, the number is reused only after all other numbers.
     pub fn qp_num(&self) -> u32 {
         self.shared.config.num
     }
 
-    /// The enabled messages of RFC 7306.
+    /// Returns the enabled messages of RFC 7306.
     pub fn extensions(&self) -> Extensions {
         self.shared.config.extensions
     }
@@ -169,7 +169,7 @@ impl QueuePair {
         self.shared.sends.open() > 0
     }
 
-    /// The state of the queue pair.
+    /// Returns the state of the queue pair.
     pub fn state(&self) -> QpState {
         self.shared.state.get()
     }
@@ -182,9 +182,9 @@ impl QueuePair {
     /// thread requests a graceful close is refused, sent or flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]: nothing was posted. [`VerbsError::InvalidState`] in `Closing`, in `Idle` without
-    /// [`QpInit::early_sends`], and in every state once the user has requested a graceful close; see
-    /// [`take_late_sends`](Self::take_late_sends).
+    /// [`VerbsError`] if the request was not posted. The error is [`VerbsError::InvalidState`] in `Closing`,
+    /// in `Idle` without [`QpInit::early_sends`], and in every state once the user has requested a graceful
+    /// close; see [`take_late_sends`](Self::take_late_sends).
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.config.check_window_kind(&request.op)?;
@@ -221,7 +221,7 @@ impl QueuePair {
     /// completes as flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]: nothing was posted.
+    /// [`VerbsError`] if the receive was not posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.queue_recv(request)?;
@@ -325,9 +325,10 @@ impl QueuePair {
 
     /// With [`ConnParam::outlives_peer`](super::ConnParam::outlives_peer): sets how long a request is retried
     /// after the peer has ended the connection, as InfiniBand does (`timeout` and `retry_cnt` of
-    /// `ibv_qp_attr`). During this time, new sends and sends that the peer has not accepted wait. At its end,
-    /// the first send fails. So a program whose peer ends first sees its earlier completions before this
-    /// failure. Initially the time is zero, so the first send fails at once. The time is at most 71 minutes.
+    /// `ibv_qp_attr`). During this time, new sends and sends that the peer has not accepted wait. At the end
+    /// of this time, the first send fails. So a program whose peer ends first sees its earlier completions
+    /// before this failure. Initially the time is zero, so the first send fails at once. The time is at most
+    /// 71 minutes.
     pub fn set_retry_time(&self, time: Duration) {
         self.shared.attributes.set_retry_time(time);
     }
@@ -362,15 +363,15 @@ impl QueuePair {
         self.shared.resume_sends();
     }
 
-    /// Sets the mark of [`QpInit::high_water`] again. This is possible even after the mark's event. 0
-    /// disables the mark.
+    /// Sets the mark of [`QpInit::high_water`] again. The mark can be set even after its event. 0 disables
+    /// the mark.
     pub fn arm_high_water(&self, mark: usize) {
         self.shared.receives.arm_high_water(&self.shared.signals, mark);
     }
 
-    /// The first known reason why the connection ended, or was not made. It is set before the first request
-    /// is flushed, so each [completion](super::WorkCompletion::cause) contains it. `None` before the end, and
-    /// after an end by this side: [`CmId::disconnect`](super::CmId::disconnect),
+    /// Returns the first known reason why the connection ended, or was not made. The reason is set before the
+    /// first request is flushed, so each [completion](super::WorkCompletion::cause) contains it. Returns
+    /// `None` before the end, and after an end by this side: [`CmId::disconnect`](super::CmId::disconnect),
     /// [`CmId::abort`](super::CmId::abort), a [change](Self::modify) to `Closing` or `Error`, or a drop.
     ///
     /// After a graceful close by the peer the reason is [`ConnectionError::PeerClosed`], although the event
@@ -379,21 +380,21 @@ impl QueuePair {
         self.shared.state.cause()
     }
 
-    /// The error that ended the stream, found here or reported by a Terminate of the peer. If TCP ended in
-    /// the middle of an FPDU, the error is layer 2, type 0, code 1. Use [`cause`](Self::cause) for all other
-    /// ends.
+    /// Returns the error that ended the stream, found here or reported by a Terminate of the peer. If TCP
+    /// ended in the middle of an FPDU, the error is layer 2, type 0, code 1. For every other end, use
+    /// [`cause`](Self::cause).
     pub fn error(&self) -> Option<StreamError> {
         self.shared.state.error()
     }
 
-    /// The Terminate that ended the stream, as it was sent or received, with the headers of the failing
-    /// message. `None` if there was no Terminate, or if the peer's Terminate contained no readable error. In
-    /// the latter case, [`error`](Self::error) is layer 0, type 2, code 0xFF.
+    /// Returns the Terminate that ended the stream, as it was sent or received, with the headers of the
+    /// failing message. Returns `None` if there was no Terminate, or if the peer's Terminate contained no
+    /// readable error. In the latter case, [`error`](Self::error) is layer 0, type 2, code 0xFF.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.shared.state.terminate()
     }
 
-    /// State, sizes, depths and counters (`ibv_query_qp`).
+    /// Returns the state, sizes, depths and counters of the queue pair (`ibv_query_qp`).
     pub fn query(&self) -> QpAttr {
         let shared = &self.shared;
         let config = &shared.config;

@@ -1,7 +1,7 @@
-//! A snapshot of an engine: its port, its connections, and its counters.
+//! Snapshots of a context and of its engines, with their ports, connections and counters.
 //!
-//! When a thread asks for a snapshot, the engine answers between two polls. The data path does no extra work
-//! for this.
+//! When a thread requests a snapshot of an engine, the engine answers between two polls. The data path does
+//! no extra work for snapshots.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -40,7 +40,7 @@ pub struct EngineStatus {
     pub mac: [u8; 6],
     /// Maximum size of an IP packet of the port, in bytes.
     pub mtu: u16,
-    /// Whether the link was up when the engine last asked the port.
+    /// Whether the link was up when the engine last queried the port.
     pub link_up: bool,
     /// Bytes of memory that the engine's port shares with other processes
     /// ([`dp::Statistics::shared_memory_bytes`]).
@@ -87,7 +87,7 @@ pub enum ConnectionPhase {
 }
 
 impl ConnectionPhase {
-    /// The name of the phase, as programs print it.
+    /// Returns the name of the phase, as programs print it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -101,14 +101,14 @@ impl ConnectionPhase {
 }
 
 impl ConnectionStatus {
-    /// Local and remote address.
+    /// Returns the local and the remote address.
     pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
         (self.tcp.local, self.tcp.remote)
     }
 }
 
-/// The point at which threads ask an engine for its status. At most one command is queued at a time, however
-/// many threads ask. So the queue of an engine that is not polled does not grow.
+/// The point at which threads request the status of an engine. At most one command is queued at a time,
+/// however many threads request the status. So the queue of an engine that is not polled does not grow.
 #[derive(Default)]
 pub(crate) struct StatusDesk {
     state: Mutex<Asked>,
@@ -123,9 +123,9 @@ struct Asked {
 }
 
 impl StatusDesk {
-    /// Records that the caller asks the engine. Returns the number of answers so far, and whether the caller
-    /// has to queue the command. The caller does not have to do so if the command of another thread is queued
-    /// already.
+    /// Records that the caller requests the status of the engine. Returns the number of answers so far, and
+    /// whether the caller has to queue the command. The caller does not have to do so if the command of
+    /// another thread is queued already.
     pub(crate) fn ask(&self) -> (u64, bool) {
         let mut state = self.state();
         (state.answers, !std::mem::replace(&mut state.is_pending, true))

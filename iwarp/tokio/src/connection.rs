@@ -168,7 +168,10 @@ impl Connection {
     /// (`"server:7471"`).
     ///
     /// # Errors
-    /// [`Error::Rejected`], [`Error::Connection`], [`Error::Name`].
+    /// [`Error::Name`] if the name has no address that the endpoint can reach. [`Error::Rejected`] if the
+    /// peer rejects the connection. [`Error::Connection`] if the connection cannot be made for another
+    /// reason. [`Error::Verbs`] if a limit of the endpoint is reached. [`Error::System`] for an error of the
+    /// system.
     pub async fn connect(endpoint: &Endpoint, to: impl ToSocketAddrs) -> Result<Self> {
         Self::connect_with(endpoint, to, &ConnectionOptions::default()).await
     }
@@ -176,7 +179,7 @@ impl Connection {
     /// As [`connect`](Self::connect), with all options.
     ///
     /// # Errors
-    /// [`Error::Rejected`], [`Error::Connection`], [`Error::Name`], [`Error::Verbs`].
+    /// The errors of [`connect`](Self::connect), and [`Error::Verbs`] if an option is out of range.
     pub async fn connect_with(
         endpoint: &Endpoint,
         to: impl ToSocketAddrs,
@@ -195,17 +198,17 @@ impl Connection {
         unconnected.connected(shared, id, phase).await
     }
 
-    /// The private data of the peer.
+    /// Returns the private data of the peer.
     pub fn private_data(&self) -> &[u8] {
         &self.shared.agreed.private_data
     }
 
-    /// Our address.
+    /// Returns our address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         Some(self.shared.agreed.addresses?.0)
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         Some(self.shared.agreed.addresses?.1)
     }
@@ -232,10 +235,10 @@ impl Connection {
         self.shared.established().await.map(drop)
     }
 
-    /// The connection's queue pair, for calls that this crate does not wrap. A program may post its own
-    /// requests on the queue pair, with any `wr_id`. No future receives the completions of these requests.
-    /// They share the send queue with the requests of this crate. While the queue is full, requests of this
-    /// crate are refused ([`Error::Verbs`]), so make the queue deeper with
+    /// Returns the connection's queue pair, for calls that this crate does not wrap. A program may post its
+    /// own requests on the queue pair, with any `wr_id`. No future receives the completions of these
+    /// requests. A program's requests share the send queue with the requests of this crate. While the queue
+    /// is full, requests of this crate are refused ([`Error::Verbs`]), so make the queue deeper with
     /// [`send_depth`](ConnectionOptions::send_depth).
     pub fn queue_pair(&self) -> &QueuePair {
         self.shared.qp()
@@ -249,7 +252,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Lengths`] if the lengths differ. [`Error::Connection`] if the connection has ended, for
-    /// example because the peer refuses the request.
+    /// example because the peer refuses the request. [`Error::Closed`] if this side has closed the
+    /// connection.
     pub async fn write(&self, remote: &RemoteRegion, local: impl Into<Slice>) -> Result<()> {
         let local = same_length(remote, local.into())?;
         let op = SendOp::Write { remote: remote.address() };
@@ -285,7 +289,8 @@ impl Connection {
     /// Writes bytes that are not registered, through a buffer of the connection.
     ///
     /// # Errors
-    /// The errors of [`write`](Self::write), and [`Error::TooLong`].
+    /// The errors of [`write`](Self::write), and [`Error::TooLong`] if there are more bytes than
+    /// [`message_bytes`](ConnectionOptions::message_bytes).
     pub async fn write_bytes(&self, remote: &RemoteRegion, bytes: &[u8]) -> Result<()> {
         lengths(remote.len, bytes.len() as u64)?;
         self.send_copy(SendOp::Write { remote: remote.address() }, bytes).await
@@ -294,7 +299,7 @@ impl Connection {
     /// Reads memory of the peer into a vector, through a buffer of the connection.
     ///
     /// # Errors
-    /// The errors of [`write`](Self::write), and [`Error::TooLong`].
+    /// The errors of [`write_bytes`](Self::write_bytes), except [`Error::Lengths`].
     pub async fn read_bytes(&self, remote: &RemoteRegion) -> Result<Vec<u8>> {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
         let mut bytes = vec![0; self.shared.check_length(len)?];
@@ -306,7 +311,9 @@ impl Connection {
     /// previous value.
     ///
     /// # Errors
-    /// The errors of [`write`](Self::write).
+    /// [`Error::OutOfRange`] if `remote` has fewer than eight bytes. [`Error::Connection`] if the connection
+    /// has ended, for example because the peer refuses the request. [`Error::Closed`] if this side has closed
+    /// the connection.
     pub async fn fetch_add(&self, remote: &RemoteRegion, add: u64) -> Result<u64> {
         self.atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }).await
     }
@@ -315,7 +322,7 @@ impl Connection {
     /// value.
     ///
     /// # Errors
-    /// The errors of [`write`](Self::write).
+    /// The errors of [`fetch_add`](Self::fetch_add).
     pub async fn compare_swap(&self, remote: &RemoteRegion, compare: u64, swap: u64) -> Result<u64> {
         let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
         self.atomic(remote, AtomicOp::CmpSwap { compare, swap, compare_mask, swap_mask }).await
@@ -333,11 +340,14 @@ impl Connection {
 
     // ---- messages ----
 
-    /// Sends a message. Its maximum length is the smaller of both peers'
+    /// Sends a message. The maximum length of a message is the smaller of both peers'
     /// [`message_bytes`](ConnectionOptions::message_bytes). The bytes are copied.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::Connection`].
+    /// [`Error::TooLong`] if there are more bytes than this side's
+    /// [`message_bytes`](ConnectionOptions::message_bytes). [`Error::Connection`] if the connection has
+    /// ended, for example because the message is too long for the peer. [`Error::Closed`] if this side has
+    /// closed the connection.
     pub async fn send(&self, bytes: &[u8]) -> Result<()> {
         self.send_copy(SendOp::Send, bytes).await
     }
@@ -345,7 +355,7 @@ impl Connection {
     /// Sends registered bytes without another copy.
     ///
     /// # Errors
-    /// The errors of [`send`](Self::send).
+    /// The errors of [`send`](Self::send), except [`Error::TooLong`].
     pub async fn send_slice(&self, local: impl Into<Slice>) -> Result<()> {
         self.transfer(SendOp::Send, local.into()).await.map(drop)
     }
@@ -424,12 +434,13 @@ impl Connection {
     /// Registers memory at the endpoint of the connection ([`Endpoint::register`]).
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// [`Error::Verbs`] if the limit on regions is reached or the memory cannot be allocated.
     pub fn register(&self, bytes: usize, access: Access) -> Result<Region> {
         Ok(Region::new(self.shared.endpoint.pd.reg_mr(bytes, access)?))
     }
 
-    /// Posts a request with registered memory. The caller has reserved a place in the send queue.
+    /// Posts a request with registered memory, and returns its `wr_id`. The caller has reserved a place in
+    /// the send queue.
     pub(crate) fn post_slice(&self, op: SendOp, local: Slice) -> Result<u64> {
         let sge = local.sge();
         let wr_id = self.shared.router.open(Pinned::Memory { _slice: local });
@@ -454,7 +465,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Posts a request with a copy of bytes. The caller has reserved a place in the send queue.
+    /// Posts a request with a copy of bytes, and returns its `wr_id`. The caller has reserved a place in the
+    /// send queue.
     pub(crate) fn post_copy(&self, op: SendOp, parts: &[&[u8]]) -> Result<u64> {
         let router = &self.shared.router;
         let len = parts.iter().map(|part| part.len()).sum();

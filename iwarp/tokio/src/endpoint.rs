@@ -18,7 +18,7 @@ use crate::events::{self, Channel, Routes};
 use crate::region::Region;
 
 /// A device with its own IP address. Each queue of the device has an engine, which runs in its own thread.
-/// Clones are the same endpoint. Connections and listeners keep the endpoint alive.
+/// Clones refer to the same endpoint. Connections and listeners keep the endpoint alive.
 ///
 /// An endpoint must be created within a tokio runtime whose I/O is enabled. A task of the endpoint runs in
 /// that runtime.
@@ -51,7 +51,8 @@ impl Endpoint {
     /// with the feature `dpdk`.
     ///
     /// # Errors
-    /// [`Error::Open`], whose text is one line that says what to do.
+    /// [`Error::Open`] if the wire cannot be opened: the text of the error is one line that says what to do.
+    /// Otherwise the errors of [`on_queues`](Self::on_queues).
     pub async fn open(wire: &str) -> Result<Self> {
         let spec: Spec = wire.parse().map_err(OpenError::from)?;
         // Opening a device may take a second.
@@ -64,7 +65,8 @@ impl Endpoint {
     /// other options.
     ///
     /// # Errors
-    /// [`Error::Verbs`] for an address that cannot be parsed. [`Error::System`] for an error of the system.
+    /// [`Error::Verbs`] if an address cannot be parsed or a limit is reached. [`Error::System`] for an error
+    /// of the system.
     pub fn on_port(port: Box<dyn Port>, addresses: &[&str]) -> Result<Self> {
         let config = EngineConfig::new(&*port, addresses)?;
         Self::on_queues(vec![port], &config, &EndpointOptions::default())
@@ -74,7 +76,8 @@ impl Endpoint {
     /// ([`Engine::on_queues`]).
     ///
     /// # Errors
-    /// The errors of [`Engine::on_queues`], and [`Error::System`].
+    /// [`Error::Verbs`] with an error of [`Engine::on_queues`] or of [`SharedEngine::spawn`].
+    /// [`Error::System`] if tokio cannot watch the endpoint's events.
     pub fn on_queues(
         ports: Vec<Box<dyn Port>>,
         config: &EngineConfig,
@@ -107,7 +110,7 @@ impl Endpoint {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The IP addresses of the endpoint.
+    /// Returns the IP addresses of the endpoint.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.shared.addresses
     }
@@ -116,7 +119,7 @@ impl Endpoint {
     /// atomics, and Reads into the memory, need [`Access::LOCAL_WRITE`] as well.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// [`Error::Verbs`] if the limit on regions is reached or the memory cannot be allocated.
     pub fn register(&self, bytes: usize, access: Access) -> Result<Region> {
         Ok(Region::new(self.shared.pd.reg_mr(bytes, access)?))
     }
@@ -124,22 +127,23 @@ impl Endpoint {
     /// As [`register`](Self::register), with all options.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// [`Error::Verbs`] if the limit on regions is reached, the memory cannot be allocated, or an option is
+    /// invalid.
     pub fn register_with(&self, bytes: usize, options: &MrOptions<'_>) -> Result<Region> {
         Ok(Region::new(self.shared.pd.reg_mr_with(bytes, options)?))
     }
 
-    /// The counters of each engine.
+    /// Returns the counters of each engine.
     pub fn counters(&self) -> Vec<EngineCounters> {
         self.shared.engines.iter().map(SharedEngine::counters).collect()
     }
 
-    /// The endpoint's verbs context, for calls that this crate does not wrap.
+    /// Returns the endpoint's verbs context, for calls that this crate does not wrap.
     pub fn context(&self) -> &Context {
         &self.shared.context
     }
 
-    /// The protection domain of the endpoint's regions and connections.
+    /// Returns the protection domain of the endpoint's regions and connections.
     pub fn protection_domain(&self) -> &ProtectionDomain {
         &self.shared.pd
     }
@@ -175,12 +179,14 @@ impl Shared {
 /// Options of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointOptions {
-    /// Limits on the endpoint's objects.
+    /// The configuration of the endpoint's context, such as the limits on its objects.
     pub context: ContextConfig,
-    /// How the threads of its engines poll. Default: as [`SharedOptions::default`], but a thread that has
-    /// stepped back for a task checks after 100 us, and after at most 500 us, whether the task still polls.
+    /// How the threads of the endpoint's engines poll. Default: as [`SharedOptions::default`], but a thread
+    /// that has stepped back for a task checks after 100 us, and after at most 500 us, whether the task still
+    /// polls.
     pub thread: SharedOptions,
-    /// The CPUs to which the engines' threads are pinned in turn. Default: none, so any CPU.
+    /// The CPUs to which the engines' threads are pinned, by the index of the engine. A thread without an
+    /// entry uses `thread.cpu`. Default: none, so any CPU.
     pub cpus: Vec<usize>,
 }
 

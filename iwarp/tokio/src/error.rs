@@ -9,7 +9,7 @@ use iwarp_wire::OpenError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call was refused, and nothing was posted.
+    /// The verbs API has refused a call, and nothing was posted.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// A wire could not be opened.
@@ -18,7 +18,7 @@ pub enum Error {
     /// The connection could not be made, or has ended.
     #[error("the connection has ended: {0}")]
     Connection(#[from] ConnectionError),
-    /// The connection is closed gracefully, or is being closed: by this side, or by both sides.
+    /// The connection was closed gracefully, or is being closed, by this side or by both sides.
     #[error("the connection is closed")]
     Closed,
     /// The peer rejected the connection.
@@ -27,7 +27,7 @@ pub enum Error {
         /// The peer's private data.
         private_data: Box<[u8]>,
     },
-    /// A request failed although the connection has not ended.
+    /// A request, or the receive of a message, has failed with this status.
     #[error("the request failed: {0}")]
     Request(WcStatus),
     /// A range is not within its region.

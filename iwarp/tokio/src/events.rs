@@ -175,7 +175,7 @@ impl Routes {
         drop(removed);
     }
 
-    /// Removes a listener, and the requests that wait there: they are rejected.
+    /// Removes a listener, and the requests that wait at the listener. These requests are rejected.
     pub(crate) fn remove_listener(&self, id: &CmId, requests: &Requests) {
         self.remove(id);
         for event in requests.close() {
@@ -188,8 +188,8 @@ impl Routes {
             CmEventKind::ConnectRequest { .. } => event.listener.as_ref().unwrap_or(&event.id),
             _ => &event.id,
         };
-        // A dropped connection takes no events. A request without a listener is dropped here, which rejects
-        // it.
+        // A dropped connection receives no events. A request without a listener is dropped here, which
+        // rejects it.
         let Some(route) = self.table().as_ref().and_then(|routes| routes.get(key).cloned()) else { return };
         match route {
             Route::Listener(requests) => {
@@ -200,7 +200,7 @@ impl Routes {
                     self.remove(&id);
                 }
             }
-            // The peer has ended the connection before the request was taken.
+            // The peer has ended the connection before a task received the request.
             Route::Request(requests) => {
                 requests.remove(&event.id);
                 self.remove(&event.id);
@@ -245,7 +245,7 @@ fn next_phase(event: &CmEvent) -> Option<Phase> {
         CmEventKind::Rejected { private_data, .. } => Phase::Rejected(private_data.clone()),
         CmEventKind::ConnectError { error, .. } => Phase::Ended(Some(*error)),
         CmEventKind::Disconnected { error, .. } => Phase::Ended(*error),
-        // This is an event of a stream without MPA, which this crate does not use.
+        // The other events belong to streams without MPA, which this crate does not use.
         _ => return None,
     })
 }

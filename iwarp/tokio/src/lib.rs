@@ -46,8 +46,9 @@
 //!   peer, so a silent peer does not delay an accept loop ([`Request::accept`]).
 //! * **A Send waits for a buffer of the peer** if both peers use this crate. If the peer uses another
 //!   implementation and has no buffer, a Send ends the connection ([`Connection::ib_semantics`]).
-//! * **The end of a connection has a cause.** Every waiting call returns the cause as [`Error::Connection`],
-//!   and [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
+//! * **The end of a connection has a cause.** A call that waits returns the cause, in most cases as
+//!   [`Error::Connection`], and [`Connection::closed`] waits for the cause. [`Error`] converts to
+//!   [`std::io::Error`].
 //! * **An idle endpoint does not spin.** A waiting task polls the engine for 50 us and then sleeps. While no
 //!   task polls, the engine's thread polls for some tens of microseconds, and then also sleeps
 //!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
@@ -71,7 +72,7 @@
 //! tracing_subscriber::fmt::init(); // its feature `env-filter` takes RUST_LOG=iwarp=debug,tcp_lite=warn
 //! ```
 //!
-//! The engine's thread runs the subscriber, so a slow subscriber delays the engine.
+//! The thread that polls the engine runs the subscriber, so a slow subscriber delays the engine.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 

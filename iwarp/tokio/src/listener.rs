@@ -38,7 +38,8 @@ impl Listener {
     /// As [`bind`](Self::bind), with all options: the backlog, limits for each address, and timeouts.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// [`Error::Verbs`] if the port is in use or an option is out of range. [`Error::System`] if the runtime
+    /// of the endpoint has shut down.
     pub fn bind_with(endpoint: &Endpoint, options: &ListenOptions) -> Result<Self> {
         let shared = &endpoint.shared;
         let id = shared.context.create_id(shared.event_channel());
@@ -86,7 +87,7 @@ impl Listener {
 
 #[cfg(test)]
 impl Listener {
-    /// The number of waiting requests.
+    /// Returns the number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.requests.len()
     }
@@ -108,20 +109,21 @@ pub struct Request {
 }
 
 impl Request {
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> SocketAddr {
         self.remote
     }
 
-    /// The peer's private data.
+    /// Returns the peer's private data.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
     /// Accepts the request. This call does not wait for the peer, so a silent peer does not delay a loop that
-    /// accepts one peer after another. The connection may be used at once. Its first request waits until the
-    /// peer is ready. If the peer uses this crate, this takes half a round trip. If the peer is not ready
-    /// within [`timeout`](ConnectionOptions::timeout), the connection ends ([`Connection::established`]).
+    /// accepts one peer after another. The connection may be used at once. The first request on the
+    /// connection waits until the peer is ready. If the peer uses this crate, the wait is half a round trip.
+    /// If the peer is not ready within [`timeout`](ConnectionOptions::timeout), the connection ends
+    /// ([`Connection::established`]).
     ///
     /// # Errors
     /// [`Error::Connection`] if the peer has gone. [`Error::Verbs`] if a limit of the context is reached or

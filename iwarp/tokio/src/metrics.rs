@@ -40,7 +40,7 @@ impl Endpoint {
     pub async fn serve_metrics(&self, listener: TcpListener) -> Result<()> {
         let serve = |client| {
             let endpoint = self.clone();
-            // A client that has gone or is too slow gets no answer.
+            // A client that has gone or is too slow receives no answer.
             async move { drop(timeout(CLIENT, answer(&endpoint, client)).await) }
         };
         accept(listener, MAX_CLIENTS, serve).await

@@ -19,7 +19,7 @@ pub(crate) struct Receives {
 
 impl Receives {
     pub(crate) fn new(pd: &ProtectionDomain, tag: Tag, depth: usize, message_bytes: usize) -> Result<Self> {
-        // A buffer has at least one byte, since memory cannot be empty.
+        // The region has at least one byte, since memory cannot be empty.
         let bytes = depth.saturating_mul(message_bytes).max(1);
         let memory = Region::new(pd.reg_mr(bytes, Access::LOCAL_WRITE)?);
         Ok(Self { memory, tag, depth, message_bytes })

@@ -24,7 +24,7 @@ impl Region {
         Self { mr: Arc::new(mr) }
     }
 
-    /// The length of the region in bytes.
+    /// Returns the length of the region in bytes.
     pub fn len(&self) -> usize {
         self.mr.len()
     }
@@ -68,7 +68,7 @@ impl Region {
         RemoteRegion { addr: self.mr.addr(), rkey: self.mr.rkey(), len: self.len() as u64 }
     }
 
-    /// The verbs' memory region, for calls that this crate does not wrap.
+    /// Returns the verbs' memory region, for calls that this crate does not wrap.
     pub fn memory_region(&self) -> &MemoryRegion {
         &self.mr
     }
@@ -89,7 +89,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The length of the part in bytes.
+    /// Returns the length of the part in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

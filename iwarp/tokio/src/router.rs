@@ -1,10 +1,11 @@
 //! The completions of a connection, and the futures that wait for them.
 //!
-//! The completion queue calls [`Router::drain`] on the thread that completes a request. This is the thread
-//! that polls the engine: the engine's own thread, or the thread of a waiting task. `drain` wakes the future
-//! of the request. A dropped future leaves its memory in the router until the request completes. That memory
-//! is never released within a poll of the engine, since deregistering memory waits for the engine. The memory
-//! stays in `State::released` until a later call releases it.
+//! The completion queue calls [`Router::drain`] on the thread that completes a request. Requests are
+//! completed by the thread that polls the engine, which is the engine's own thread, or the thread of a
+//! waiting task. `drain` wakes the future of the request. A dropped future leaves its memory in the router
+//! until the request completes. That memory is never released within a poll of the engine, since
+//! deregistering memory waits for the engine. The memory stays in `State::released` until a later call
+//! releases it.
 //!
 //! Wakers are cloned, dropped and called without a lock, since a waker runs code of an async runtime, which
 //! may drop a future of the same connection.
@@ -295,8 +296,9 @@ impl Router {
 
     // ---- receives ----
 
-    /// Returns the oldest received message, for a direction of a stream. Returns an error once the connection
-    /// has ended and all messages were returned.
+    /// Returns the oldest received message, for a direction of a stream. If there is no message, registers
+    /// the task to be woken by the next message. Returns an error once the connection has ended and all
+    /// messages were returned.
     pub(crate) fn poll_received(&self, direction: Direction, cx: &Context<'_>) -> Poll<Result<Received>> {
         {
             let mut state = self.state();
@@ -365,7 +367,7 @@ impl State {
         self.ended.map(|cause| Err(cause.map_or(Error::Closed, Error::Connection)))
     }
 
-    /// Removes a request that has completed.
+    /// Removes and returns a request that has completed; `None` if the request has not completed.
     fn take_done(&mut self, key: usize) -> Option<(WorkCompletion, Pinned)> {
         let Some(Request::Done { .. }) = self.requests.get(key) else { return None };
         let Request::Done { completion, pinned } = self.requests.remove(key) else {
@@ -382,7 +384,8 @@ impl State {
         }
     }
 
-    /// Records the completion of a request. Returns the waker of the task that waits for the request.
+    /// Records the completion of a request. Returns the waker of the task that waits for the request, if
+    /// there is one.
     fn complete(&mut self, key: usize, completion: &WorkCompletion) -> Option<Waker> {
         let request = self.requests.get_mut(key)?;
         let placeholder = Request::Abandoned { pinned: Pinned::Nothing };
@@ -440,7 +443,7 @@ impl Drop for Receiver<'_> {
     }
 }
 
-/// The completion of a request.
+/// A future that waits for the completion of a request.
 pub(crate) struct Wait<'a> {
     router: &'a Router,
     engine: &'a SharedEngine,

@@ -13,7 +13,7 @@ pub(crate) fn show(context: &Context) -> Option<StatusSocket> {
 }
 
 dp::events! {
-    /// The folder or the socket was refused.
+    /// Reports that the folder or the socket was refused.
     fn not_shown(error: &io::Error) {
         tracing::warn!(%error, "uwarp status does not show this endpoint");
     }

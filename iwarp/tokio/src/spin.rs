@@ -1,8 +1,8 @@
-//! How a task waits: it polls the engine for a moment, and then sleeps until it is woken.
+//! How a task waits: the task polls the engine for a moment, and then sleeps until it is woken.
 //!
-//! A task that polls the engine itself gets its answer without a context switch, and does not compete with
-//! the engine's thread for a CPU ([`SharedEngine`]). Before the task sleeps, it hands the engine over to the
-//! engine's thread.
+//! A task that polls the engine itself receives its answer without a context switch, and does not compete
+//! with the engine's thread for a CPU ([`SharedEngine`]). Before the task sleeps, it hands the engine over to
+//! the engine's thread.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// microsecond, which is also the time of one pass through the runtime's scheduler.
 const TURNS: usize = 8;
 
-/// One wait of a task.
+/// The state of one wait of a task.
 #[derive(Default)]
 pub(crate) struct Spin {
     until: Option<Instant>,

@@ -35,11 +35,12 @@ use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
-/// Written bytes are sent at once if the peer has given credit for them. Without credit they accumulate, and
-/// a later call on this stream sends them. `flush` waits until all written bytes are sent. `shutdown` also
-/// waits, and notifies the peer that no more bytes follow; the peer may continue to send. Dropping the stream
-/// does the same in the background, and then closes the connection. If the peer accepts no bytes for a
-/// minute, or not all bytes within ten minutes, the connection is reset.
+/// Written bytes are sent at once if the peer has given credit for them. Without credit the bytes accumulate,
+/// and a later call on this stream sends them. `flush` waits until all written bytes are sent. `shutdown`
+/// also waits, and notifies the peer that no more bytes follow; the peer may continue to send. Dropping the
+/// stream does the same as `shutdown` in the background, and then closes the connection. The connection is
+/// reset if the stream is dropped outside of a tokio runtime, if the peer accepts no bytes for a minute, or
+/// if the peer has not accepted all bytes within ten minutes.
 pub struct Stream {
     /// `None` only during the drop.
     inner: Option<Box<Inner>>,
@@ -54,8 +55,8 @@ struct Inner {
 }
 
 impl Connection {
-    /// Turns the connection into a stream of bytes. The peer has to do the same. Before the call, all
-    /// messages must have been received, and no other clone of the connection may be used.
+    /// Turns the connection into a stream of bytes. The peer has to call this function as well. Before the
+    /// call, all messages must have been received, and no other clone of the connection may be used.
     ///
     /// # Errors
     /// [`Error::Verbs`] if the options of this side do not suffice. [`Error::Protocol`] if the peer does not
@@ -88,7 +89,7 @@ impl Connection {
 }
 
 impl Stream {
-    /// The connection that carries the stream. Its messages belong to the stream.
+    /// Returns the connection that carries the stream. The messages of this connection belong to the stream.
     pub fn connection(&self) -> &Connection {
         &self.inner.as_ref().expect("taken by the drop alone").connection
     }
@@ -104,7 +105,7 @@ impl Inner {
         self.flow.receive(&self.connection, Direction::Write, cx)
     }
 
-    /// Calls [`Flow::send`] at the end of a call, after which the task may do other things. Requests that
+    /// Calls [`Flow::send`] at the end of a call, after which the task may do other work. Requests that
     /// follow earlier requests are sent only in a poll of the engine, so the engine's thread has to poll
     /// then.
     fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {
@@ -170,7 +171,7 @@ impl Inner {
         let mut linger = self.linger;
         while let Some(limit) = linger.next(self.flow.outgoing.credited()) {
             let closed = async {
-                // Both calls fail if the connection has ended.
+                // Each of these calls may fail because the connection has ended.
                 let _ = std::future::poll_fn(|cx| self.poll_shutdown(cx)).await;
                 let _ = self.connection.close().await;
             };
@@ -181,7 +182,8 @@ impl Inner {
         self.connection.abort();
     }
 
-    /// If the peer has closed after all bytes were sent, it is no error that the end message was not sent.
+    /// Returns `Ok` if the peer has closed after all bytes were sent: then it is no error that the end
+    /// message was not sent. Otherwise returns `error`, converted for writers.
     fn unless_complete(&self, error: io::Error) -> io::Result<()> {
         let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && self.flow.outgoing.is_sent();
         if is_complete { Ok(()) } else { Err(closed_to_writes(error)) }

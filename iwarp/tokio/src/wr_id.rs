@@ -2,7 +2,7 @@
 //!
 //! A program may post other requests with any `wr_id`
 //! ([`Connection::queue_pair`](crate::Connection::queue_pair)), which complete on the same queue. So the
-//! requests of this crate have a tag that no program can guess:
+//! `wr_id` of each request of this crate contains a random tag, which a program cannot guess:
 //!
 //! | bits | contents |
 //! |---|---|

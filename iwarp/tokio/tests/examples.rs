@@ -1,4 +1,4 @@
-//! The example of a cache: two processes on a local wire. The server is killed.
+//! Tests of the example `cache`, for example with a server that is killed.
 
 #[path = "common/limited.rs"]
 mod limited;
@@ -85,8 +85,8 @@ fn the_server_is_shown() {
 /// The command with which the chapter (`docs/tokio.md`) starts the example.
 const START: &str = "cargo run -p iwarp-tokio --example cache --";
 
-/// The chapter has two lines for one host, which the test above starts, and two lines for two hosts, which
-/// this test starts.
+/// The chapter has two lines for one host, which the first test of this file starts, and two lines for two
+/// hosts, which this test starts.
 #[test]
 fn the_chapter_on_tokio_starts_the_example() {
     let _watched = limited::watch();
@@ -113,7 +113,7 @@ fn the_chapter_on_tokio_starts_the_example() {
     }
 }
 
-/// Two network namespaces, each with an interface `eth0`, which are removed in the end.
+/// Two network namespaces, each with an interface `eth0`, which the drop removes.
 struct Hosts([String; 2]);
 
 impl Hosts {

@@ -1,9 +1,10 @@
 //! Wires on DPDK devices.
 //!
 //! DPDK's environment (EAL) starts in the process of the program when the program opens a DPDK wire. EAL does
-//! not interfere with the program: it creates no shared files, starts no telemetry, and uses ordinary memory.
-//! EAL installs no signal handler, except for SIGBUS if the device is a NIC, which may be unplugged. EAL is
-//! started on a temporary thread, so that no thread of the program is pinned or becomes EAL's main thread.
+//! not interfere with the program: it creates no shared files, starts no telemetry, and uses ordinary memory,
+//! except hugepages for the kind `dpdk`. EAL installs no signal handler, except for SIGBUS if the device is a
+//! NIC, which may be unplugged. EAL is started on a temporary thread, so that no thread of the program is
+//! pinned or becomes EAL's main thread.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -92,8 +93,8 @@ impl Wanted {
         })
     }
 
-    /// Finds the device among EAL's arguments: `-a ADDRESS` or `--vdev DEVICE`. The other arguments are
-    /// passed to EAL.
+    /// Finds the device among EAL's arguments: `-a ADDRESS` or `--vdev DEVICE`. `--no-huge` selects ordinary
+    /// memory. All other arguments are passed to EAL.
     fn of_arguments(arguments: &str) -> Result<Self, String> {
         let mut devices = Vec::new();
         let mut eal = EalConfig { memory: Memory::Auto { mib: MEMORY_MIB }, ..EalConfig::default() };

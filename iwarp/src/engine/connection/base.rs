@@ -116,7 +116,7 @@ impl Base {
         }
     }
 
-    /// Counts that this side rejects the Request.
+    /// Counts that this side rejects the Request, and removes the connection from its listener's backlog.
     pub(super) fn count_rejected(&mut self) {
         self.leave_backlog();
         if let Some(admitted) = &self.admitted {
@@ -169,8 +169,8 @@ impl Base {
         qp.state.blame(cause);
     }
 
-    /// Whether the queue pair outlives the connection. The user must have asked for this. Besides, the peer
-    /// must have ended the connection by FIN or RST, or no connection must have been made.
+    /// Whether the queue pair outlives the connection at the user's request. It does so if the peer has ended
+    /// the connection by FIN or RST, or if the connection was never established.
     pub(super) fn is_orphan(&self) -> bool {
         let ended_by_peer =
             matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));
@@ -188,7 +188,8 @@ impl Base {
     }
 
     /// Called when TCP is closed and the phases are over. Flushes the queue pair, or with `is_orphan` lets it
-    /// outlive the connection. Reports the end to the user once.
+    /// outlive the connection. Reports the end to the user once. Does nothing if a second attempt to connect
+    /// follows.
     pub(super) fn finish(&mut self, state: &mut EngineState, is_orphan: bool) {
         if matches!(self.attempt, Attempt::Failed(_)) {
             return;
@@ -212,8 +213,8 @@ impl Base {
         trace::ended(state, self.user.id(), self.qp.as_ref(), error);
         match self.user.take() {
             User::Unaware => self.count_end(error),
-            // `set_over` comes first. After `set_over`, an `accept` of the user is refused. If the user has
-            // accepted before `set_over`, the user gets this event.
+            // `set_over` is called before the event is announced. After `set_over`, an `accept` of the user
+            // is refused. If the user has accepted before `set_over`, the user receives this event.
             User::Known(id) => {
                 id.set_over(error);
                 id.announce(None, kind);
@@ -259,7 +260,8 @@ impl Base {
         self.begin_to_send(state);
     }
 
-    /// Hands as many of the bytes before the first FPDU to TCP as TCP accepts now.
+    /// Hands as many of the bytes before the first FPDU to TCP as TCP accepts now. If no packet buffer is
+    /// free, schedules the connection to send again.
     pub(super) fn begin_to_send(&mut self, state: &mut EngineState) {
         if self.send_pre_fpdu(state, None) == Sent::NoMbuf {
             self.schedule_tx(state);

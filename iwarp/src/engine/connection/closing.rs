@@ -8,8 +8,9 @@ use super::base::Base;
 use super::pre_fpdu::Sent;
 use super::{Event, Phase};
 
-/// TCP was reset, is gone, or is closing, perhaps after sending the rest of our startup frames. Received
-/// bytes are dropped. They are acknowledged, unless acknowledgements are withheld.
+/// The last phase of a connection: TCP was reset, is gone, or is closing, perhaps after sending the rest of
+/// our startup frames. Received bytes are dropped. TCP acknowledges the dropped bytes, unless
+/// acknowledgements are withheld.
 #[derive(Default)]
 pub(super) struct Closing {
     /// Number of bytes that the peer had acknowledged when the deadline was set.
@@ -23,8 +24,9 @@ pub(super) struct Closing {
 
 /// A phase that can end the connection.
 pub(super) trait Ends: Sized {
-    /// Ends the phase. Frees its slots in the slabs that all connections share, and flushes the requests that
-    /// a stream has taken from the queue pair. Even after a graceful close, a receive may be incomplete.
+    /// Ends the phase. Frees its slots in the slabs that all connections share. Completes the requests that a
+    /// stream has taken from the queue pair, or returns them to a queue pair that outlives the connection.
+    /// Even after a graceful close, a receive may be incomplete.
     fn end(self, base: &mut Base, state: &mut EngineState) -> Closing;
 
     /// Sends FIN after the rest of the startup frames. Received bytes are dropped from now on.
@@ -60,8 +62,8 @@ impl Ends for Closing {
 }
 
 impl Closing {
-    /// The end of a stream. If `withheld_until` is an offset, TCP withholds acknowledgements until the peer
-    /// has acknowledged the bytes below this offset.
+    /// Returns the state for the end of a stream. If `withheld_until` is an offset, TCP withholds
+    /// acknowledgements until the peer has acknowledged the bytes below this offset.
     pub(super) fn withholding(withheld_until: Option<u64>) -> Self {
         Self { withheld_until, ..Self::default() }
     }
@@ -73,7 +75,7 @@ impl Closing {
                 self.refuse(base, state, received.offset);
             }
             Event::Acknowledged => self.on_acknowledged(base, state),
-            // TCP acknowledges all bytes that arrived before the peer's FIN.
+            // Without this reset, TCP would acknowledge all bytes that arrived before the peer's FIN.
             Event::PeerClosed if self.refuses => state.tcp.abort(state.now, base.conn),
             Event::Send if base.pre_fpdu.is_pending() => {
                 if base.send_pre_fpdu(state, None) == Sent::All {
@@ -89,11 +91,11 @@ impl Closing {
         Phase::Closing(self)
     }
 
-    /// Called when the peer has sent more bytes after our graceful close, from the stream offset `offset` on.
-    /// These bytes are dropped. With InfiniBand's semantics the peer's requests succeed when TCP acknowledges
-    /// their bytes, so the connection is reset instead (RFC 9293 section 3.6.1, for data after a CLOSE). The
-    /// reset is sent only after the peer has acknowledged our last bytes: these bytes may report accepted
-    /// requests, and a reset would end their retransmission.
+    /// Called when bytes that begin at stream offset `offset` have arrived and were dropped. With
+    /// InfiniBand's semantics the peer's requests succeed when TCP acknowledges their bytes. So if the bytes
+    /// follow a graceful close, their acknowledgement is withheld and the connection is reset (RFC 9293
+    /// section 3.6.1, for data after a CLOSE). The reset is sent only after the peer has acknowledged our
+    /// last bytes: these bytes may report accepted requests, and a reset would end their retransmission.
     fn refuse(&mut self, base: &Base, state: &mut EngineState, offset: u64) {
         if base.qp.as_ref().is_some_and(|qp| qp.attributes.completes_by_acknowledgement())
             && base.report.error().is_none()
@@ -113,7 +115,8 @@ impl Closing {
         }
     }
 
-    /// Acknowledges bytes again, once the peer knows which bytes were not accepted.
+    /// Called when the peer has acknowledged bytes. Lets TCP acknowledge bytes again, once the peer knows
+    /// which bytes were not accepted.
     fn on_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         if let (Some(until), Some(offset)) = (self.withheld_until, state.tcp.acknowledged(base.conn))
             && until <= offset

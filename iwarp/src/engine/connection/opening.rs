@@ -16,7 +16,7 @@ use super::startup::{Initiating, Role, Startup};
 use super::streaming::Streaming;
 use super::{Attempt, Connection, Event, Phase, Reassembly, duration};
 
-/// Our SYN was sent. The next step follows the TCP handshake.
+/// The phase after our SYN was sent. The variant says which phase follows the TCP handshake.
 pub(super) enum Opening {
     /// MPA startup.
     Startup { qp: Arc<QpShared>, param: Box<ConnParam> },
@@ -75,7 +75,7 @@ impl Connection {
         Self { base, phase, scheduled: Deadline::NONE, pinned: 0, closed: false }
     }
 
-    /// Returns a connection that a listener accepted.
+    /// Returns a connection that a listener accepted. `None` can only be caused by a defect in this crate.
     pub(in crate::engine) fn accepted(
         conn: ConnId,
         admitted: Admitted,
@@ -94,7 +94,7 @@ impl Connection {
         Some(Self::new(base, Phase::Startup(Startup::new(role, Reassembly::default()))))
     }
 
-    /// Returns a connection that this side opens. Its SYN is sent.
+    /// Returns a connection that this side opens. The SYN is sent.
     pub(in crate::engine) fn connecting(
         conn: ConnId,
         id: Arc<CmShared>,
@@ -113,7 +113,7 @@ impl Connection {
         Self::new(base, Phase::Opening(Box::new(Opening::Startup { qp, param })))
     }
 
-    /// Returns a connection that this side opens in streaming mode. Its SYN is sent.
+    /// Returns a connection that this side opens in streaming mode. The SYN is sent.
     pub(in crate::engine) fn connecting_stream(
         conn: ConnId,
         id: Arc<CmShared>,

@@ -1,7 +1,7 @@
 //! The bytes that this side sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
-//! These bytes are the startup frames, and the bytes that the user sends in streaming mode. They are sent in
-//! the order of the user's calls: after a reject, streaming mode and MPA may begin again.
+//! These bytes are the startup frames, and the bytes that the user sends in streaming mode. The bytes are
+//! sent in the order of the user's calls: after a reject, streaming mode and MPA may begin again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::super::state::EngineState;
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
-    /// The pieces that TCP has not accepted, in order. Bytes that the user sends later are no piece yet: they
-    /// are sent when streaming mode begins.
+    /// The pieces that TCP has not accepted, in order. Bytes that the user sends after the last piece are no
+    /// piece: they are sent in streaming mode.
     pieces: VecDeque<Piece>,
-    /// The result of the last attempt to send; `Blocked` if bytes were added since.
+    /// The result of the last attempt to send; `Blocked` if bytes were added since that attempt.
     sent: Sent,
 }
 

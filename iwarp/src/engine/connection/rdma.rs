@@ -54,11 +54,11 @@ pub(super) enum RdmaStage {
     AwaitingRtr(Box<Announcement>),
     /// The connection sends and receives.
     Open,
-    /// The connection sends posted requests and waits for the answers to Reads. FIN follows. `progress` is
-    /// the stream's progress at the time when the deadline for these answers was set.
+    /// The connection sends posted requests and waits for the answers to Reads and atomics. FIN follows.
+    /// `progress` is the stream's progress at the time when the deadline for these answers was set.
     Draining { progress: u64 },
     /// The stream has failed. Received bytes are dropped. Only the end of the stream is still sent: a
-    /// Terminate, messages of queue 4, or both.
+    /// Terminate, messages about accepted requests with InfiniBand's semantics, or both.
     Terminating,
 }
 
@@ -359,7 +359,7 @@ impl Rdma {
     /// lost a completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
-            // The caller receives after any `Ask`.
+            // After any `Ask`, the caller calls `on_recv_posted`.
             Ask::Nothing | Ask::Receive => {}
             Ask::Abort => base.abort(state),
             _ if self.is_terminating() => {}
@@ -394,7 +394,7 @@ impl Rdma {
         }
     }
 
-    /// Sends the limit to the peer, unless an answer has contained the limit since.
+    /// Sends the limit to the peer, unless an earlier answer has contained the limit.
     pub(super) fn tell_limit(&mut self, base: &Base, state: &mut EngineState) {
         self.owes_limit = false;
         if !self.is_terminating() && self.stream.owes_limit() {

@@ -23,20 +23,20 @@ pub(super) struct Reassembly {
     next: u64,
     frontier: u64,
     held: HeldList,
-    /// A buffer that begins with the next byte, if no other buffers are held. [`push`](Self::push) sets it.
-    /// The next [`take`](Self::take) removes it, and holds the bytes that are not consumed, for which a slot
-    /// is free.
+    /// A buffer that begins with the next byte, if no other buffers are held. [`push`](Self::push) sets this
+    /// buffer. The next [`take`](Self::take) removes the buffer, and holds the bytes that are not consumed,
+    /// for which a slot is free.
     next_buf: Option<Mbuf>,
 }
 
 impl Reassembly {
-    /// Stream offset of the next byte.
+    /// Returns the stream offset of the next byte.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
     /// Holds a buffer from TCP. The caller has to call [`take`](Self::take) next. If `counted` is set, TCP's
-    /// budget counts the buffer until it is released.
+    /// budget counts the buffer until it is released. Returns an error if no slot is free.
     pub(super) fn push(
         &mut self,
         slab: &mut HeldSlab,
@@ -58,7 +58,7 @@ impl Reassembly {
         self.held.check(slab)
     }
 
-    /// Refuses bytes that begin more than [`MAX_AHEAD`] bytes after the next byte of startup.
+    /// Returns an error for bytes that begin more than [`MAX_AHEAD`] bytes after the next byte of startup.
     pub(super) fn check_ahead(&self, offset: u64) -> Result<(), ConnectionError> {
         if offset > self.next + MAX_AHEAD {
             return Err(ConnectionError::Startup(StartupFault::FarAhead));
@@ -96,7 +96,7 @@ impl Reassembly {
     pub(super) fn pop_rest(&mut self, slab: &mut HeldSlab) -> Option<Rest> {
         let HeldBuf { start: offset, buf, ahead, .. } = self.held.pop(slab)?;
         let frontier = self.frontier;
-        // The buffer arrived out of order and is in order now. Its bytes are released only here.
+        // The bytes of a buffer that arrived out of order and is in order now are released only here.
         let released = if ahead && offset < frontier { buf.len() } else { 0 };
         Some(Rest { offset, buf, frontier, released })
     }
@@ -116,7 +116,7 @@ impl Reassembly {
         self.held.pinned_bytes()
     }
 
-    /// Drops all bytes. Returns the number of bytes that the caller has to release.
+    /// Drops all held bytes. Returns the number of bytes that the caller has to release.
     pub(super) fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.held.clear(slab)
     }

@@ -8,18 +8,18 @@ use crate::mpa::startup::Enhanced;
 use crate::stream::ib_profile::agreement::Agreement;
 use crate::verbs::{CmEventKind, CmShared, ConnectionError, TerminateReport};
 
-/// The state of a connection's user, which says whether the user still gets events.
+/// The state of a connection's user, which says whether the user still receives events.
 pub(super) enum User {
     /// A listener has accepted the connection, but the user does not know of it yet.
     Unaware,
     /// The user has this identifier for the connection.
     Known(Arc<CmShared>),
-    /// The user gets no more events.
+    /// The user receives no more events.
     Done,
 }
 
 impl User {
-    /// Returns the identifier if the user still gets events.
+    /// Returns the identifier if the user still receives events.
     #[inline]
     pub(super) fn id(&self) -> Option<&Arc<CmShared>> {
         match self {
@@ -46,7 +46,7 @@ pub(super) struct Report {
     pub(super) peer: Option<Enhanced>,
 }
 
-/// The latest event that the user has got about the connection.
+/// The state of the connection that was last announced to the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Announced {
     #[default]
@@ -67,13 +67,13 @@ pub(super) struct Announcement {
 }
 
 impl Report {
-    /// Adds an error. Only the first error is kept, because it is the cause of the end. It is reported to the
-    /// user.
+    /// Adds an error. Only the first error is kept and reported to the user, because the first error is the
+    /// cause of the end.
     pub(super) fn add(&mut self, error: ConnectionError) {
         self.error.get_or_insert(error);
     }
 
-    /// The first error.
+    /// Returns the first error.
     pub(super) fn error(&self) -> Option<ConnectionError> {
         self.error
     }

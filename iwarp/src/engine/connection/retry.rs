@@ -14,7 +14,7 @@ pub(in crate::engine) enum Attempt {
     /// The peer closed without a Reply. The first attempt fails without an event, and the second attempt
     /// follows.
     Failed(Box<Retry>),
-    /// The second attempt, with revision 1. Its deadline is that of the first attempt.
+    /// The second attempt, with revision 1 and the deadline of the first attempt.
     Second {
         deadline: Instant,
     },

@@ -276,7 +276,7 @@ impl Startup {
         let kind = CmEventKind::ConnectRequest {
             private_data: request.private_data.as_slice().into(),
             remote: info.remote,
-            // RFC 6581 section 9.1 (MPA2-058): the user gets the peer's depths.
+            // RFC 6581 section 9.1 (MPA2-058): the event reports the peer's depths to the user.
             peer_ird: request.peer.map(|depths| depths.ird),
             peer_ord: request.peer.map(|depths| depths.ord),
             revision: request.revision,
@@ -291,7 +291,7 @@ impl Startup {
         ControlFlow::Continue(self)
     }
 
-    /// Accepts the Request, as the user asked.
+    /// Accepts the Request, as the user has requested.
     fn accept(
         mut self: Box<Self>,
         base: &mut Base,
@@ -350,7 +350,7 @@ impl Startup {
             let announcement = Some(Box::new(announcement));
             Rdma::begin(base, state, qp, (&negotiated, agreement), false, announcement)
         } else {
-            // `ready` says in the event whether the user has to wait for the peer's first message.
+            // In the event, `ready` is `false` if the user has to wait for the peer's first message.
             let ready = !param.await_first_fpdu;
             let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), ready, None);
             base.announce_established(state, Announcement { negotiated, agreement, idle_timeout, ready });
@@ -387,7 +387,7 @@ impl Startup {
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
-            // The user has rejected the Request, or has got the event for the timeout already.
+            // The user has rejected the Request, or has received the event for the timeout already.
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => base.user = User::Done,
             // A connection without a user was accepted by a listener, and nothing is reported. Any other user
             // gets the error when the connection closes.
@@ -399,7 +399,8 @@ impl Startup {
         self.close(base, state)
     }
 
-    /// Rejects the Request because the user has not decided in time.
+    /// Rejects the Request because the user has not decided in time. Does nothing if the user has just
+    /// decided.
     fn decision_timeout(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Phase {
         if !base.user.id().is_some_and(|id| id.expire()) {
             return Phase::Startup(self);
@@ -460,8 +461,8 @@ impl Startup {
                     base.qp = None;
                     return Streaming::enter(base, state, plain, reassembly);
                 }
-                // The order is that of a connection's end: first the identifier gets its new phase, then the
-                // user gets the event.
+                // The order is that of a connection's end: first the identifier enters its new phase, then
+                // the user receives the event.
                 if let User::Known(id) = base.user.take() {
                     id.set_over(Some(ConnectionError::Rejected));
                     id.announce(None, kind);
@@ -486,8 +487,8 @@ impl Startup {
         }
     }
 
-    /// Called when the peer has closed without a Reply. A reason may be that the peer does not know revision
-    /// 2 (RFC 6581 section 10).
+    /// Prepares a second attempt with revision 1, if a second attempt is allowed. Called when the peer has
+    /// closed without a Reply, perhaps because the peer does not know revision 2 (RFC 6581 section 10).
     pub(super) fn consider_fallback(&self, base: &mut Base) {
         let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
         let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();
@@ -531,9 +532,9 @@ impl Startup {
 pub(in crate::engine) enum Reject<'a> {
     /// The user rejects the Request. If `stays_open`, the TCP connection returns to streaming mode.
     ByUser { private_data: &'a [u8], stays_open: bool },
-    /// The decision timeout has passed, and the user has got an event about it.
+    /// The decision timeout has passed, and the user has received an event about the timeout.
     NotInTime,
-    /// The Request asks for markers, which the listener refuses.
+    /// The Request requires markers, which the listener refuses.
     Markers,
     /// The Request offers an older version of InfiniBand's semantics.
     OldAgreement,
@@ -563,7 +564,8 @@ enum StartupEvent {
 }
 
 /// Stores the event or the fault of a step in `outcome`. Returns the number of bytes that the step has
-/// consumed. A step without an event copies nothing, so it does not copy the room for private data.
+/// consumed. A step without an event stores nothing, because the copy of an event is not cheap: an event has
+/// room for private data.
 #[inline]
 fn keep<E>(
     step: Result<Step<E>, StartupFault>,
@@ -584,7 +586,7 @@ fn keep<E>(
     }
 }
 
-// The caller's check of the private data's length leaves room for these bytes.
+// The caller's check of the private data's length leaves room for an offer.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
 /// Returns this side's parameters for messages that find no receive request.

@@ -274,8 +274,8 @@ impl Streaming {
     }
 }
 
-/// Reports the connection to the peer at `remote`: to the connection's user, or to the user of the
-/// `listener`.
+/// Announces streaming mode on the connection to the peer at `remote`. The connection's user receives the
+/// event, or with a `listener` the user of the listener.
 fn announce(
     base: &mut Base,
     state: &mut EngineState,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tcp_lite::{Deadline, Instant};
 
-/// Some 73,000 years.
+/// Stands for no limit: some 73,000 years.
 const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as u64 / 4);
 
 /// The times of a connection in any phase: the deadline of the phase, and the idle timeout.
@@ -21,7 +21,7 @@ pub(super) struct Timers {
 pub(super) struct RnrTimers {
     /// Maximum time that a message of the peer waits, or [`FOR_EVER`].
     timeout: tcp_lite::Duration,
-    /// The time since when the peer has had no receive request for a message of ours.
+    /// The time when the peer first reported that it has no receive request for our waiting message.
     peer_since: Deadline,
     /// The time when our waiting message fails.
     peer: Deadline,
@@ -38,7 +38,7 @@ impl Timers {
         self.deadline.min(self.idle_check)
     }
 
-    /// The deadline of the phase.
+    /// Returns the deadline of the phase.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline.get()
     }

@@ -1,4 +1,4 @@
-//! Commands to the engine: they open and close connections, and add and remove listeners.
+//! Commands to the engine, for example to open or close a connection, or to add or remove a listener.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -10,8 +10,8 @@ use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
-/// Maximum number of bytes that queue pairs hand to TCP before frames are received again. One poll receives
-/// more than this, so a peer with the same software keeps up, and the rings stay short.
+/// Maximum number of bytes that queue pairs hand to TCP before frames are received again. One poll can
+/// receive more bytes than this limit, so a peer with the same software keeps up, and the rings stay short.
 const SEND_BYTES: usize = 128 << 10;
 
 /// Maximum number of queue pairs per poll that have just begun to send and therefore send first. With a
@@ -19,7 +19,7 @@ const SEND_BYTES: usize = 128 << 10;
 const MAX_FRESH: usize = 16;
 
 /// Maximum number of bytes that a queue pair that has just begun to send hands to TCP before it joins the
-/// others. This is enough for a whole small message.
+/// bulk senders. The limit is enough for a whole small message.
 const FRESH_BYTES: usize = 16 << 10;
 
 /// Maximum number of bursts sent in one poll, so that a poll ends even if TCP always has more to send.
@@ -27,9 +27,9 @@ const MAX_TX_BURSTS: usize = 64;
 
 /// The progress of one pass over the queue pairs that have something to send.
 struct Pass {
-    /// Number of connections that have just begun to send and have not had their turn yet.
+    /// Number of turns that are left for connections that have just begun to send.
     fresh: usize,
-    /// Number of turns that the other connections still get. `None` before the first of these turns.
+    /// Number of turns that are left for the other connections. `None` before the first of these turns.
     tries: Option<usize>,
     /// Number of bytes that may still be handed to TCP. Only payload that is fetched from memory counts,
     /// since fetching is the cost of sending. Headers and Read Requests, for example, do not count.
@@ -43,14 +43,15 @@ struct Pass {
 
 impl Poller {
     /// Sets the patience of [`Acks::set_patience`](crate::engine::acks::Acks). Returns whether an
-    /// acknowledgement waits.
+    /// acknowledgement or a limit waits.
     pub(in crate::engine) fn await_answers(&mut self, patience: std::time::Duration) -> bool {
         let acks = &mut self.state.acks;
         acks.set_patience(Duration::from_micros(patience.as_micros() as u64));
         acks.owed() + acks.owed_limits() > 0
     }
 
-    /// Does only that part of a poll that sends posted requests. `clock` is the time of the clock.
+    /// Does only a part of a poll: runs the commands of users, and sends posted requests. The clock of the
+    /// engine shows `clock`.
     pub(in crate::engine) fn send_posted(&mut self, clock: Instant, guard: &EpochGuard<'_>) {
         let _engine = profile::scope(Layer::Engine);
         self.set_time(clock);
@@ -72,8 +73,8 @@ impl Poller {
         let EngineState { handle, tx_scheduler, .. } = &mut self.state;
         let doorbells = handle.doorbells();
         let mut schedule = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
-            // This does the same as `Connection::schedule_tx`. The doorbell of a connection that has ended
-            // has no effect, or schedules the next connection in its slot.
+            // The slot is scheduled as by `Connection::schedule_tx`. The doorbell of a connection that has
+            // ended has no effect, or schedules the next connection in its slot.
             if let Some(Some(_)) = connection {
                 tx_scheduler.schedule(slot as u32);
             }
@@ -89,9 +90,9 @@ impl Poller {
         busy
     }
 
-    /// Lets queue pairs hand FPDUs to TCP, each a limited number of bytes. Queue pairs that have just begun
-    /// to send come first, then the others round robin. [`send_frames`](Self::send_frames) sends the FPDUs.
-    /// Returns whether there was any work.
+    /// Lets queue pairs hand FPDUs to TCP. Each queue pair may hand over a limited number of bytes. Queue
+    /// pairs that have just begun to send come first, then the others round robin.
+    /// [`send_frames`](Self::send_frames) sends the FPDUs. Returns whether there was any work.
     pub(super) fn fill_tcp(&mut self, guard: &EpochGuard<'_>) -> bool {
         let (fresh, bulk) = self.state.tx_scheduler.waiting();
         if fresh + bulk == 0 {
@@ -111,7 +112,8 @@ impl Poller {
         pass.busy
     }
 
-    /// Returns the connection that sends next, and the number of bytes that it may send.
+    /// Returns the connection that sends next, and the number of bytes that it may send; `None` at the end of
+    /// the pass.
     #[inline]
     fn next_sender(&mut self, pass: &mut Pass) -> Option<(u32, usize)> {
         let quantum_bytes = self.state.config.quantum_bytes;

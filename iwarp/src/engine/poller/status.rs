@@ -42,7 +42,7 @@ mod tests {
     use crate::verbs::{Context, ContextConfig};
 
     /// A thread that waits for the status of an engine stops waiting when the engine ends, and does not
-    /// report it as silent.
+    /// report the engine as silent.
     #[test]
     fn an_engine_that_ends_is_not_waited_for() {
         let context = Context::new(ContextConfig::default()).unwrap();

@@ -17,7 +17,7 @@
 //! including the bytes of MPA's startup.
 //!
 //! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes after the control byte.
-//! So a user that answers with a Send needs no message of this queue.
+//! So if a user answers with a Send, no `Limit` message is needed.
 
 use crate::ddp::UntaggedHeader;
 
@@ -62,7 +62,7 @@ impl ProfileMessage {
     }
 
     /// Returns the message of a segment, which has to have this MSN; `None` if the segment is not in the
-    /// table above.
+    /// table of this module.
     pub(crate) fn of_segment(header: &UntaggedHeader, payload: &[u8], msn: u32) -> Option<Self> {
         let payload = u64::from_be_bytes(payload.try_into().ok()?);
         let low = payload as u32;

@@ -32,8 +32,8 @@
 //! announces the time between two retries. Here the request fails when as much time has passed as these
 //! retries would take.
 //!
-//! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)). It
-//! does so before its Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
+//! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)).
+//! The report is sent before the Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
 //! acknowledgement of the bytes that are not accepted ([`tcp_lite::Stack::withhold`]), until the peer has
 //! acknowledged the bytes of the `Ends` message.
 
@@ -81,7 +81,7 @@ pub(super) struct IbProfile {
     written: u64,
 
     // ---- queue 4 ----
-    /// MSN of the next message, sent and received.
+    /// MSNs of the next message to send, and of the next message to receive.
     tx_msn: u32,
     rx_msn: u32,
     /// Changes for the connection.
@@ -147,7 +147,7 @@ pub(super) enum Change {
     Limit,
     /// This side sends the request with this MSN on queue 0 and all later requests again.
     GoBack(u32),
-    /// Our requests before this stream offset were accepted, and no later requests will be.
+    /// Our requests before this stream offset were accepted, and no later requests will be accepted.
     Ends(u64),
     /// The peer sends its dropped requests again, beginning with these MSNs of queue 0 and queue 1.
     PeerResumes { send_msn: u32, request_msn: u32 },
@@ -262,7 +262,7 @@ impl IbProfile {
         self.limit = limit;
     }
 
-    /// Returns the MSN of [`set_limit`](Self::set_limit).
+    /// Returns the MSN that [`set_limit`](Self::set_limit) has set.
     #[inline]
     pub(super) fn limit(&self) -> u32 {
         self.limit
@@ -341,7 +341,7 @@ impl IbProfile {
         self.written = end;
     }
 
-    /// Records that the last message of queue 4 ends at this stream offset of this side.
+    /// Records the stream offset at which the last sent message of queue 4 ends.
     pub(super) fn set_sent(&mut self, end: u64) {
         if self.withheld_until == Some(u64::MAX) && self.last.is_none() {
             self.withheld_until = Some(end);
@@ -358,7 +358,8 @@ impl IbProfile {
         knows
     }
 
-    /// Returns the stream offset of [`end_withholding`](Self::end_withholding).
+    /// Returns the stream offset of which [`end_withholding`](Self::end_withholding) awaits the
+    /// acknowledgement; `None` if nothing is withheld.
     pub(super) fn withheld_until(&self) -> Option<u64> {
         self.withheld_until
     }
@@ -424,7 +425,7 @@ impl IbProfile {
     /// Handles the peer's next message of queue 4. Returns its effect.
     ///
     /// # Errors
-    /// [`Impossible`]: the message is no message of queue 4, or is not allowed now.
+    /// [`Impossible`] if the message is no message of queue 4, or is not allowed now.
     pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {
@@ -609,8 +610,8 @@ mod tests {
         assert!(!peer.is_peer_there() && !peer.lets_send());
     }
 
-    /// A refusal is reported exactly once, at the end of the stream or before. This also holds if this side
-    /// has given up waiting, or has a receive request of which the peer was not notified.
+    /// A refusal is reported exactly once, at the end of the stream or before. The refusal is also reported
+    /// once if this side has given up waiting, or has a receive request of which the peer was not notified.
     #[test]
     fn a_refusal_is_told_once() {
         for is_told in [false, true] {
@@ -635,7 +636,7 @@ mod tests {
         }
     }
 
-    /// Messages that are not allowed now and unreadable messages are refused.
+    /// Unreadable messages, and messages that are not allowed now, are refused.
     #[test]
     fn a_peer_that_contradicts_itself_is_refused() {
         let resume = Resume { send_msn: 1, request_msn: 1 };

@@ -1,7 +1,7 @@
 //! The rules that a stream follows: iWARP's, or InfiniBand's if both peers have agreed on them.
 //!
-//! This file has a method for every difference between the two sets of rules. Callers use these methods, and
-//! do not check the agreement itself.
+//! The methods of [`Rules`] answer questions, or act, by the rules of the stream. The other files of a stream
+//! call these methods, and do not check the agreement itself.
 
 use super::{IbProfile, News};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};
@@ -133,8 +133,9 @@ impl Rules {
         self.0.is_some()
     }
 
-    /// Whether receive requests may be bound to messages that have not begun. This is not possible where
-    /// Immediate Data can belong to a Send, since such Immediate Data consumes no receive request.
+    /// Whether receive requests may be bound to messages that have not begun. Receive requests cannot be
+    /// bound ahead where Immediate Data can belong to a Send, since such Immediate Data consumes no receive
+    /// request.
     pub(in crate::stream) fn bind_ahead(&self) -> bool {
         self.0.is_none()
     }

@@ -42,8 +42,9 @@ pub(super) struct Inbound {
     /// Queue 2, with one buffer for the peer's Terminate.
     terminates: UntaggedQueue,
     /// Maximum number of receive requests that are bound to messages after the current message, if segments
-    /// of these messages arrived out of order. It is 0 if Sends are not placed out of order. This includes
-    /// streams with a shared receive queue, whose requests go to the connection that first needs one.
+    /// of these messages arrived out of order. The number is 0 if Sends are not placed out of order. An
+    /// example is a stream with a shared receive queue, whose requests go to the connection that first needs
+    /// one.
     ahead_max: u8,
     /// The Immediate Data that is being received.
     immediate: ImmediateData,
@@ -68,7 +69,7 @@ enum NextSend {
 
 impl Inbound {
     /// Creates the state. If `binds_ahead` is set, an out-of-order Send may be placed, since markers locate
-    /// it and no other queue pair takes requests from the receive queue.
+    /// the Send and no other queue pair removes requests from the receive queue.
     pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, binds_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
         // RFC 5040 section 5.4 (RDMAP-255, RDMAP-256): exactly one buffer for a Terminate is always posted.
@@ -100,7 +101,8 @@ impl Inbound {
         }
     }
 
-    /// Returns the bound receive requests to the queue pair. Nothing is received after this.
+    /// Forgets the bound receive requests, which the caller returns to the queue pair. Nothing is received
+    /// after this.
     pub(super) fn abandon(&mut self) {
         self.queue_0 = UntaggedQueue::starting_at(self.queue_0.first_msn());
     }
@@ -135,7 +137,7 @@ pub(crate) struct Delivery<'a> {
     pub(super) state: &'a mut StreamState,
     pub(super) inbound: &'a mut Inbound,
     pub(super) outbound: &'a mut Outbound,
-    /// The stream's flag, which the first ULPDU in order sets.
+    /// Whether this side may send. The first ULPDU in order sets this flag of the stream.
     pub(super) may_send: &'a mut bool,
     pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,
@@ -168,7 +170,8 @@ impl Delivery<'_> {
         self.counters.rx_fpdus += 1;
         *self.may_send = true;
         // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model. At
-        // delivery RDMAP gets the whole header including the STag, even for a segment that was placed early.
+        // delivery RDMAP receives the whole header including the STag, even for a segment that was placed
+        // early.
         let header = Header::parse(piece.head).map_err(|error| piece.fail(error))?;
         if self.state.rules.have_queue_4() && self.take_profile_segment(&piece, &header)? {
             return Ok(false);
@@ -210,15 +213,15 @@ impl Delivery<'_> {
         self.state.qp.attributes.remote_access().contains(need)
     }
 
-    /// Returns the failure for the case that the response to one of our Reads or atomics has arrived, but our
-    /// user has revoked the memory for it. The request fails, and the error is our user's fault. The
-    /// Terminate depends on the response:
+    /// Called when the response to one of our Reads or atomics has arrived, but our user has revoked the
+    /// memory for the response. Returns the failure. The request fails, and the error is our user's fault.
+    /// The Terminate depends on the response:
     ///
     /// - A Read Response names the STag. DDP has to check the STag in every segment, and has one error for an
     ///   STag that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the
     ///   segment's header.
     /// - An Atomic Response names no memory. When its value cannot be stored, the response is correct and
-    ///   already delivered. This is an error without a failing message (RFC 5040 section 7.1, case 1):
+    ///   already delivered. The error is then one without a failing message (RFC 5040 section 7.1, case 1):
     ///   0/0/00, without a header.
     #[cold]
     fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
@@ -250,8 +253,7 @@ impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
         Self { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival }
     }
 
-    /// Marked as cold, like all code that creates a failure. So this code is not part of the path of each
-    /// FPDU.
+    /// Marked as cold, so that this code is not part of the path of each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(Box::new(self.terminate(error.into())))
@@ -327,7 +329,7 @@ mod tests {
             break_it(&mut inbound, &mut bound);
             assert_eq!(inbound.check(Extensions::ATOMICS, bound), Err(found.into()));
         }
-        // The end of a stream returns the requests.
+        // After `abandon`, no receive request is bound.
         let (mut inbound, _) = whole();
         inbound.abandon();
         inbound.check(Extensions::ATOMICS, 0).unwrap();

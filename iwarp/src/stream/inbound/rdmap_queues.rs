@@ -51,8 +51,8 @@ impl Delivery<'_> {
         if let Err(error) = self.check_peer_op(&op) {
             return Err(Failure::Here(Box::new(request.terminate(error, 0))));
         }
-        // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request, and our user gets no
-        // completion.
+        // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request, and our user receives
+        // no completion.
         self.outbound.respond(self.pool, request);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Delivery<'_> {
 
     /// Handles the peer's Terminate on queue 2, which ends the stream.
     ///
-    /// RFC 5040 section 5.4 (RDMAP-257): RDMAP gets the message, and the failure passes it to the user.
+    /// RFC 5040 section 5.4 (RDMAP-257): RDMAP receives the message, and the failure passes it to the user.
     pub(super) fn peer_terminate(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -170,8 +170,8 @@ impl Delivery<'_> {
         // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
         match queue {
             Queue::ReadRequest => {
-                // This is done even on a stream without atomics, so that the reported error is the opcode,
-                // not the length.
+                // An Atomic Request has the longer buffer even on a stream without atomics, so that the
+                // reported error is the opcode, not the length.
                 let is_atomic = Opcode::of_byte(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
                 let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };
                 requests.check(header, payload_len, room)?;

@@ -1,4 +1,4 @@
-//! Queue 0: places Sends and Immediate Data into the receive requests of our user.
+//! Queue 0: places Sends and Immediate Data into the memory of our user's receive requests.
 
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
@@ -28,15 +28,15 @@ impl From<TerminateError> for SendFault {
 impl Delivery<'_> {
     /// Binds a receive request to the current message if no receive request is bound.
     ///
-    /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
+    /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, consumes one buffer.
     #[inline(always)]
     pub(super) fn bind(&mut self) {
         bind(self.state, self.inbound);
     }
 
     /// As [`bind`](Self::bind), but also binds receive requests to the messages after the current message, up
-    /// to `msn`. Requests of a queue pair's own receive queue go to messages in order, so the request of a
-    /// message is known before the message begins.
+    /// to `msn`, unless `msn` is too far ahead. Requests of a queue pair's own receive queue go to messages
+    /// in order, so the request of a message is known before the message begins.
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
         let ahead = msn.wrapping_sub(self.inbound.queue_0.first_msn()) as usize;
@@ -46,8 +46,8 @@ impl Delivery<'_> {
         while self.state.consumer.taken_recvs() <= ahead && bind_next_recv(self.state, self.inbound) {}
     }
 
-    /// Places an out-of-order Send. Immediate Data is held until it is in order, since placing eight bytes
-    /// early saves nothing.
+    /// Places an out-of-order Send. Returns whether the Send was placed. Immediate Data is held until it is
+    /// in order, since placing eight bytes early saves nothing.
     pub(super) fn early_send(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -113,7 +113,7 @@ impl Delivery<'_> {
     }
 
     /// Whether the first segment of a message finds no receive request. Returns `false` for an invalid
-    /// segment, for which another error is reported. Also returns `false` if the queue pair already holds as
+    /// segment, for which another error is reported. Also returns `false` if the queue pair already has as
     /// many buffers of the shared receive queue as it may.
     fn lacks_recv(&self, header: &UntaggedHeader) -> bool {
         self.state.consumer.taken_recvs() == 0
@@ -147,7 +147,7 @@ impl Delivery<'_> {
         Opcode::check(&(*header).into(), self.state.extensions)
     }
 
-    /// Checks a segment against its bound buffer and places it.
+    /// Checks a segment against its bound buffer and places it. Returns the opcode of the segment.
     ///
     /// RFC 5041 section 7.1 (DDP-163), RFC 5040 section 7.2 (RDMAP-332): DDP's checks pass before any byte is
     /// placed.
@@ -190,9 +190,10 @@ impl Delivery<'_> {
         Ok(opcode)
     }
 
-    /// Completes the receive request of a whole message. The reported opcode is that of the last segment: a
-    /// sink need not compare the segments of a message, and may report the header of any segment (RFC 5041
-    /// section 4.3, DDP-083, DDP-084). Each segment was checked according to its own opcode.
+    /// Completes the receive request of a whole message, unless the message is Immediate Data that belongs to
+    /// the next Send. The reported opcode is that of the last segment: a sink need not compare the segments
+    /// of a message, and may report the header of any segment (RFC 5041 section 4.3, DDP-083, DDP-084). Each
+    /// segment was checked according to its own opcode.
     ///
     /// RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): this function is called
     /// when DDP delivers the message, so completions are in sending order.
@@ -257,7 +258,7 @@ impl Delivery<'_> {
         Err(Failure::defect("a buffer posted again is within the queue's bounds"))
     }
 
-    /// Completes the bound receive request in error.
+    /// Completes the receive request of the current message in error, with status `status`.
     fn fail_bound(&mut self, status: WcStatus) {
         if let Some(wr_id) = self.state.consumer.recv().map(|request| request.wr_id) {
             let completion = self.state.qp.receives.failed(wr_id, status, None);
@@ -269,13 +270,13 @@ impl Delivery<'_> {
 /// Binds a receive request to the current message if no receive request is bound. Returns whether a receive
 /// request is bound now.
 ///
-/// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
+/// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, consumes one buffer.
 #[inline(always)]
 pub(in crate::stream) fn bind(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     state.consumer.taken_recvs() > 0 || bind_next_recv(state, inbound)
 }
 
-/// Takes the next receive request from the receive queue, and posts it to queue 0. Returns `false` if the
+/// Removes the next receive request from the receive queue, and posts it to queue 0. Returns `false` if the
 /// receive queue is empty.
 #[inline(always)]
 fn bind_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {

@@ -37,7 +37,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// Checks a segment, and places or delivers it depending on its arrival.
+    /// Checks a segment, and places its payload unless the payload was placed before. If the segment is in
+    /// order, also delivers it.
     ///
     /// RFC 5041 section 7.1 (DDP-189), RFC 5040 section 5.1 (RDMAP-197): a failed check places nothing. A
     /// Write is only placed, and no completion reports it to the user.

@@ -1,7 +1,7 @@
 //! The entry points for a received ULPDU, and the fast path.
 //!
-//! The engine passes a ULPDU that is in order and in contiguous bytes to
-//! [`deliver_usual`](Delivery::deliver_usual), and any other ULPDU to [`Delivery::deliver`]. The fast path
+//! The engine passes a ULPDU that is in order and lies whole in a received buffer to
+//! [`deliver_usual`](Delivery::deliver_usual), and other ULPDUs to [`Delivery::deliver`]. The fast path
 //! accepts most ULPDUs: a segment of an RDMA Write, or a Send of one segment without Solicited Event and
 //! Invalidate. All unusual or invalid ULPDUs take the general path, [`deliver_any`](Delivery::deliver_any),
 //! which alone reports errors. For a ULPDU that both paths accept, they have the same result (`tests.rs`
@@ -46,9 +46,9 @@ impl Delivery<'_> {
     }
 
     /// As [`deliver`](Self::deliver), for a ULPDU that is in order and contiguous. Its length field is at
-    /// `position`. The fast path accepts a segment of a Write, and a Send of one segment whose receive
-    /// request has at most one element. Any other ULPDU, and a ULPDU that fails a check, takes the general
-    /// path, [`deliver_any`](Self::deliver_any). In that case the fast path has counted and delivered
+    /// `position`. The fast path accepts a segment of a Write, and a Send of one segment that is empty or
+    /// whose receive request has one element. Any other ULPDU, and a ULPDU that fails a check, takes the
+    /// general path, [`deliver_any`](Self::deliver_any). In that case the fast path has counted and delivered
     /// nothing. The general path repeats the other steps without a further effect.
     #[inline(always)]
     pub(crate) fn deliver_usual(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {

@@ -1,8 +1,8 @@
 //! Sending: chooses the next message, writes its FPDUs into TCP segments, and completes sends.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP. If it is sent without a copy, or with InfiniBand's
-//! semantics, it completes when its bytes are acknowledged. A Read or atomic completes when its response is
+//! completes when its last segment is written to TCP. A Send or Write without a copy, or with InfiniBand's
+//! semantics, completes when its bytes are acknowledged. A Read or atomic completes when its response is
 //! delivered. All requests complete in post order. A Terminate follows the FPDU that is being written, and is
 //! sent before everything else.
 
@@ -31,8 +31,8 @@ mod usual;
 
 use usual::FillOutcome;
 
-/// Minimum capacity in bytes of TCP segments for payload without a copy (if the request asks for it). Each
-/// segment of such payload needs two more packet buffers, which cost as much as a copy of 4 KiB.
+/// Minimum capacity in bytes of TCP segments for payload that is to be sent without a copy. Each segment of
+/// such payload needs two more packet buffers, which cost as much as a copy of 4 KiB.
 const EXTERNAL_MIN_EMSS: usize = 8 << 10;
 
 /// Minimum number of payload bytes of a ULPDU that is sent without a copy, since the last ULPDU of a message
@@ -154,13 +154,14 @@ enum Completes {
     Nothing,
     /// Our user's request.
     Request,
-    /// The first half of our user's request. This Immediate Data follows.
+    /// Nothing. The message is the first half of our user's request, and this Immediate Data is the second
+    /// half.
     Write { immediate: Opcode, data: [u8; IMMEDIATE_LEN] },
-    /// The Immediate Data that belongs to our user's Send. The Send follows.
+    /// Nothing. The message is the Immediate Data that belongs to our user's Send, which follows.
     Joined { send: Opcode, length: u32 },
     /// The peer's request, whose buffer on queue 1 is free now.
     Response,
-    /// The stream, after which nothing may be sent.
+    /// The stream: nothing may be sent after the Terminate.
     Terminate,
     /// Nothing. The message is a message of queue 4.
     Profile,
@@ -204,7 +205,7 @@ impl Outbound {
         }
     }
 
-    /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment holds as many whole
+    /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment contains as many whole
     /// FPDUs as fit.
     pub(super) fn run(
         &mut self,
@@ -298,7 +299,7 @@ impl Outbound {
                 }
             }
             if self.external.is_some() {
-                // The FPDUs of such a message get separate segments.
+                // The FPDUs of a message without a copy get separate segments.
                 return Ok(true);
             }
             if cx.framer.markers() {
@@ -308,8 +309,8 @@ impl Outbound {
     }
 
     /// Fills one TCP segment with the next FPDU of the current message, whose payload is not copied. Returns
-    /// `false` if only the end of the message is left, which [`fill`](Self::fill) copies. In both cases there
-    /// is more to send.
+    /// `false` if [`fill`](Self::fill) has to copy the payload instead, for example because the segment is
+    /// too small or only the end of the message is left. In both cases there is more to send.
     #[inline(never)]
     fn fill_external(
         &mut self,
@@ -357,7 +358,7 @@ impl Outbound {
             && segment.attach(part).is_ok()
             && segment.append_slice(&around.behind))
         {
-            // This cannot happen, since it was just checked that the segment accepts the memory.
+            // The segment accepts the memory: `takes_external` was checked before.
             debug_assert!(false, "external memory was refused");
             segment.clear();
             return Ok(false);
@@ -416,13 +417,13 @@ impl Outbound {
         Ok(true)
     }
 
-    /// If a message of queue 4 has to be sent before all other messages, makes it the current message.
-    /// Returns whether the current message is a message of queue 4.
+    /// If no message is being written and a message of queue 4 has to be sent before all other messages,
+    /// makes it the current message. Returns whether the current message is a message of queue 4.
     fn start_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
-        // A Send contains the limit. Before any other message, a message of queue 4 has to report it.
+        // A Send contains the limit. Before any other message, a message of queue 4 has to report the limit.
         let next = cx.state.next_request();
         let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
         let Some(ib) = cx.state.rules.profile_mut() else { return false };
@@ -498,7 +499,7 @@ impl Outbound {
             return Err(self.fetch_failure(cx.pool, error));
         }
         *used = end;
-        // The DDP segment is written, so the message advances past it now.
+        // The DDP segment is written, so the message advances past this segment now.
         message.segmenter.cut(&next);
         cx.counters.tx_fpdus += 1;
         cx.state.progress += 1;

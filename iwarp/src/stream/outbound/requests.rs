@@ -1,4 +1,5 @@
-//! The requests of our user, and the ready-to-receive message (RTR): each becomes a message.
+//! The requests of our user, and the ready-to-receive message (RTR). A request becomes one or more messages,
+//! or is executed locally.
 
 use crate::memory::{Accessor, EpochGuard, Stag};
 use crate::mpa::startup::RtrKind;
@@ -14,9 +15,9 @@ use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
 impl Outbound {
-    /// Starts the request at the head of the send queue, unless the request has to wait: for a fence or ORD,
-    /// because the limit of local requests is reached, or because our user holds the queue. Returns whether a
-    /// request was started.
+    /// Starts the request at the head of the send queue, unless the request has to wait. A request may have
+    /// to wait for the peer, for a fence, for ORD, for the next call (if the limit of local requests is
+    /// reached), or for our user, who has stopped the queue. Returns whether a request was started.
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.
@@ -179,6 +180,8 @@ impl Outbound {
         Message::untagged(opcode, field, msn, length, PayloadSource::Posted)
     }
 
+    /// Returns the next MSN of queue 0.
+    ///
     /// RFC 5041 section 4.3 (DDP-089, DDP-091): each message to a queue increases the queue's MSN by one,
     /// modulo 2^32.
     pub(super) fn next_send_msn(&mut self) -> u32 {
@@ -187,14 +190,14 @@ impl Outbound {
         msn
     }
 
-    /// As [`next_send_msn`](Self::next_send_msn). Reads and atomics share queue 1 (RFC 7306 section 5.2).
+    /// Returns the next MSN of queue 1. Reads and atomics share this queue (RFC 7306 section 5.2).
     fn next_request_msn(&mut self) -> u32 {
         let msn = self.request_msn;
         self.request_msn = msn.wrapping_add(1);
         msn
     }
 
-    /// Returns the ready-to-receive message, which is an empty message of its kind.
+    /// Returns the ready-to-receive message, which is an empty Send, Write or Read.
     ///
     /// RFC 6581 section 9.2 (MPA2-135): the sender may choose any values for the message's STags and tagged
     /// offsets.

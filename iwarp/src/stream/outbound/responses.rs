@@ -9,8 +9,9 @@ use super::super::state::StreamState;
 use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {
-    /// Starts the response to the oldest request of the peer. An atomic is executed here, not earlier: the
-    /// next request waits until the response of this atomic has been sent (RFC 7306 section 7).
+    /// Starts the response to the oldest request of the peer. Returns `false` if there is no such request. An
+    /// atomic is executed here, not earlier: the next request waits until the response of this atomic has
+    /// been sent (RFC 7306 section 7).
     ///
     /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-230, RDMAP-292): responses go to DDP in the order of the
     /// requests.
@@ -20,8 +21,8 @@ impl Outbound {
         let Some(request) = self.responses.front(&cx.pool.peer_requests) else { return Ok(false) };
         let message = match request.op {
             // RFC 5040 sections 4.2, 4.4 and 5.2.1 (RDMAP-112, RDMAP-120, RDMAP-218, RDMAP-222): the response
-            // has no RDMAP header. It has the requested size, which may be 0, and the sink fields of the
-            // request, which are not checked.
+            // has no RDMAP header. The response has the requested size, which may be 0, and the sink fields
+            // of the request, which are not checked.
             PeerOp::Read(read) => Message::tagged(
                 Opcode::ReadResponse,
                 read.sink_stag,

@@ -1,8 +1,8 @@
-//! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written directly
-//! from the send queue, as long as nothing else waits to be sent.
+//! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. Such requests are written
+//! directly from the send queue, as long as nothing else waits to be sent.
 //!
-//! This is the fast path of `Outbound::prepare` and `Outbound::write_fpdu`; `usual/tests.rs` compares the
-//! two paths.
+//! This file has the fast path of `Outbound::prepare` and `Outbound::write_fpdu`; `usual/tests.rs` compares
+//! the two paths.
 //!
 //! A request that does not fit, or whose memory is no longer registered, stays in its queue and becomes a
 //! message. Only the code for messages generates several segments, and reports errors.
@@ -38,8 +38,8 @@ pub(super) enum FillOutcome {
 }
 
 impl Outbound {
-    /// Whether nothing has to be sent before the oldest posted request, and the request completes as soon as
-    /// it is written. If the request also fits one FPDU, it may be written directly from its queue.
+    /// Whether [`allows_usual`](Self::allows_usual) returns `true` and the payload of the oldest posted
+    /// request is ready. If the request also fits one FPDU, it may be written directly from its queue.
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
         self.allows_usual(state)
@@ -61,10 +61,10 @@ impl Outbound {
     }
 
     /// The fast path of [`prepare`](Self::prepare) and [`write_fpdu`](Self::write_fpdu) for requests that are
-    /// ready and fit one FPDU. It writes the same FPDUs and generates the same completions, but creates no
-    /// message for a request. Writes the requests after the first `used` bytes of a segment, each with a
-    /// ULPDU of at most `limit` bytes. Call this only while [`allows_usual`](Self::allows_usual) returns
-    /// `true`.
+    /// ready and fit one FPDU. This path writes the same FPDUs and generates the same completions, but
+    /// creates no message for a request. Writes the requests after the first `used` bytes of a segment, each
+    /// with a ULPDU of at most `limit` bytes. Call this only while [`allows_usual`](Self::allows_usual)
+    /// returns `true`.
     ///
     /// RFC 5040 sections 5.1, 5.3 and 5.5 (RDMAP-202, RDMAP-244, RDMAP-285): messages go to DDP in the order
     /// in which the user posted them.

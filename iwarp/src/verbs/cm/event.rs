@@ -26,7 +26,8 @@ pub enum CmEventKind {
         private_data: Box<[u8]>,
         /// The peer's address.
         remote: SocketAddr,
-        /// Maximum number of Reads that the peer can serve; `None`: the Request does not state the number.
+        /// Maximum number of Reads that the peer can serve at a time; `None`: the Request does not state the
+        /// number.
         peer_ird: Option<u16>,
         /// Maximum number of outstanding Reads that the peer wants; `None`: the Request does not state the
         /// number.
@@ -70,7 +71,7 @@ pub enum CmEventKind {
     Rejected {
         /// The private data of the peer's Reply.
         private_data: Box<[u8]>,
-        /// The depths of the peer. Its ORD is the minimum that the peer needs. `None`: the peer's Reply has
+        /// The depths of the peer. The ORD is the minimum that the peer needs. `None`: the peer's Reply has
         /// no depths.
         peer: Option<Enhanced>,
     },
@@ -81,8 +82,9 @@ pub enum CmEventKind {
         /// Depths, model and RTR of the Reply, if there was one.
         peer: Option<Enhanced>,
     },
-    /// An established connection has ended. All requests are flushed, unless the queue pair outlives the
-    /// connection ([`ConnParam::outlives_peer`](super::ConnParam::outlives_peer)).
+    /// A connection that was established, or was in streaming mode, has ended. All open requests are flushed,
+    /// unless the queue pair outlives the connection
+    /// ([`ConnParam::outlives_peer`](super::ConnParam::outlives_peer)).
     Disconnected {
         /// The reason; `None` for a graceful close.
         error: Option<ConnectionError>,
@@ -128,7 +130,7 @@ struct QueuedEvent {
 ///
 /// # Limit
 ///
-/// Events of identifiers that the program holds are never lost. They are queued even beyond
+/// Events of identifiers that the program holds are never lost. These events are queued even beyond
 /// [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events), since each identifier has
 /// few events, and a program waits for them. When the queue is longer than this limit, events of identifiers
 /// that only events hold are [lost](Self::lost), so that no engine waits for a reader. Events of new
@@ -181,7 +183,7 @@ impl ChannelShared {
         if is_added {
             self.notifier.notify();
         }
-        // The lost events are dropped after the lock is released, since dropping an event may end an
+        // The lost events are dropped after the lock is released, since the drop of an event may end an
         // identifier.
         drop(lost);
     }
@@ -271,8 +273,8 @@ impl EventChannel {
     }
 
     /// Waits until there is an event, for at most `timeout`, and then removes and returns the oldest event.
-    /// Returns `None` if there was no event in this time. Use it only if a thread runs the engine. After a
-    /// signal the call may return `None` before the timeout.
+    /// Returns `None` if there was no event in this time. Use this function only if a thread runs the engine.
+    /// After a signal the call may return `None` before the timeout.
     ///
     /// # Errors
     /// An error of the system call.
@@ -299,8 +301,8 @@ impl EventChannel {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// The number of queued events, and the limit. Events of identifiers that the program holds may exceed
-    /// the limit.
+    /// Returns the number of queued events, and the limit. Events of identifiers that the program holds may
+    /// exceed the limit.
     pub fn usage(&self) -> (usize, usize) {
         (self.shared.waiting.load(Ordering::SeqCst), self.shared.limit)
     }
@@ -328,7 +330,8 @@ impl fmt::Debug for EventChannel {
 mod tests {
     use super::*;
 
-    /// The descriptor may be readable for an event that another thread has removed already.
+    /// The descriptor may be readable for an event that another thread has removed already. The wait then
+    /// continues until its timeout.
     #[test]
     fn notices_without_an_event_do_not_end_a_wait() {
         let channel = EventChannel::new(4).unwrap();

@@ -53,9 +53,9 @@ struct Times {
     rx_placed_bytes: AtomicU64,
 }
 
-/// Age, idle time and receive counters of a connection. They reveal a peer that causes work without moving
-/// data: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042 section 6.4.4). The user can end
-/// such a connection with [`CmId::disconnect`](super::CmId::disconnect) or
+/// Age, idle time and receive counters of a connection. The counters reveal a peer that causes work without
+/// moving data: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042 section 6.4.4). The user
+/// can end such a connection with [`CmId::disconnect`](super::CmId::disconnect) or
 /// [`CmId::abort`](super::CmId::abort).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -64,7 +64,7 @@ pub struct Activity {
     pub age: Duration,
     /// Time since an FPDU, or a byte in streaming mode, was last sent or received.
     pub idle: Duration,
-    /// TCP segments received since MPA started, including out-of-order segments.
+    /// TCP segments received in Full Operation, including out-of-order segments.
     pub rx_segments: u64,
     /// FPDUs in these segments.
     pub rx_fpdus: u64,
@@ -102,14 +102,14 @@ pub(super) enum CmPhase {
     Requested { engine: Arc<EngineHandle>, conn: ConnId, private_data_limit: u16 },
     /// A connection that `engine` sets up or carries.
     Connected { engine: Arc<EngineHandle> },
-    /// The user has ended the connection that `engine` carries, and `engine` has not reported its end yet.
+    /// The user has ended the connection that `engine` carries, and `engine` has not reported the end yet.
     Closing { engine: Arc<EngineHandle> },
     /// Rejected or disconnected, or no longer listening.
     Over,
 }
 
 impl CmPhase {
-    /// The engine of the connection.
+    /// Returns the engine of the connection; `None` without a connection.
     fn engine(&self) -> Option<&Arc<EngineHandle>> {
         match self {
             Self::Streaming { engine }
@@ -136,20 +136,20 @@ pub(crate) enum CmCommand {
     StartResponder { id: Arc<CmShared>, options: Box<ResponderOptions>, after: u64 },
     /// Accept connections.
     Listen { id: Arc<CmShared>, listener: Arc<ListenerShared> },
-    /// Stop accepting.
+    /// Stop accepting connections.
     Unlisten { port: u16 },
     /// Accept a connect request.
     Accept { id: Arc<CmShared>, conn: ConnId, qp: Arc<QpShared>, param: Box<ConnParam> },
     /// Reject a connect request. If `stays_open`, the TCP connection returns to streaming mode.
     Reject { conn: ConnId, private_data: ArrayVec<u8, MAX_PRIVATE_DATA>, stays_open: bool },
-    /// Close gracefully.
+    /// Close the connection gracefully.
     Disconnect { id: Arc<CmShared> },
-    /// Reset.
+    /// Reset the connection.
     Abort { id: Arc<CmShared> },
     /// Poll the port queue of an engine that was dropped.
     Adopt { port: Box<dyn Port> },
-    /// Report the engine's status. If the engine is gone, the command is refused, and `engine` is used to
-    /// wake the asking thread without an answer.
+    /// Report the engine's status. If the engine is gone, the command is refused, and the thread that waits
+    /// for the status is woken without an answer.
     Status { engine: Arc<EngineHandle> },
 }
 
@@ -159,8 +159,8 @@ impl CmCommand {
         matches!(self, Self::Connect { .. } | Self::ConnectStream { .. })
     }
 
-    /// Handles a command whose engine no longer exists: generates the events that the engine would have
-    /// generated.
+    /// Handles a command whose engine no longer exists. A connection that the command would begin fails. A
+    /// queue pair in the command enters `Error`. A thread that waits for the engine's status is woken.
     pub(crate) fn refuse(self) {
         match self {
             Self::Connect { id, qp, .. } => {
@@ -169,8 +169,8 @@ impl CmCommand {
             Self::ConnectStream { id, .. } => {
                 id.not_streaming(ConnectionError::Tcp(CloseReason::Aborted));
             }
-            // The end of the connection generates the event of the identifier.
             Self::Status { engine } => engine.status().answer(None),
+            // The end of the connection generates the event of the identifier.
             Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => {
                 qp.state.blame(ConnectionError::Tcp(CloseReason::Aborted));
                 qp.enter_error();
@@ -358,8 +358,8 @@ impl CmShared {
         Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_bytes })
     }
 
-    /// Ends the connection gracefully. The queue pair refuses requests before the engine is notified, so
-    /// every posted request is sent.
+    /// Ends the connection gracefully. The queue pair refuses requests before the engine is notified, so the
+    /// close sends all requests that were posted before.
     pub(super) fn close(self: &Arc<Self>) {
         let state = self.state();
         let qp = state.qp.as_ref().and_then(Weak::upgrade);
@@ -406,8 +406,8 @@ impl CmShared {
         }
     }
 
-    /// Called when the user's last handle was dropped. A connection with a queue pair lives as long as the
-    /// queue pair.
+    /// Called when the user's last handle was dropped. Ends the identifier, unless its connection has a queue
+    /// pair: such a connection lives as long as the queue pair.
     fn abandon(self: &Arc<Self>) {
         let has_qp = {
             let state = self.state();

@@ -1,7 +1,7 @@
 //! The limits and counters of a listener, shared by all engines.
 //!
-//! Engines use the limits and counters when a connection arrives, when it is accepted or rejected, and when
-//! it ends. The transfer of data does not use them.
+//! Engines use the limits and counters when a connection arrives, is accepted or rejected, or ends. The
+//! transfer of data does not use the limits and counters.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub struct ListenerStats {
     pub undecided: usize,
     /// Number of half-open TCP connections (their SYNs were answered) at the last poll of each engine.
     pub half_open: usize,
-    /// The limit of `half_open`: the sum of [`ListenOptions::half_open`] over the engines.
+    /// The limit of `half_open`, added up over the engines ([`ListenOptions::half_open`]).
     pub half_open_limit: usize,
     /// Connections admitted.
     pub accepted: u64,
@@ -43,7 +43,7 @@ pub struct ListenerStats {
     /// [`ListenOptions::failures_per_address`] was reached. SYNs that arrive after that are counted in
     /// `syns.blocked`.
     pub failures_address_full: u64,
-    /// Connections closed because no Request came in time.
+    /// Connections closed because no Request arrived in time.
     pub startup_timeouts: u64,
     /// Connections closed because the Request was invalid or not allowed.
     pub startup_faults: u64,
@@ -153,7 +153,7 @@ impl Admitted {
         }
     }
 
-    /// The IP address of the peer.
+    /// Returns the IP address of the peer.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }

@@ -34,9 +34,10 @@ const MAX_DEPTH: u16 = 1024;
 /// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this type, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and the fields next to it |
 /// | the port has no link | 10 s; 0.5 s with one peer only ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) | [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) |
 ///
-/// To detect a lost peer sooner, shorten the first two times. With the following values, a lost peer is
-/// detected after a quarter of a second when idle, and after one second with bytes in flight. A connection to
-/// a live peer also ends if the peer's engine is not polled for that long:
+/// To detect a lost peer sooner, shorten the first two times. With the following values, the loss of the peer
+/// is detected after a quarter of a second on an idle connection, and after one second on a connection with
+/// unacknowledged bytes. A connection to a live peer also ends if the peer's engine is not polled for that
+/// long:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -99,8 +100,8 @@ pub struct ConnParam {
     pub mpa_revision: u8,
     /// Offers peer-to-peer setup (an RTR message); revision 2 only. Default: `true`.
     pub peer_to_peer: bool,
-    /// The RTR kinds to offer. Send is not among the defaults because no other known peer supports it.
-    /// Default: Write and Read.
+    /// The RTR kinds to offer. Send is not among the defaults because no other known implementation supports
+    /// it. Default: Write and Read.
     pub rtr: RtrKinds,
     /// If a peer closes without an answer to a Request of revision 2, tries once more with revision 1 (RFC
     /// 6581 section 10). With revision 1, the programs have to negotiate the depths, and which side sends
@@ -113,9 +114,9 @@ pub struct ConnParam {
     /// section 7.1.2). Disable this only if the protocol's server sends first and the peer is known to
     /// tolerate early FPDUs, for example for perftest's Write latency test on siw. Default: `true`.
     pub await_first_fpdu: bool,
-    /// Offers InfiniBand's semantics where they go beyond iWARP's, or agrees to them when accepting. They are
-    /// in effect if both peers ask for them (`Established::ib_semantics`), and never with a peer that runs
-    /// another implementation. With them:
+    /// Offers InfiniBand's semantics where they go beyond iWARP's, or agrees to them when accepting.
+    /// InfiniBand's semantics are in effect if both peers request them (`Established::ib_semantics`), and
+    /// never with a peer that runs another implementation. With InfiniBand's semantics:
     ///
     /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`]. The request's buffer
     ///   is not changed, and may be empty.
@@ -126,14 +127,14 @@ pub struct ConnParam {
     ///   and atomics are answered, and our requests complete. If one side closes, the close does not wait for
     ///   the message, and the message is lost.
     ///
-    /// - A Send or Write completes when the peer has accepted it: a Send when the message is in the buffer of
-    ///   a receive request, a Write when its data is in the memory of the peer. The peer reports this by a
-    ///   TCP acknowledgement, which it sends in the poll that places the bytes or in the next poll. Requests
-    ///   after a message that waits for a receive request complete after that message. If the peer refuses a
-    ///   request, exactly this request fails. A message that arrives after the peer's close resets the
-    ///   connection. A Send completes before an answer to it is received. A graceful close waits for at most
-    ///   the engine's `close_timeout` until the peer has posted receive requests for our messages. After that
-    ///   time the remaining requests are flushed.
+    /// - A Send or Write completes when the peer has accepted the request. A Send is accepted when the
+    ///   message is in the buffer of a receive request, and a Write when its data is in the memory of the
+    ///   peer. The peer reports this by a TCP acknowledgement, which it sends in the poll that places the
+    ///   bytes or in the next poll. Requests after a message that waits for a receive request complete after
+    ///   that message. If the peer refuses a request, exactly this request fails. A message that arrives
+    ///   after the peer's close resets the connection. A Send completes before an answer to it is received. A
+    ///   graceful close waits for at most the engine's `close_timeout` until the peer has posted receive
+    ///   requests for our messages. After that time the remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
@@ -141,7 +142,8 @@ pub struct ConnParam {
     /// The offer is twelve bytes after the private data of the Request, and the agreement is eight bytes
     /// after the private data of the Reply. This implementation removes these bytes; another implementation
     /// passes them to its user as private data. A peer with an older version of the offer reports accepted
-    /// messages in another way. Its Request is rejected, and both peers get the reason. Default: `false`.
+    /// messages in another way. The Request of such a peer is rejected, and both peers get the reason.
+    /// Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
@@ -171,15 +173,15 @@ pub struct ConnParam {
     /// a timeout is TCP's during the TCP handshake, and
     /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) afterwards. Default: 10 s.
     pub timeout: Duration,
-    /// Ends the connection when no FPDU was sent or received during this time; `None`: never.
-    /// Default: `None`.
+    /// Ends the connection when nothing was sent or received during this time: no FPDU, and in streaming mode
+    /// no byte. `None`: never. Default: `None`.
     pub idle_timeout: Option<Duration>,
     /// Keepalive probes of this connection, which replace the engine's setting.
     /// Default: [`KeepalivePolicy::Engine`].
     pub keepalive: KeepalivePolicy,
     /// The index of the engine; `None`: the engine with the fewest connections. Default: `None`.
     pub engine: Option<usize>,
-    /// The local port; `None`: a random one. Default: `None`.
+    /// The local port; `None`: a random port. Default: `None`.
     pub local_port: Option<u16>,
 }
 
@@ -239,7 +241,7 @@ impl ConnParam {
         config.validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// The configuration of MPA, with the engine's setting of CRCs.
+    /// Returns the configuration of MPA, with the engine's setting of CRCs.
     pub(crate) fn mpa_config(&self, crc: bool) -> MpaConfig {
         let revision = if self.mpa_revision == 1 { Revision::One } else { Revision::Two };
         MpaConfig {
@@ -261,7 +263,7 @@ impl ConnParam {
     /// Returns the same parameters with `bytes` as private data.
     ///
     /// # Errors
-    /// [`VerbsError::TooLong`] for more than 512 bytes.
+    /// [`VerbsError::TooLong`] if there are more than 512 bytes.
     pub fn with_private_data(mut self, bytes: &[u8]) -> Result<Self, VerbsError> {
         self.private_data.clear();
         self.private_data
@@ -290,9 +292,11 @@ pub struct ResponderOptions {
     /// Maximum number of bytes of private data in a Request. A Request with more private data closes the
     /// connection. Default: 512 bytes.
     pub max_private_data: usize,
-    /// The highest IRD of a connection. A higher value that `accept` asks for is reduced. Default: 1024.
+    /// The highest IRD of a connection. A higher value in the parameters of `accept` is reduced. Default:
+    /// 1024.
     pub max_ird: u16,
-    /// The highest ORD of a connection. A higher value that `accept` asks for is reduced. Default: 1024.
+    /// The highest ORD of a connection. A higher value in the parameters of `accept` is reduced. Default:
+    /// 1024.
     pub max_ord: u16,
     /// Rejects peers that request markers from us, since markers cost the sender work. On a connection that
     /// began in streaming mode, a `ConnectError` event follows. Default: `false`.
@@ -302,7 +306,7 @@ pub struct ResponderOptions {
 impl Default for ResponderOptions {
     fn default() -> Self {
         Self {
-            // A silent peer holds a place in the backlog for this time.
+            // A silent peer stays in the backlog for this time.
             startup_timeout: Duration::from_secs(10),
             // The peer does not wait for ever if the user neither accepts nor rejects.
             decision_timeout: Some(Duration::from_secs(60)),
@@ -322,7 +326,7 @@ impl ResponderOptions {
         self.mpa_config().validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// The configuration of MPA.
+    /// Returns the configuration of MPA.
     pub(crate) fn mpa_config(&self) -> MpaConfig {
         let depth = |depth: u16| depth.min(Depths::MAX);
         MpaConfig {
@@ -377,8 +381,8 @@ pub struct ListenOptions {
     pub port: u16,
     /// Maximum number of connections that are neither accepted nor rejected yet. Default: 128.
     pub backlog: usize,
-    /// Maximum number of such connections from one address; `None`: no separate limit per address.
-    /// Default: `None`.
+    /// Maximum number of connections from one address that are neither accepted nor rejected yet; `None`: no
+    /// separate limit per address. Default: `None`.
     pub backlog_per_address: Option<usize>,
     /// Maximum number of connections, including the backlog. Default: 16,384.
     pub max_connections: usize,
@@ -398,8 +402,8 @@ pub struct ListenOptions {
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
     /// Default: `None`.
     pub half_open: Option<usize>,
-    /// Maximum number of such TCP connections from one address; `None`: no separate limit per address.
-    /// Default: `None`.
+    /// Maximum number of TCP connections from one address that are not established; `None`: no separate limit
+    /// per address. Default: `None`.
     pub half_open_per_address: Option<usize>,
     /// The addresses that may connect. Default: all.
     pub filter: AddressFilter,
@@ -411,7 +415,7 @@ pub struct ListenOptions {
 }
 
 /// The default of [`ListenOptions::failures_per_address`]. A failed connection costs some 18 us of a core, so
-/// 32 failures per second cost less than a thousandth of the core. No working program fails as often.
+/// 32 failures per second cost less than a thousandth of the core. A working program does not fail as often.
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {

@@ -25,7 +25,7 @@ pub(crate) struct PlainBytes {
 struct Buffers {
     recv: VecDeque<u8>,
     send: VecDeque<u8>,
-    /// Number of bytes that TCP has consumed from `send` so far. This is the position of the front of `send`
+    /// Number of bytes that TCP has consumed from `send` so far, which is the position of the front of `send`
     /// in the user's stream.
     taken: u64,
     limits: StreamOptions,
@@ -87,7 +87,7 @@ impl PlainBytes {
         self.buffers().ended = true;
     }
 
-    /// Whether `StreamReadable` has to be reported now.
+    /// Returns whether `StreamReadable` has to be reported now, and records the report.
     pub(crate) fn take_readable(&self) -> bool {
         let mut buffers = self.buffers();
         let waits = buffers.ended || !buffers.recv.is_empty();
@@ -95,7 +95,7 @@ impl PlainBytes {
     }
 
     /// Passes bytes of the user to `send`, from the front up to position `end` of the user's stream. Returns
-    /// whether `send` accepted all of them.
+    /// whether `send` has accepted all these bytes.
     pub(crate) fn take_for_tcp(&self, end: u64, mut send: impl FnMut(&[u8]) -> usize) -> bool {
         let mut buffers = self.buffers();
         loop {
@@ -114,14 +114,14 @@ impl PlainBytes {
         }
     }
 
-    /// Whether `StreamWritable` has to be reported now.
+    /// Returns whether `StreamWritable` has to be reported now, and records the report.
     pub(crate) fn take_writable(&self) -> bool {
         let mut buffers = self.buffers();
         let room = buffers.send.len() <= buffers.limits.send_bytes / 2;
         room && std::mem::take(&mut buffers.refused)
     }
 
-    /// Removes and returns the bytes that the user has not read; MPA gets them.
+    /// Removes and returns the bytes that the user has not read.
     pub(crate) fn take_unread(&self) -> VecDeque<u8> {
         let mut buffers = self.buffers();
         buffers.announced = false;
@@ -177,13 +177,13 @@ impl PlainBytes {
 }
 
 impl CmId {
-    /// Connects to `remote` in streaming mode. Plain bytes flow both ways until one side starts MPA as
-    /// initiator and the other as responder. A `StreamEstablished` or `ConnectError` event follows. `param`
-    /// is used only for the engine, port, timeout, keepalive and idle timeout. The idle timeout applies in
-    /// streaming mode as well.
+    /// Connects to `remote` in streaming mode. Plain bytes flow in both directions until one side starts MPA
+    /// as initiator and the other as responder. A `StreamEstablished` or `ConnectError` event follows.
+    /// `param` is used only for the engine, port, timeout, keepalive and idle timeout. The idle timeout
+    /// applies in streaming mode as well.
     ///
     /// # Errors
-    /// [`VerbsError`]: a parameter is out of range, or there is no engine.
+    /// [`VerbsError`] if the identifier is in use, a parameter is out of range, or there is no engine.
     pub fn connect_stream(
         &self,
         remote: SocketAddr,
@@ -210,7 +210,7 @@ impl CmId {
     /// [`StreamWritable`](super::CmEventKind::StreamWritable) event follows.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when the connection is not in streaming mode, or the user has closed it.
+    /// [`VerbsError::Invalid`] if the connection is not in streaming mode, or the user has closed it.
     pub fn send_stream(&self, bytes: &[u8]) -> Result<usize, VerbsError> {
         let (engine, stream) = self.shared.state().streaming()?;
         let taken = stream.send(bytes);
@@ -221,7 +221,7 @@ impl CmId {
     /// Reads bytes that the peer sent in streaming mode.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
+    /// [`VerbsError::Invalid`] if the connection is not in streaming mode.
     pub fn recv_stream(&self, out: &mut [u8]) -> Result<StreamRead, VerbsError> {
         let (engine, stream) = self.shared.state().readable()?;
         let read = stream.recv(out);
@@ -237,8 +237,8 @@ impl CmId {
     /// mode, these bytes end the connection (code 4).
     ///
     /// # Errors
-    /// [`VerbsError`]: some bytes of the peer are unread, the queue pair is not idle, or a parameter is out
-    /// of range.
+    /// [`VerbsError`] if the connection is not in streaming mode, some bytes of the peer are unread, the
+    /// queue pair is not idle, a parameter is out of range, or a limit is reached.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
@@ -263,12 +263,12 @@ impl CmId {
     }
 
     /// Starts MPA as responder on a connection in streaming mode, after sending `last_message`. These bytes,
-    /// which may be empty, ask the peer to send its Request (RFC 5044 section 7.1.5). Unread bytes of the
-    /// peer belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
+    /// which may be empty, can be a request to the peer to send its Request (RFC 5044 section 7.1.5). Unread
+    /// bytes of the peer belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
     ///
     /// # Errors
-    /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, or a parameter is out of
-    /// range.
+    /// [`VerbsError`] if the connection is not in streaming mode, `last_message` does not fit the send buffer
+    /// as a whole, or a parameter is out of range.
     pub fn start_responder(&self, last_message: &[u8], options: &ResponderOptions) -> Result<(), VerbsError> {
         options.check()?;
         let mut state = self.shared.state();

@@ -59,8 +59,8 @@ impl Flow {
         Ok(self.give_credit(connection, direction, cx)?)
     }
 
-    /// Copies arrived bytes to the reader. Returns `None` if no bytes have arrived; then the task is woken
-    /// when bytes arrive.
+    /// Copies arrived bytes to the reader. Returns `None` if no bytes have arrived and more may follow; then
+    /// the task is woken when bytes arrive.
     pub(super) fn try_read(
         &mut self,
         connection: &Connection,
@@ -73,7 +73,7 @@ impl Flow {
             return Some(Err(error.into()));
         }
         if received.is_ok() {
-            // This fails if the connection is about to end.
+            // The send fails if the connection is about to end.
             let _ = self.send(connection, Direction::Read, cx);
         }
         if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {

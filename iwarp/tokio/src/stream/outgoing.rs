@@ -28,7 +28,7 @@ pub(super) struct Outgoing {
     end: End,
 }
 
-/// Whether the program has ended its direction, and whether the end message was sent.
+/// The state of the program's direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
@@ -67,7 +67,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The bytes that the peer has read, and the Writes that it has taken.
+    /// Returns the number of bytes that the peer has read, and the number of Writes that it has received.
     pub(super) fn credited(&self) -> Progress {
         self.credited
     }

@@ -22,8 +22,8 @@ pub(super) const END: u8 = 3;
 /// Length in bytes of the longest message.
 pub(super) const HELLO_BYTES: usize = 1 + RemoteRegion::BYTES + size_of::<u32>();
 
-/// Receive requests reserved for messages that need no credit: at most four credits for Writes and four for
-/// the ring, one more of each kind in preparation, the hello, and the end.
+/// Number of receive requests that are reserved for messages that need no credit. These messages are at most
+/// five credits for Writes, five credits for the ring, the hello, and the end message.
 pub(super) const RESERVE: u64 = 12;
 
 /// Maximum size in bytes of the peer's ring. This side allocates the same amount of memory.

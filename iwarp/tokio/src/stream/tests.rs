@@ -1,4 +1,5 @@
-//! Streams whose connection ends while they are read: the tests drive them step by step.
+//! Tests that drive streams step by step: streams whose connection ends while they are read, and dropped
+//! streams.
 
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -50,7 +51,7 @@ async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
     in_time(async {
         let (mut a, b) = streams().await;
         a.inner().linger = Linger::new(Duration::from_millis(50));
-        // There are more Writes than the peer accepts at once, so the last bytes are not sent.
+        // There are more Writes than the peer accepts without giving credit, so the last bytes are not sent.
         for number in 0..10 {
             a.write_u8(number).await.unwrap();
         }
@@ -65,7 +66,7 @@ async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
     .await;
 }
 
-/// A peer that reads within the limit gets all bytes, and the connection ends.
+/// A peer that reads within the limit receives all bytes, and the connection ends.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_sends_the_rest_to_a_peer_that_reads() {
     in_time(async {

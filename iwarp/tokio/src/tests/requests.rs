@@ -14,7 +14,7 @@ use super::{PORT, SERVER, connected, endpoints, in_time};
 use crate::events::Routes;
 use crate::{Connection, ConnectionOptions, Endpoint, Listener};
 
-/// Waits until a number of requests wait at the listener.
+/// Waits until `count` requests wait at the listener.
 async fn until_waiting(listener: &Listener, count: usize) {
     in_time(async {
         while listener.waiting() != count {

@@ -1,4 +1,5 @@
-//! A task hands the engine over to its thread before it sleeps. In each test the thread has stepped back.
+//! Tests that a task hands the engine over to the engine's thread where this thread has to poll. In each
+//! test, the thread has stepped back.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -29,7 +30,7 @@ async fn a_connect_and_a_listener_hand_over() {
     }
 }
 
-/// `accept` hands the engine over even if the engine was polled since the request was taken.
+/// `accept` hands the engine over, even if a task has polled the engine since the request was received.
 #[tokio::test(crate = "crate::limited")]
 async fn an_accept_hands_over() {
     in_time(async {
@@ -44,7 +45,8 @@ async fn an_accept_hands_over() {
     .await;
 }
 
-/// Atomics have reserved the places of the send queue. Their futures are dropped while they poll.
+/// Atomics have reserved the places of the send queue. Their futures are dropped while they poll. A further
+/// atomic waits for a place, and hands the engine over.
 #[tokio::test(crate = "crate::limited")]
 async fn a_full_send_queue_hands_over() {
     in_time(async {
@@ -86,7 +88,8 @@ async fn a_wait_for_the_end_hands_over() {
     .await;
 }
 
-/// A request that follows other requests is sent by a poll, and the task does not poll after its write.
+/// A request that follows other requests is sent by a poll, and the task does not poll after its write. So
+/// the write hands the engine over.
 #[tokio::test(crate = "crate::limited")]
 async fn a_write_behind_another_hands_over() {
     in_time(async {
@@ -128,8 +131,8 @@ async fn a_write_without_room_hands_over() {
     .await;
 }
 
-/// There are more Writes than the peer accepts at once. The last bytes accumulate, and are sent by the flush
-/// or the shutdown.
+/// There are more Writes than the peer accepts without giving credit. The last bytes accumulate, and are sent
+/// by the flush or the shutdown.
 #[tokio::test(crate = "crate::limited")]
 async fn a_flush_and_a_shutdown_without_credit_hand_over() {
     for is_flush in [true, false] {
@@ -158,7 +161,7 @@ async fn connections_go_on_after_pauses() {
         let (a, b) = connected(&client, &listener).await;
         let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let word = memory.remote();
-        // The echo task always ends a turn with an await. A peer has to wait for a task that computes.
+        // The echo task does not compute, since a peer has to wait for a task that computes.
         let echo = tokio::spawn(async move {
             while let Ok(message) = b.recv().await {
                 sleep(PAUSE / 4).await;

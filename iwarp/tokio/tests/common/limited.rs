@@ -1,7 +1,7 @@
 //! A time limit for each test: a test that hangs fails under its name, and the other tests continue.
 //!
 //! `#[tokio::test(crate = "crate::limited")]` finds in this module the items of tokio that it uses. A test
-//! without a runtime holds the value that [`watch`] returns.
+//! without a runtime keeps the value that [`watch`] returns.
 #![allow(dead_code, unused_imports, reason = "not every program of tests uses all of it")]
 
 use std::io::Write;
@@ -55,7 +55,7 @@ pub(crate) mod runtime {
     }
 }
 
-/// The name of the test that this thread runs.
+/// Returns the name of the test that this thread runs.
 fn name() -> String {
     thread::current().name().unwrap_or("a test").to_owned()
 }
@@ -65,13 +65,13 @@ pub(crate) fn block_on<F: Future>(runtime: tokio::runtime::Runtime, limit: Durat
     let _watched = watch_for(limit + GRACE);
     let ended = runtime.block_on(async { tokio::time::timeout(limit, test).await });
     ended.unwrap_or_else(|_| {
-        // This does not wait for the threads of the runtime, which may also hang.
+        // The shutdown does not wait for the threads of the runtime, which may also hang.
         runtime.shutdown_background();
         panic!("{} has not ended within {limit:?}", name())
     })
 }
 
-/// Returns a value for a test without a runtime. If the test still holds the value after its time, its thread
+/// Returns a value for a test without a runtime. If the test still has the value after its time, its thread
 /// is blocked, and the program ends with the name of the test.
 pub(crate) fn watch() -> impl Sized {
     watch_for(LIMIT + GRACE)

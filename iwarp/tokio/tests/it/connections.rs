@@ -143,15 +143,15 @@ fn used(endpoint: &Endpoint) -> [usize; 3] {
     [usage.qp, usage.mr, usage.cq].map(|usage| usage.used)
 }
 
-/// A request that is refused because this side is closing reports this cause, before the connection has
-/// ended.
+/// A request that is refused because this side is closing returns [`Error::Closed`], even before the
+/// connection has ended.
 #[tokio::test(crate = "crate::limited")]
 async fn a_request_behind_a_close_is_told_who_closes() {
     let (a, _b) = connected(&ConnectionOptions::default()).await;
     let mut closing = Box::pin(a.close());
     let mut sending = Box::pin(a.send(b"late"));
     poll_fn(|cx| Poll::Ready(closing.as_mut().poll(cx).is_pending())).await;
-    // This runs before the event of the end is delivered.
+    // The send is polled before the event of the end is delivered.
     let Poll::Ready(sent) = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await else {
         panic!("it is refused at once")
     };

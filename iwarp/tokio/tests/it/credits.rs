@@ -1,5 +1,5 @@
-//! A stream's peer that gives credits against the rules, and a peer that closes before it has accepted all
-//! bytes.
+//! The credits of a stream. The peers in these tests break the rules for credits, receive credits, or close
+//! before they have given credit for all bytes.
 
 use std::io::ErrorKind;
 
@@ -117,7 +117,8 @@ async fn all_has_arrived(stream: &Stream) {
     }
 }
 
-/// The peer has closed, so the written bytes that are not sent will never be sent.
+/// The peer has closed, so the written bytes that are not sent will never be sent. A flush and a shutdown
+/// return an error.
 #[tokio::test(crate = "crate::limited")]
 async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
     for is_flush in [true, false] {
@@ -136,7 +137,7 @@ async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
     }
 }
 
-/// As the test before, but the peer closes while the call waits.
+/// As the previous test, but the peer closes while the flush waits.
 #[tokio::test(crate = "crate::limited")]
 async fn a_flush_that_waits_fails_when_the_peer_closes() {
     let (mut a, b) = streams().await;

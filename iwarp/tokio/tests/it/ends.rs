@@ -1,4 +1,5 @@
-//! Many connections that begin or end at once, while the program handles no event.
+//! Many connections that begin or end at once, while the program handles no event, and the end of an
+//! endpoint's runtime.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -63,7 +64,7 @@ async fn no_end_is_missed_however_many_come_at_once() {
         }
         peers.iter().for_each(Connection::abort);
         await_failures(&client, count);
-        // The connection has ended, but no event was handled.
+        // The connections have ended, but no event was handled.
         for a in later {
             waiting.spawn(async move { a.close().await.unwrap_err() });
         }
@@ -73,7 +74,7 @@ async fn no_end_is_missed_however_many_come_at_once() {
     }
 }
 
-/// All connections are refused at once.
+/// All connections are refused at once. Each `connect` returns an error.
 #[tokio::test(crate = "crate::limited")]
 async fn no_refusal_is_missed_however_many_come_at_once() {
     for (limit, count) in [(1, 20), (2, 20), (512, 600)] {

@@ -1,4 +1,4 @@
-//! Two endpoints on an in-memory wire.
+//! Tests of two endpoints on an in-memory wire.
 
 mod connections;
 mod credits;

@@ -160,7 +160,7 @@ async fn a_refused_request_ends_the_connection_with_the_peers_error() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
-/// The request reserves a place in the send queue before it asks for a buffer. Without a buffer, the place
+/// The request reserves a place in the send queue before it allocates a buffer. Without a buffer, the place
 /// becomes free again.
 #[tokio::test(crate = "crate::limited")]
 async fn a_request_without_a_buffer_takes_no_place() {

@@ -19,7 +19,7 @@ async fn requests_of_the_program_complete_to_nobody() {
         let wr_id = wr_ids[round as usize % wr_ids.len()];
         let own = SendRequest::empty(wr_id, SendOp::Send).flags(SendFlags::SIGNALED);
         qp.post_send(&own).unwrap();
-        // This request gets key 0, which is also the key in some of the program's `wr_id`s.
+        // This request has key 0, which is also the key in some of the program's `wr_id`s.
         let remote = word.remote();
         let (before, received) = tokio::join!(a.fetch_add(&remote, 1), b.recv());
         assert_eq!((before.unwrap(), received.unwrap().data.len()), (round, 0));

@@ -1,4 +1,4 @@
-//! Peers that ask for a connection, and then do not confirm it, or go away.
+//! Peers that request a connection, and are slow to confirm it, never confirm it, or go away.
 
 use std::time::Duration;
 
@@ -111,8 +111,8 @@ async fn an_accepted_connection_knows_what_was_agreed_on() {
     }
 }
 
-/// A server closes right after it has accepted a connection, or right after its first message. It closes
-/// gracefully, since it waits for the peer.
+/// A server closes right after it has accepted a connection, or right after its first message. The close is
+/// graceful, since it waits for the peer.
 #[tokio::test(crate = "crate::limited")]
 async fn a_connection_that_is_closed_at_once_closes_gracefully() {
     for sends in [false, true] {

@@ -1,4 +1,5 @@
-//! Streams of bytes: tokio's copies, halves, ends, and HTTP by hyper.
+//! Streams of bytes: copies by tokio, both directions at once, the end of a stream, peers that break the
+//! rules, and HTTP by hyper.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -34,7 +35,7 @@ async fn all_bytes_arrive_in_both_directions_at_once() {
     let data = bytes(10_000_000);
     let expected = data.clone();
     let sender = tokio::spawn(async move {
-        // Runs of all lengths are written.
+        // Runs of many lengths are written.
         let (mut rest, mut len) = (&data[..], 1);
         while !rest.is_empty() {
             let (now, later) = rest.split_at(len.min(rest.len()));
@@ -44,7 +45,7 @@ async fn all_bytes_arrive_in_both_directions_at_once() {
         to_b.shutdown().await.unwrap();
         to_b
     });
-    // The peer sends the bytes back that it receives.
+    // The peer sends the received bytes back.
     let echo = tokio::spawn(async move {
         tokio::io::copy(&mut from_a, &mut to_a).await.unwrap();
         to_a.shutdown().await.unwrap();
@@ -130,7 +131,7 @@ async fn a_stream_that_is_dropped_unflushed_sends_what_has_gathered() {
     assert!(received == data);
 }
 
-/// A ring of odd length that wraps, and vectored writes whose parts are adjacent.
+/// The parts of a vectored write follow each other in the ring, even where a ring of odd length wraps.
 #[tokio::test(crate = "crate::limited")]
 async fn parts_of_a_write_follow_each_other_around_the_ring() {
     let options = ConnectionOptions { stream_bytes: 1009, ..ConnectionOptions::default() };
@@ -262,7 +263,7 @@ async fn stream_and_peer() -> (Stream, Connection, RemoteRegion) {
     (stream, b, ring.slice(..0).unwrap())
 }
 
-/// The server and the client are hyper's, which know nothing of RDMA.
+/// The HTTP server and the HTTP client are hyper's. The code of hyper knows nothing of RDMA.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2, crate = "crate::limited")]
 async fn hyper_speaks_http_over_a_stream() {
     use http_body_util::{BodyExt, Full};

@@ -18,7 +18,7 @@ use crate::stream::ib_profile::News;
 use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
 
 impl Rdma {
-    /// Acts on changes in the requests of both peers.
+    /// Acts on changes that received FPDUs have caused in the requests of either peer.
     #[cold]
     pub(super) fn on_news(&mut self, base: &mut Base, state: &mut EngineState, news: News) {
         if news.peer_takes {
@@ -41,13 +41,14 @@ impl Rdma {
         base.schedule_tx(state);
     }
 
-    /// Called when a receive request was posted, which the peer's waiting message gets.
+    /// Called when a receive request may have been posted. If a message of the peer waits for a receive
+    /// request, the message gets this receive request.
     pub(super) fn on_recv_posted(&mut self, base: &mut Base, state: &mut EngineState) {
         if self.is_terminating() || !self.stream.awaits_recv() {
             return;
         }
         if !self.stream.bind_awaited() {
-            // Another queue pair has taken the receive request.
+            // Another queue pair has consumed the receive request.
             return self.stream.await_recv();
         }
         if matches!(self.stage, RdmaStage::Open) {
@@ -65,7 +66,7 @@ impl Rdma {
         }
     }
 
-    /// Checks whether our waiting message has waited for too long.
+    /// If our waiting message has waited for too long, fails the message's request and resets the connection.
     pub(super) fn on_time(&mut self, base: &mut Base, state: &mut EngineState) {
         // A message waits only while the peer has not reported a receive request. The time does not apply to
         // a connection that is ending, which has other deadlines.

@@ -14,7 +14,7 @@ use super::super::duration;
 use super::{Next, Rdma, RdmaStage};
 
 impl Rdma {
-    /// Begins a graceful close, as the user asked.
+    /// Begins a graceful close, as the user has requested.
     pub(super) fn disconnect(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         if self.is_terminating() {
             // The connection is ending already.
@@ -27,8 +27,8 @@ impl Rdma {
         Next::Same
     }
 
-    /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While data is being sent,
-    /// no deadline is set here: TCP has a deadline for a peer that does not acknowledge.
+    /// Sends the posted requests, waits for the answers to Reads and atomics, then sends FIN. While data is
+    /// being sent, no deadline is set here: TCP has a deadline for a peer that does not acknowledge.
     pub(super) fn close_gracefully(&mut self, base: &mut Base, state: &mut EngineState) {
         if !self.is_draining() {
             if self.stream.awaits_recv() {

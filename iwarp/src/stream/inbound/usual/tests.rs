@@ -27,8 +27,8 @@ impl World {
     }
 
     /// Passes a ULPDU to the general path. If `fast` is set, the fast path is tried first, and the general
-    /// path gets the ULPDU only if the fast path refuses it. Returns whether the fast path has accepted the
-    /// ULPDU, and the result.
+    /// path receives the ULPDU only if the fast path refuses it. Returns whether the fast path has accepted
+    /// the ULPDU, and the result.
     fn deliver(&mut self, ulpdu: &[u8], fast: bool) -> (bool, Result<bool, String>) {
         self.stream.call(|stream, context| {
             let mut delivery = stream.delivery(context);
@@ -40,7 +40,8 @@ impl World {
         })
     }
 
-    /// Returns all state that a ULPDU may change.
+    /// Returns, as text, the state that a ULPDU may change: completions, memory, counters, queue 0 and the
+    /// right to send.
     fn seen(&mut self) -> String {
         let memory = self.regions.each_ref().map(|region| {
             let mut bytes = [0; BYTES as usize];
@@ -103,7 +104,7 @@ impl World {
 }
 
 /// Passes random ULPDUs, valid and invalid, to both paths until the first failure. The completions, the
-/// memory, the counters, the queues and the failure are the same.
+/// memory, the counters, the queues and the failure are the same on both paths.
 #[test]
 fn both_paths_have_the_same_result() {
     let (mut usual, mut others, mut failures) = (0, 0, 0);

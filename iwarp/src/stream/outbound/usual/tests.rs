@@ -63,8 +63,9 @@ impl World {
         (usual, result.map(|()| used).map_err(|failure: crate::stream::Failure| format!("{failure:?}")))
     }
 
-    /// Returns all state that sending may change. (A message gets its MSN when it is started; a usual request
-    /// gets its MSN when it is written.)
+    /// Returns, as text, the state that sending may change: completions, counters, queues and sent bytes.
+    /// (The MSN of a message is chosen when the message is started, and the MSN of a usual request when the
+    /// request is written.)
     fn seen(&mut self) -> String {
         let completions = self.stream.completions();
         let counters = self.stream.counters;
@@ -96,7 +97,7 @@ fn request(dice: &mut Dice, lkey: u32, wr_id: u64) -> SendRequest {
 }
 
 /// Sends random requests on both paths; some of their memory is revoked before it is sent. The segments, the
-/// completions, the counters, the queues and the failure are the same.
+/// completions, the counters, the queues and the failure are the same on both paths.
 #[test]
 fn both_paths_send_the_same() {
     let (mut usual, mut failures) = (0, 0);
