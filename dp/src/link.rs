@@ -153,7 +153,7 @@ fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 
         .collect()
 }
 
-/// A handle to the wire of a link. Any thread may use the handle.
+/// A handle to a link. Any thread may use the handle.
 #[derive(Clone)]
 pub struct LinkControl {
     shared: Arc<Shared>,

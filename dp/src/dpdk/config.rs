@@ -18,7 +18,7 @@ pub enum PortSpec {
     /// the listening side continues when its peer ends, and accepts the next peer. The listening side is a
     /// `net_vhost`, or a `net_virtio_user` with `server=1`. (A `net_virtio_user` with `server=1` blocks until
     /// its first peer connects. This peer is a `net_vhost` with `client=1`.) When the peer of the connecting
-    /// side ends, the link of the connecting side goes down for ever, so the device has to be opened again.
+    /// side ends, the link of the connecting side stays down, so the device has to be opened again.
     Vdev(String),
 }
 

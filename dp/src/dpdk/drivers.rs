@@ -1,13 +1,13 @@
-//! Limits of drivers that ethdev does not report: the longest buffer of a frame, the number of buffers,
-//! the segment sizes for TSO, and offloads that do not work.
+//! Properties of drivers, most of which ethdev does not report: such as the longest buffer of a frame, the
+//! number of buffers, the segment sizes for TSO, and offloads that do not work.
 //!
-//! Of these limits, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`. If a frame
-//! exceeds a limit, the driver drops the frame each time it is sent, or sends different bytes. Every linked
-//! driver has a row, even if the limits of [`UNKNOWN`] are right for this driver. So the source of a new
-//! driver has to be checked before the driver is added. File names (below `drivers/net`) and other names are
-//! those of DPDK 22.11.11.
+//! Of the limits for frames to send, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and
+//! `nb_mtu_seg_max`. If a frame exceeds another limit, the driver may drop the frame each time it is sent,
+//! send different bytes, or block its ring. Every linked driver has a row, even if the limits of [`UNKNOWN`]
+//! are right for this driver. So the source of a new driver has to be checked before the driver is added.
+//! File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
 //!
-//! Some limits are not listed, because no frame of this crate's users exceeds them: a minimum length (17
+//! Some limits are not listed, because all frames of this crate's users observe them: a minimum length (17
 //! bytes for i40e, iavf and ice, 14 bytes for ixgbe), headers of at most 512 bytes for TSO (igb, igc), a TCP
 //! header within the first 255 bytes (em), and frames of at most 256 KiB for TSO (i40e, ice).
 
@@ -70,9 +70,9 @@ const UNKNOWN: Driver = Driver {
     copies: false,
 };
 
-/// A virtual device: the driver copies frames, or describes them with 32-bit lengths. The peer chooses the
-/// queue of a frame, or Linux chooses the queue from a hash of the flow (PACKET_FANOUT_HASH of net_af_packet,
-/// queues of a tap, RSS of the interface under net_af_xdp).
+/// A virtual device: the driver copies frames, passes on their buffers, or describes the buffers with 32-bit
+/// lengths. The peer chooses the queue of a frame, or Linux chooses the queue from a hash of the flow
+/// (PACKET_FANOUT_HASH of net_af_packet, queues of a tap, RSS of the interface under net_af_xdp).
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, spreads: true, ..UNKNOWN };
 
 /// A virtual device whose driver copies each frame by its virtual address: lib/vhost/virtio_net.c,
@@ -90,10 +90,10 @@ const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 /// of 16 bits. eth_igb_rx_init() and eth_igbvf_rx_init(): E1000_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB.
 const IGB: Driver = Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN };
 
-/// ixgbe/ixgbe_rxtx.c, ixgbe_prep_pkts(): IXGBE_TX_MAX_SEG less WTHRESH, which is 0 unless set: the number is
-/// as reported. ixgbe_xmit_pkts(): cmd_type_len | slen, a length of 16 bits. ixgbe_dev_rx_init() and
-/// ixgbevf_dev_rx_init(): IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. The driver checks no bounds of the
-/// MSS.
+/// ixgbe/ixgbe_rxtx.c, ixgbe_prep_pkts(): a frame has at most IXGBE_TX_MAX_SEG buffers, less WTHRESH. WTHRESH
+/// is 0 unless it is set, so this maximum is as reported. ixgbe_xmit_pkts(): cmd_type_len | slen, a length of
+/// 16 bits. ixgbe_dev_rx_init() and ixgbevf_dev_rx_init(): IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. The
+/// driver checks no bounds of the MSS.
 const IXGBE: Driver = Driver { rx_unit: 1 << 10, ..UNKNOWN };
 
 /// ice/ice_rxtx.c: ICE_TXD_QW1_TX_BUF_SZ_S, 14 bits (ICE_MAX_DATA_PER_TXD); ice_prep_pkts(): ICE_MIN_TSO_MSS,
@@ -193,7 +193,7 @@ const DRIVERS: &[(&str, Driver)] = &[
     ),
 ];
 
-/// The limits of the driver with this name.
+/// Returns the properties of the driver `name`, or [`UNKNOWN`] if the driver has no row.
 pub(super) fn find(name: &str) -> Driver {
     DRIVERS.iter().find(|(known, _)| *known == name).map_or(UNKNOWN, |(_, driver)| *driver)
 }

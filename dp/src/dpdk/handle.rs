@@ -2,7 +2,8 @@
 //!
 //! When EAL starts, EAL makes a DPDK port for each PCI device in its list. All other devices, and devices
 //! that were removed, are probed when they are opened. A device is removed when its last port is dropped, so
-//! the device can be opened again or bound to another Linux driver.
+//! the device can be opened again or bound to another Linux driver. (A device that cannot be closed is not
+//! removed.)
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};

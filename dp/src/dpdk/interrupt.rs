@@ -8,7 +8,7 @@
 //! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | no request is needed: the descriptor is readable while a frame waits |
 //!
 //! A port sleeps on its own epoll descriptor, which does not change when a vhost peer connects with a new
-//! eventfd. The eventfds are registered edge-triggered (EPOLLET), since nobody reads the eventfds to reset
+//! eventfd. The eventfds are registered edge-triggered (EPOLLET), since no code reads the eventfds to reset
 //! their counters. Before a sleep, the port removes the earlier events from the epoll descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +32,8 @@ const LINK: u64 = 1;
 /// thread polls a port without interrupts with the same period.
 const UNPROVEN_LOOK_US: u64 = 200;
 
-/// Maximum number of events that one call removes. If there are more events, the next sleep ends at once.
+/// Maximum number of events that one call of [`RxInterrupt::take_wakeups`] removes. If there are more events,
+/// the next sleep ends at once.
 const EVENTS_AT_ONCE: usize = 8;
 
 /// Each event wakes the port once (edge-triggered).
@@ -80,9 +81,9 @@ pub(super) struct RxInterrupt {
 }
 
 impl RxInterrupt {
-    /// Makes the interrupt of a queue of a started device, if the queue has one. The descriptors were found
-    /// when the device was probed (`probed`), or the driver returns a descriptor. The caller keeps the device
-    /// started until the returned value is dropped.
+    /// Makes the interrupt of a queue of a started device, if the queue has one. The descriptors are those
+    /// that were found when the device was probed (`probed`). If none were found, the driver returns a
+    /// descriptor if `driver_tells`. The caller keeps the device started until the returned value is dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,
@@ -123,7 +124,7 @@ impl RxInterrupt {
 
     /// Arms the interrupt: from now on an arriving frame makes [`epoll`](Self::epoll) readable. The caller
     /// then has to poll once for frames that arrived earlier. Returns `false` if the link may have changed,
-    /// or if the device refuses. `frames` is the number of frames received so far.
+    /// or if the device refuses to enable the interrupt. `frames` is the number of frames received so far.
     pub(super) fn arm(&mut self, frames: u64) -> bool {
         let (link, told) = self.take_wakeups();
         let came = frames != std::mem::replace(&mut self.frames_before, frames);
@@ -142,7 +143,7 @@ impl RxInterrupt {
             self.descriptors.iter().all(|fd| epoll::modify(&self.epoll, fd, key(FRAMES), EDGES).is_ok())
         };
         // The fence orders the write of the flag in the ring before the port's next read of the ring. The
-        // peer writes the ring, has a fence as well, and then reads the flag.
+        // peer writes the ring, executes a fence, and then reads the flag.
         fence(Ordering::SeqCst);
         armed
     }

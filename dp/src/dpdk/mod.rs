@@ -51,7 +51,7 @@ use crate::{Mempool, Port};
 /// says how the device chooses the queue.
 ///
 /// # Errors
-/// [`DeviceError`] if the device cannot be used. The message is one line that says what to do.
+/// [`DeviceError`] if the device cannot be used. The message is one line, and usually says what to do.
 pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<dyn Port>>, DeviceError> {
     let (device, info) = device::open(eal, spec, config)?;
     crate::trace::port_opened(&info);

@@ -69,7 +69,7 @@ impl VhostUserBackend {
         self.socket = found.max().map_or(DriverSocket::Unknown, |(_, inode)| DriverSocket::Connected(inode));
     }
 
-    /// Sets a timeout on the driver's reads from now on.
+    /// Sets a timeout for the driver's reads from its socket.
     pub(super) fn bound_waits(&self) {
         if let Some(socket) = self.socket() {
             // Errors are ignored: without a timeout the driver waits as before.

@@ -188,12 +188,14 @@ impl EalConfig {
         of_it.map(|(_, arguments)| arguments.to_owned()).next_back().unwrap_or_default()
     }
 
-    /// Checks that the PCI devices in `sysfs` can use the memory that EAL will have. Explicitly
-    /// configured memory is not checked.
+    /// Checks that the PCI devices in `sysfs` can use the memory that EAL will have. With
+    /// [`Memory::Hugepages`], only checks that hugepages are free. With [`Memory::Ordinary`], does not check
+    /// the memory.
     ///
     /// # Errors
-    /// [`EalError::NoHugepages`], [`EalError::PciAddress`] or [`EalError::PciHugepages`] if the configuration
-    /// cannot work.
+    /// [`EalError::NoHugepages`] if hugepages are configured and no hugepage is free.
+    /// [`EalError::PciAddress`] if an entry is not a PCI address. [`EalError::PciHugepages`] if a device
+    /// without an IOMMU needs hugepages, and too few are free.
     pub(super) fn check(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
         if self.memory == Memory::Hugepages && huge_free_mib == 0 {
             return Err(EalError::NoHugepages);

@@ -179,7 +179,7 @@ impl<W: Wires> LinkPort<W> {
         self.send_one(wire, now_us, frame);
     }
 
-    /// Sends one frame that requests to be cut.
+    /// Sends one frame that requests to be cut. Drops the frame if it exceeds the limits of the port.
     fn send_large(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         if !self.base.info.tso.allow(&frame) {
             self.base.counters.tx_dropped += 1;

@@ -109,7 +109,7 @@ fn last_bytes(end: &[u8; BLOCK / 2], bytes: usize) -> __m256i {
     }
 }
 
-/// Copies half a block and returns it.
+/// Copies half a block, and returns the copied bytes as a vector.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn copy_half(dst: &mut [u8; BLOCK / 2], src: &[u8; BLOCK / 2]) -> __m256i {

@@ -53,7 +53,7 @@ pub(super) fn partial(bytes: &[u8]) -> u64 {
     lanes.sum() + small(rest)
 }
 
-/// Copies a block and returns it.
+/// Copies a block, and returns the copied bytes as a vector.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn copy_block(dst: &mut [u8; BLOCK], src: &[u8; BLOCK]) -> __m512i {
