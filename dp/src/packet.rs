@@ -46,8 +46,8 @@ pub use port::PacketPort;
 /// Opens a port on an interface.
 ///
 /// # Errors
-/// [`PacketError`], if the privilege is missing, if the interface is missing, down or unsuitable, or if an
-/// address cannot be used.
+/// [`PacketError`] if the interface cannot be used, for example because the privilege is missing, because the
+/// interface is missing, down or unsuitable, or because an address cannot be used.
 pub fn open(config: &PacketConfig) -> Result<PacketPort, PacketError> {
     PacketPort::open(config).inspect(|port| crate::trace::port_opened(crate::Port::info(port)))
 }

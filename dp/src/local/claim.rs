@@ -30,7 +30,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// processes would take the CPUs away from the process that holds the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(32);
 
-/// Length of the listener's queue of connections: the number of processes that can connect at the same time.
+/// Length of the listener's queue: the maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// A station whose process exists. [`stations`] returns such stations.
@@ -113,11 +113,11 @@ fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
     state(connected.map(|()| credentials(&socket).map_or(0, |peer| peer.pid)))
 }
 
-/// Derives the state of a station from the result of connecting to the station's socket. The result is the
+/// Derives the state of a station from the result of connecting to the station's socket. `connected` is the
 /// PID of the other side, or the system's error.
 ///
 /// # Errors
-/// The system's error, under the conditions of [`probe`].
+/// The system's error, if this process or the system has run out of descriptors or memory.
 pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     match connected {
         Ok(pid) => Ok(Probed::Living { pid }),
@@ -154,7 +154,7 @@ pub(super) struct Claim {
     /// Accepts the connections of other stations.
     pub(super) listener: OwnFd,
     path: PathBuf,
-    /// The device and inode of the socket's file, by which the drop detects that the path names another file.
+    /// The device and inode of the socket's file, by which `drop` detects that the path names another file.
     inode: (u64, u64),
 }
 

@@ -97,7 +97,8 @@ mod tests {
     const FRAME: usize = 1 << 16;
     const RING: usize = 32 * FRAME;
 
-    /// A model of the caches. A frame costs `fresh` if the previous lap was copied by the same strategy.
+    /// A model of the caches. A frame costs `fresh` if the previous lap was copied by the same strategy, and
+    /// otherwise 1000 cycles.
     struct Machine {
         lap_before: CopyStrategy,
         fresh: [u64; 2],

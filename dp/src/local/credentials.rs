@@ -11,8 +11,8 @@ pub(super) struct Credentials {
     pub(super) uid: u32,
 }
 
-/// Returns the credentials of the other side of a connected socket (`SO_PEERCRED`). (`rustix` cannot
-/// represent a process of another PID namespace.)
+/// Returns the credentials of the other side of a connected socket (`SO_PEERCRED`), or `None` if the system
+/// does not return them. (`rustix` cannot represent a process of another PID namespace.)
 pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;

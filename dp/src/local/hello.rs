@@ -20,7 +20,7 @@ use rustix::net::{
 /// The name and the version number of the protocol. Messages of other versions may have any layout.
 const MAGIC: [u8; 8] = *b"uwarp\0l2";
 
-/// Number of bytes of a message.
+/// Number of bytes of a message that is not a wake-up message.
 pub(super) const MESSAGE_BYTES: usize = 40;
 
 /// A wake-up message.
@@ -35,8 +35,8 @@ pub(super) enum Kind {
     Welcome,
     /// Declines the receiver's rings. The sender uses the rings of its own hello.
     Crossed,
-    /// The sender does not wait for the receiver's hello any longer, because the sender has too many
-    /// connections. The receiver has to connect again.
+    /// The sender does not wait any longer for a hello that it can answer, because too much time has passed,
+    /// or because other connections wait. The receiver has to connect again.
     Again,
 }
 

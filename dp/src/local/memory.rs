@@ -60,7 +60,8 @@ fn takes_later() -> bool {
     *TAKES.get_or_init(|| unsafe { madvise(null_mut(), 0, Advice::LinuxPopulateWrite) }.is_ok())
 }
 
-/// Whether a descriptor that another process has sent refers to a file like those that [`create`] makes.
+/// Whether a descriptor that another process has sent refers to a file like those that [`create`] makes: a
+/// file of `bytes` bytes, in ordinary pages, with a fixed size.
 pub(super) fn is_fit(memfd: impl AsFd, bytes: usize) -> bool {
     let memfd = memfd.as_fd();
     // A file in hugepages could lose a page, and an access to this page would cause a SIGBUS.
@@ -103,7 +104,8 @@ impl SharedMemory {
     }
 
     /// Allocates the pages of this range, which must begin and end at page boundaries. The contents do not
-    /// change. Pages that are already allocated do not change.
+    /// change. Pages that are already allocated do not change. If [`takes_later`] returns `false`, all pages
+    /// are already allocated.
     ///
     /// # Errors
     /// The error of `madvise`, if there is no memory.

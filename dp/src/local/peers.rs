@@ -1,7 +1,7 @@
 //! All stations with which a port communicates, and the sockets to these stations. This module connects to
 //! stations, accepts connections, and detects stations that have ended.
 //!
-//! No function of this module blocks. [`Peers::look`] handles all socket events and timers since the last
+//! No function of this module blocks. [`Peers::look`] handles the socket events and timers since the last
 //! call.
 
 use std::collections::VecDeque;
@@ -49,7 +49,7 @@ const DEAF_US: u64 = 100_000;
 /// lost.
 const CROSSED_US: u64 = 1_000_000;
 
-/// Maximum number of events that one call handles.
+/// Maximum number of events that one call of [`Peers::look`] handles.
 const EVENTS: usize = 32;
 
 /// The keys of events: for the listener, for a socket whose station is not known yet, and for the socket of a
@@ -123,8 +123,8 @@ impl Peers {
         })
     }
 
-    /// A descriptor that is readable when [`look`](Self::look) has something to do, or when a reader was
-    /// woken.
+    /// A descriptor that is readable when [`look`](Self::look) has something to do, or when a peer has woken
+    /// this port.
     pub(super) fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -186,7 +186,8 @@ impl Peers {
     }
 
     /// Adds a station to the list, starts connecting to the station, and returns its index. Returns `None` if
-    /// the station does not exist, or if its end is not yet reported.
+    /// this port cannot connect to the station, for example because the station does not exist, or if the end
+    /// of the station is not yet reported.
     #[cold]
     pub(super) fn begin(&mut self, now_us: u64, station: u16) -> Option<usize> {
         if self.departed.contains(&station) {
@@ -206,8 +207,9 @@ impl Peers {
         self.list.len() - 1
     }
 
-    /// Connects to the station at this index, and sends a hello. Returns `false` if the station does not
-    /// exist.
+    /// Connects to the station at this index, and sends a hello. If the attempt fails for a reason that may
+    /// pass, sets the time of the next attempt. Returns `false` if it fails for another reason, for example
+    /// because the station does not exist.
     fn dial(&mut self, now_us: u64, at: usize) -> bool {
         let station = self.stations[at];
         match self.try_dial(station) {

@@ -114,7 +114,8 @@ impl LocalPort {
         self.generation != fork::generation()
     }
 
-    /// Sends one frame. If the frame has to wait, returns the frame.
+    /// Sends one frame, or drops it if it cannot be sent at all. If the caller has to send the frame again
+    /// later, returns the frame.
     #[inline]
     fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
         let bytes = frame.len();

@@ -152,7 +152,7 @@ impl Place {
     }
 }
 
-/// The end of a ring at which the writer writes.
+/// The writer's side of a ring.
 #[derive(Debug)]
 pub(super) struct Producer {
     memory: Arc<SharedMemory>,
@@ -328,7 +328,7 @@ pub(super) struct Record {
     pub(super) marks: u32,
 }
 
-/// The end of a ring at which the reader reads.
+/// The reader's side of a ring.
 #[derive(Debug)]
 pub(super) struct Consumer {
     memory: Arc<SharedMemory>,

@@ -1,5 +1,5 @@
-//! Tests of the parts of a local wire, and tests of a wire within one process. `tests/local_processes` tests
-//! several processes.
+//! Tests of the parts of a local wire, and tests of ports of one process on a wire. `tests/local_processes`
+//! tests several processes.
 
 mod burst;
 mod claim;
@@ -98,7 +98,7 @@ fn poll_once(port: &mut LocalPort, now_us: u64) -> Vec<Mbuf> {
     burst.into_iter().collect()
 }
 
-/// Polls all ports in turn until `count` frames have arrived at the last port.
+/// Polls all ports in turn until `count` frames have arrived at the last port. Returns the frames.
 fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
     let mut arrived = Vec::new();
     for _ in 0..100_000 {

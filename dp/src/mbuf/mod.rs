@@ -199,8 +199,8 @@ impl Mbuf {
         each!(&mut self.raw, chain => chain.append(bytes))
     }
 
-    /// Removes `bytes` bytes from the front, and frees segments that become empty. The call works with shared
-    /// storage, since only the view changes.
+    /// Removes `bytes` bytes from the front, and frees segments that become empty, except the last segment.
+    /// The call works with shared storage, since only the view changes.
     ///
     /// # Panics
     /// If the chain has fewer than `bytes` bytes.
@@ -269,7 +269,7 @@ impl Mbuf {
     }
 
     /// Copies the bytes and metadata into as few buffers of `pool` as possible. Returns `None` if the pool
-    /// has too few buffers.
+    /// has too few buffers, or if the copy would exceed [`MAX_SEGMENTS`].
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
         self.copy_to_buffers(pool, pool.data_bytes())
     }

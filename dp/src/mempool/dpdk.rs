@@ -1,9 +1,9 @@
 //! The DPDK backend of a pool. A pool is a mempool of buffers, and a mempool of descriptors without buffers
 //! for further views.
 //!
-//! Each thread that is registered with EAL caches at most a sixteenth of a pool, and at most [`CACHE`]
-//! buffers. Pools with fewer than [`CACHE`] buffers have no caches. Cached buffers count as available, but
-//! other threads cannot allocate them.
+//! Each thread that is registered with EAL has a cache, whose size is a sixteenth of the pool and at most
+//! [`CACHE`] buffers. Pools with fewer than [`CACHE`] buffers have no caches. Cached buffers count as
+//! available, but other threads cannot allocate them.
 //!
 //! A DPDK buffer has no reference to its pool that would prevent freeing the pool. A pool without a handle is
 //! in [`ORPHANS`] until all its buffers are returned, and is then freed. [`ORPHANS`] is checked when a pool
@@ -21,7 +21,7 @@ use crate::limits::HEADROOM;
 
 const _: () = assert!(HEADROOM == sys::K_HEADROOM as usize, "DPDK was built with another headroom");
 
-/// Maximum number of buffers that a thread caches: four bursts. (In DPDK a cache may grow to one and a half
+/// Maximum size of a thread's cache in buffers: four bursts. (In DPDK a cache may grow to one and a half
 /// times this size before DPDK returns buffers to the mempool.)
 const CACHE: u32 = 256;
 

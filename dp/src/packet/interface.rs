@@ -1,4 +1,4 @@
-//! Gets the properties of an interface from the kernel, and checks whether a port can use it.
+//! Reads the properties of an interface from the kernel, and checks whether a port can use it.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use super::{filter, sys};
 const MIN_MTU: u16 = 576;
 /// Minimum MTU with IPv6 (RFC 8200 section 5).
 const MIN_IPV6_MTU: u16 = 1280;
-/// Maximum usable MTU, for jumbo frames. Only loopback and overlays have larger MTUs.
+/// Maximum usable MTU, for jumbo frames. Few interfaces except loopback and overlays have larger MTUs.
 const MAX_MTU: u16 = 9000;
 
 /// An interface that a port can use.

@@ -142,7 +142,7 @@ impl PacketPort {
         sys::bind(fd, index)
     }
 
-    /// Gets the state of the interface from the kernel. If a new interface has the same name, binds the
+    /// Reads the state of the interface from the kernel. If a new interface has the same name, binds the
     /// socket to the new interface.
     fn ask_link(&mut self) -> LinkState {
         // When an interface goes down, the socket gets an error. The socket is readable until the error is
@@ -174,8 +174,8 @@ impl PacketPort {
     }
 
     /// Returns the state of an interface that may just have been set up. The kernel passes frames only some
-    /// time after the carrier is up. This call waits until the kernel passes frames, since a program that
-    /// checks the link only once would find that the link is down.
+    /// time after the carrier is up. This call waits for this time, but at most for [`LINK_SETTLES_WITHIN`],
+    /// since a program that checks the link only once would find that the link is down.
     fn first_link(&mut self) -> LinkState {
         let end = Instant::now() + LINK_SETTLES_WITHIN;
         loop {
@@ -303,7 +303,8 @@ fn offloads(config: &PacketConfig) -> Offloads {
     offloads
 }
 
-/// Inserts the VLAN tag that the kernel has removed from a frame. Returns `false` if there is no room.
+/// Inserts the VLAN tag that the kernel has removed from a frame. Returns `false` if there is no room, or if
+/// the Ethernet addresses are incomplete.
 fn put_tag(frame: &mut Mbuf, tag: [u16; 2]) -> bool {
     if frame.head().len() < TAG_AT || frame.prepend(TAG_BYTES).is_none() {
         return false;

@@ -1,5 +1,5 @@
-//! Tests with many processes that connect at the same time, and with stations that answer late. All processes
-//! get a pair, and no frame that can wait is lost.
+//! Tests with many processes that connect at the same time, with stations that answer late or read slowly,
+//! and with claims that wait for the folder's lock.
 
 use std::os::fd::OwnedFd;
 
@@ -142,7 +142,8 @@ fn a_station_that_is_stopped_for_half_a_minute_is_not_gone() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
 }
 
-/// Both stations were stopped while they connected to each other.
+/// Both stations were stopped while they connected to each other. The lower station answers `Crossed`, but
+/// its own hello never arrives, so the other station connects again.
 #[test]
 fn a_hello_that_was_on_its_way_and_is_lost_is_not_waited_for() {
     let scratch = Scratch::new();
@@ -203,7 +204,7 @@ fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
             now_us += 100 + pause_us;
             poll_once(&mut a, now_us);
         }
-        // From now on the station exists.
+        // The process of the station ends, and another process claims the station.
         drop(claim);
         let mut late = scratch.open(9);
         assert_eq!(departed(&mut a).0, 9);

@@ -1,4 +1,4 @@
-//! Tests of the free list: no item is lost, no item is returned twice, and no item stays hidden.
+//! Tests of the free list: for example, no item is lost, no item is returned twice, and no item stays hidden.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
