@@ -56,8 +56,8 @@ impl Page {
         }
     }
 
-    /// The filled bytes, including the data that the buffer had at the start. Filled bytes do not change any
-    /// more.
+    /// The filled bytes, including the data that the buffer had at the start. Filled bytes do not change
+    /// until the page is emptied.
     #[inline]
     pub fn filled(&self) -> &[u8] {
         match &self.raw {

@@ -22,7 +22,7 @@ pub struct Queue {
 /// The fields of a packet that are hashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RssFields {
-    /// No fields are hashed: the packet goes to the first queue.
+    /// No fields are hashed: the packet goes to the queue of the table's first entry.
     #[default]
     None,
     /// Source and destination address.

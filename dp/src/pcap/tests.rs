@@ -1,4 +1,4 @@
-//! Tests that read the tap's captures with readers of other projects.
+//! Tests of captures. A reader of another project (`pcap-file`) reads the captured files.
 
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};

@@ -210,7 +210,7 @@ fn base() -> PortBase {
     PortBase::new(PortInfo::new("base", [2; 6], 1500, Offloads::empty()), Mempool::heap("base", 5, 64))
 }
 
-/// Checks that the table above has all functions, so that nobody forgets to add a new function.
+/// Checks that [`FUNCTIONS`] has all functions, so that nobody forgets to add a new function.
 #[test]
 fn every_function_of_a_port_is_asked() {
     let mut functions = Vec::new();
