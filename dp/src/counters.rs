@@ -20,8 +20,7 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// Makes a metric. Only the structs that the macro [`counters`](crate::counters!) defines call this
-    /// function, for their fields.
+    /// Makes a metric for a field of a struct that the macro [`counters`](crate::counters!) defines.
     #[doc(hidden)]
     pub fn new([set, field, name, doc]: [&'static str; 4], value: u64) -> Self {
         Self { name, set, field, doc, value, is_total: name.ends_with("_total") }

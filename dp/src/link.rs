@@ -1,11 +1,11 @@
 //! A wire within one process: two ports that are connected by rings in memory, with a seeded plan of faults.
 //! (The trait [`Link`](crate::Link) is something else: the state of any port's link.)
 //!
-//! Most frames are moved, not copied: the receiver gets the sender's own buffer. If the sender still has a
-//! view of the buffer, the bytes are read-only for sender and receiver. Frames that are duplicated, corrupted
-//! or cut, and frames with external memory, are copied. The same seed, frames and times give the same result.
-//! The faults of a frame depend only on the plan, the seed, the sending port, and the frame's ordinal number
-//! at this port.
+//! Most frames are moved, not copied: the receiver receives the sender's own buffer. If the sender still has
+//! a view of the buffer, the bytes are read-only for sender and receiver. Frames that are duplicated,
+//! corrupted or cut, and frames with external memory, are copied. The same seed, frames and times give the
+//! same result. The faults of a frame depend only on the plan, the seed, the sending port, and the frame's
+//! ordinal number at this port.
 //!
 //! If a plan has delays or reordering, the two ends must use the same clock.
 

@@ -49,7 +49,7 @@ impl Tap {
     }
 
     /// Captures `port` to `writer`. The time of a frame is `epoch_us` plus the `now_us` of the port's call.
-    /// Without `epoch_us`, the first frame gets the time of the wall clock.
+    /// Without `epoch_us`, the first frame has the time of the wall clock.
     ///
     /// # Errors
     /// If the header cannot be written.

@@ -237,9 +237,9 @@ pub trait Sleep: PortLayer {
     }
 
     /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
-    /// arrives. For example, at this time the next frame of a simulated link is due, a local wire has work (a
-    /// handshake, waiting frames, or a station whose end it reports), or a NIC has to be polled because its
-    /// interrupt is not known to work. `None` if the port needs no such poll.
+    /// arrives. Examples of reasons are the next frame of a simulated link, the work of a local wire (a
+    /// handshake, waiting frames, or a station whose end it reports), and a NIC whose interrupt is not known
+    /// to work. `None` if the port needs no such poll.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }

@@ -83,8 +83,8 @@ pub fn pieces(frame: &Mbuf) -> usize {
 /// Passes the pieces of `frame` to `take`, in order, each in a new buffer of `pool`. Each piece has the
 /// headers of the frame with its own lengths, sequence number and identification. FIN and PSH are set only in
 /// the last piece, and CWR is set only in the first piece. All checksums are filled in. If `pool` has no
-/// buffer for a piece, `take` gets `None` instead of the piece. A frame that does not request to be cut is
-/// one piece.
+/// buffer for a piece, `take` receives `None` instead of the piece. A frame that does not request to be cut
+/// is one piece.
 ///
 /// ```
 /// # use dp::{Mempool, TxOffload, tso};

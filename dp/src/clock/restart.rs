@@ -1,4 +1,4 @@
-//! A counter that continues when the cycle counter below it restarts.
+//! A counter that continues when the underlying cycle counter restarts.
 //!
 //! The cycle counter restarts at zero or at any other value after the machine was suspended to memory, and
 //! when a process or a virtual machine is restored on another machine. If the clock waited until the counter

@@ -11,7 +11,7 @@ pub(super) fn all() -> impl Iterator<Item = OwnedFd> {
     numbers.into_iter().filter_map(|number| {
         // SAFETY: `number` is never -1, since the names in `/proc/self/fd` have no sign. `borrowed` is used
         // only for one `fcntl` that duplicates the descriptor. If another thread has closed the descriptor,
-        // the call fails, or duplicates another file that has got the same number. A duplicate of another
+        // the call fails, or duplicates another file that now has the same number. A duplicate of another
         // file is harmless: the duplicate belongs to this code, and callers check which file it is before
         // they use it.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };

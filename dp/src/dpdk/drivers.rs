@@ -1,5 +1,5 @@
-//! Properties of drivers, most of which ethdev does not report: such as the longest buffer of a frame, the
-//! number of buffers, the segment sizes for TSO, and offloads that do not work.
+//! Properties of drivers, such as the longest buffer of a frame, the number of buffers, the segment sizes for
+//! TSO, and offloads that do not work. Ethdev does not report most of these properties.
 //!
 //! Of the limits for frames to send, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and
 //! `nb_mtu_seg_max`. If a frame exceeds another limit, the driver may drop the frame each time it is sent,
@@ -7,9 +7,10 @@
 //! are right for this driver. So the source of a new driver has to be checked before the driver is added.
 //! File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
 //!
-//! Some limits are not listed, because all frames of this crate's users observe them: a minimum length (17
-//! bytes for i40e, iavf and ice, 14 bytes for ixgbe), headers of at most 512 bytes for TSO (igb, igc), a TCP
-//! header within the first 255 bytes (em), and frames of at most 256 KiB for TSO (i40e, ice).
+//! Some limits are not listed, because all frames of this crate's users observe them. These limits are a
+//! minimum length (17 bytes for i40e, iavf and ice, 14 bytes for ixgbe), and at most 512 bytes of headers for
+//! TSO (igb, igc). Further limits are a TCP header within the first 255 bytes (em), and at most 256 KiB of a
+//! frame for TSO (i40e, ice).
 
 use dpdk_sys as sys;
 
@@ -140,9 +141,9 @@ const DRIVERS: &[(&str, Driver)] = &[
     // enic/base/wq_enet_desc.h, wq_enet_desc_enc(): the length is masked with WQ_ENET_LEN_MASK, 14 bits.
     // enic/enic_rxtx.c, enic_prep_pkts(): headers and MSS up to ENIC_TX_MAX_PKT_SIZE, 9208.
     ("net_enic", Driver { mss: Mss { least: 1, most: 9000 }, ..UNKNOWN }),
-    // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers gets the length of
-    // the whole frame (hlen is pkt_len). A TSO frame whose first buffer has only headers gets a descriptor
-    // without data. gve_rx.c, gve_rx_queue_setup(): receive buffers have 2 or 4 KiB (GVE_RX_BUF_ALIGN_GQI,
+    // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers has the length of
+    // the whole frame (hlen is pkt_len). For a TSO frame whose first buffer has only headers, a descriptor
+    // has no data. gve_rx.c, gve_rx_queue_setup(): receive buffers have 2 or 4 KiB (GVE_RX_BUF_ALIGN_GQI,
     // GVE_RX_MAX_BUF_SIZE_GQI), with GVE_RX_PAD, 2 bytes, in front. A frame is received into one buffer.
     (
         "net_gve",
@@ -200,8 +201,8 @@ pub(super) fn find(name: &str) -> Driver {
 
 impl Driver {
     /// Combines the limits of the driver with the limits that the device reports: the maximum number of
-    /// buffers of any frame (which applies to TSO), and of a frame that is not cut. A reported zero means no
-    /// limit.
+    /// buffers of any frame, and of a frame that is not cut. For TSO, only the maximum of any frame applies.
+    /// A reported zero means no limit.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,

@@ -9,7 +9,7 @@
 //!
 //! The ports of most devices have a descriptor to sleep on (see the table at
 //! [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The interrupts of a NIC or of a peer are enabled only before a
-//! sleep, so polling a port needs no system call.
+//! sleep, so a port that is polled causes no interrupts.
 
 mod config;
 mod descriptors;

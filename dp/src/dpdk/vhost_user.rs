@@ -126,7 +126,7 @@ enum Match {
     Path,
 }
 
-/// Duplicates of all descriptors of this process. Some of the descriptors may not be sockets.
+/// Returns duplicates of all descriptors of this process. Some of the descriptors may not be sockets.
 fn sockets() -> impl Iterator<Item = UnixStream> {
     descriptors::all().map(UnixStream::from)
 }

@@ -72,7 +72,7 @@ fn last(level: i32) -> String {
 unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, bytes: usize) -> i64 {
     // SAFETY: the caller, stdio, passes `bytes` bytes of stdio's buffer, which is locked during the call.
     let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
-    // SAFETY: the function may be called at any time. It only reads a variable of this thread.
+    // SAFETY: the function may be called at any time, and only reads a variable of this thread.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     if TO_STDERR.load(Ordering::Relaxed) {
         // Errors are ignored: if standard error is closed, an error cannot be reported.

@@ -224,7 +224,7 @@ impl<W: Wires> LinkPort<W> {
         let wire = self.wires.sender_mut(wire);
         if frame.has_external() {
             // The frame may refer to memory that later changes. A frame that a device has sent cannot change,
-            // so the wire gets a copy of this frame.
+            // so a copy of the frame is put on the wire.
             let Some(copy) = frame.deep_copy(&wire.pool) else { return wire.no_mbuf() };
             frame = copy;
         }

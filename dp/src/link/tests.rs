@@ -424,7 +424,7 @@ fn plans() -> impl Strategy<Value = LinkPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A receiver that polls only at `next_due_us` gets each frame that was not lost. The receiver gets no
+    /// A receiver that polls only at `next_due_us` receives each frame that was not lost, and receives no
     /// frame before the frame is due.
     #[test]
     fn whatever_the_plan_the_books_balance_and_the_pools_refill(

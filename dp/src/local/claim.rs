@@ -26,8 +26,8 @@ use super::{LocalError, WireFolder};
 /// a millisecond, but a thousand processes may start at the same time.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Maximum pause between two attempts to get the lock. If the pauses were shorter, a thousand waiting
-/// processes would take the CPUs away from the process that holds the lock.
+/// Maximum pause between two attempts to take the lock. If the pauses were shorter, a thousand waiting
+/// processes would use the CPUs that the process with the lock needs.
 const LOCK_PAUSE: Duration = Duration::from_millis(32);
 
 /// Length of the listener's queue: the maximum number of connections that wait to be accepted.
@@ -184,7 +184,7 @@ impl Claim {
 }
 
 /// Binds the socket of a free station. The search begins at a number that is derived from the PID, so that
-/// new processes get numbers that were not used recently. The caller holds the folder's lock.
+/// new processes have numbers that were not used recently. The caller holds the folder's lock.
 fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
     for step in 0..u32::from(u16::MAX) {

@@ -56,7 +56,7 @@ impl StrategyChoice {
         Self { lap, strategy, is_trial: false, left: TRIAL * lap, cycles: 0, settled_cycles: 0 }
     }
 
-    /// Copies a long frame of `bytes` bytes by `copy`, which gets the chosen strategy.
+    /// Copies a long frame of `bytes` bytes by `copy`, which receives the chosen strategy.
     #[inline]
     pub(super) fn copy(&mut self, bytes: usize, copy: impl FnOnce(CopyStrategy)) {
         if self.left > self.lap {

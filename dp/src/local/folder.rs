@@ -78,8 +78,9 @@ impl WireFolder {
     /// [`path`](Self::path) leads through a descriptor of the folder.
     ///
     /// # Errors
-    /// [`LocalError`] if `folder` is not absolute, cannot be created or opened, or belongs to another user,
-    /// if other users can enter it, or if other users can move it and `/proc` is missing.
+    /// [`LocalError`] if `folder` is not absolute, cannot be created or opened, or belongs to another user.
+    /// Also if other users can enter the folder, or if other users can move the folder and `/proc` is
+    /// missing.
     pub fn open(folder: &Path) -> Result<Self, LocalError> {
         Self::with_lock(folder).map(|(folder, _)| folder)
     }
@@ -152,7 +153,7 @@ struct User {
 /// What other users can do with the entries of a trusted folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entries {
-    /// Only the owners of the entries can move them.
+    /// Other users cannot move entries that belong to this user or to root.
     Stay,
     /// Other users can move the entries.
     Move,
@@ -259,7 +260,7 @@ fn leaves_out_overflow(map: &str) -> bool {
             _ => None,
         }
     });
-    // If the map is empty, nothing is known.
+    // An empty map could not be read.
     let is_known = !map.is_empty();
     is_known && ranges.all(|range| range.is_some_and(|range| !range.contains(&u64::from(OVERFLOW_UID))))
 }

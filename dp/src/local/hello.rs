@@ -154,8 +154,8 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Wakes the other side. Errors are ignored: if the socket is full, it already has wake-up messages, and if
-/// the other side has closed the socket, a later read of the socket shows this.
+/// Wakes the other side. Errors are ignored. If the socket is full, the socket already has wake-up messages.
+/// If the other side has closed the socket, a later read of the socket shows this.
 #[inline]
 pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);

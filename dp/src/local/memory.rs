@@ -1,8 +1,9 @@
 //! Memory that two processes share: a mapping of a memfd.
 //!
 //! The other process may write any byte at any time, so the mapping is treated like device memory. Words that
-//! both sides use are atomics. All other bytes are accessed only by raw copies, and there is never a slice of
-//! these bytes or a reference to them. Code uses a value only after the value was copied to private memory.
+//! both sides use are accessed as atomics. All other bytes are accessed by raw copies, or by atomic stores
+//! that only fetch their cache lines (`ring.rs`). There is never a slice of the mapping. Code uses a value
+//! only after the value was copied to private memory.
 //!
 //! Rust's memory model does not cover other processes. The copies rely on LLVM's semantics instead: a racing
 //! load returns any mixture of old and stored bytes, and has no other effect. After each copy there is a
@@ -138,8 +139,9 @@ impl SharedMemory {
         let word: *mut u64 = self.start.as_ptr().wrapping_add(at).cast();
         // SAFETY: the eight bytes are inside the mapping, as was just checked. The mapping is writable, and
         // is not unmapped while the reference exists. The mapping begins at a page boundary, so the bytes are
-        // aligned. This process accesses the bytes only as an atomic through this function. The other process
-        // may store any value.
+        // aligned. While the reference exists, this process makes no raw copy of the bytes: each side of a
+        // ring belongs to one port, and the port uses the reference for one access. The other process may
+        // store any value.
         unsafe { AtomicU64::from_ptr(word) }
     }
 

@@ -36,8 +36,8 @@ const WORDS_BYTES: usize = 4096;
 
 const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
 
-/// All rings of a port may together grow by this number of rings of the maximum size. With many peers, each
-/// peer gets few bytes at a time, for which a small ring is enough.
+/// All rings of a port may together grow by this number of rings of the maximum size. With many peers, the
+/// port sends few bytes at a time to each peer, for which a small ring is enough.
 const GROWN_RINGS: usize = 8;
 
 /// Number of bytes by which all rings of a port together may grow.

@@ -529,8 +529,9 @@ impl Peers {
         let greeting = self.greetings.remove(at);
         // Now there is room for another connection.
         self.deaf_until_us = self.deaf_until_us.map(|_| 0);
-        // The socket is removed from the epoll set, since the socket gets another key or is closed. Closing
-        // the socket does not remove it from the set while another process has a descriptor of the socket.
+        // The socket is removed from the epoll set, since it will be registered with another key, or closed.
+        // Closing the socket does not remove it from the set while another process has a descriptor of the
+        // socket.
         epoll::delete(&self.epoll, &greeting.socket).ok()?;
         Some(greeting)
     }

@@ -354,7 +354,7 @@ fn a_full_ring_leaves_frames_with_the_caller_and_loses_none() {
 }
 
 /// If a station does not read, the frames for which the station's ring has no room are dropped after some
-/// time. So the other stations get their frames.
+/// time. So the other stations receive their frames.
 #[test]
 fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     let scratch = Scratch::new();

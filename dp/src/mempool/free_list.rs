@@ -6,7 +6,7 @@
 //! without a locked instruction. No call allocates memory. A thread may have to wait while another thread
 //! moves a batch.
 //!
-//! As in DPDK's pools, a thread cannot get items that are in the cache of another running thread. All caches
+//! As in DPDK's pools, a thread cannot take items that are in the cache of another running thread. All caches
 //! together have at most a quarter of the items of a pool.
 
 mod slot;

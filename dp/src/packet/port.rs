@@ -145,8 +145,8 @@ impl PacketPort {
     /// Reads the state of the interface from the kernel. If a new interface has the same name, binds the
     /// socket to the new interface.
     fn ask_link(&mut self) -> LinkState {
-        // When an interface goes down, the socket gets an error. The socket is readable until the error is
-        // read.
+        // When an interface goes down, the socket has a pending error. The socket is readable until the error
+        // is read.
         let mut error = [0; size_of::<c_int>()];
         let _ = sys::get_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
         match self.find_interface() {

@@ -397,7 +397,7 @@ fn a_claim_waits_while_others_claim_however_many_they_are() {
     let locked = lock(&scratch);
     let folder = scratch.0.clone();
     let others = std::thread::spawn(move || {
-        // The loop takes one and a half times as long as the limit.
+        // The loop runs one and a half times as long as the limit.
         for number in 0..15 {
             std::thread::sleep(std::time::Duration::from_millis(500));
             std::fs::write(folder.join(format!("{number}.other")), "").unwrap();

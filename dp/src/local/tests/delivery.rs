@@ -1,5 +1,5 @@
-//! Tests of the frames of a pair, such as the order of the frames, the limits of a burst, the time at which
-//! the reader can read the frames, and the time at which the writer can use the space again.
+//! Tests of the frames of a pair: for example, their order, the limits of a burst, when the reader can read
+//! the frames, and when the writer can use the space again.
 
 use super::super::hello::{Heard, hear};
 use super::super::peer::{Pair, Peer, PeerState, Sent, Side, make_memory};

@@ -118,7 +118,7 @@ proptest! {
         prop_assert!(guards_are_untouched(&memory));
     }
 
-    /// The other side writes any words between any two steps. A reader gets frames of valid lengths or
+    /// The other side writes any words between any two steps. The reader returns frames of valid lengths, or
     /// `Broken`. The reader never reads or writes outside of the ring, and uses its own copies of the words.
     #[test]
     fn a_reader_survives_any_memory(
