@@ -30,7 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends a broadcast frame every millisecond, and counts the frames that arrive.
+/// Sends a broadcast frame every millisecond for `time`, and prints the numbers of sent and received frames.
+/// Fails if the link does not come up.
 fn run(port: &mut dyn Port, time: Duration) -> Result<(), Box<dyn Error>> {
     let (start, mut received) = (Instant::now(), 0);
     while port.link_state() == LinkState::Down {

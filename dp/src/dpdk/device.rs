@@ -94,11 +94,13 @@ pub(super) struct Device {
 #[derive(Clone)]
 pub(super) struct QueuePools {
     pub(super) pool: Arc<DpdkPool>,
-    /// Large buffers for transmission.
+    /// Large buffers for transmission. `None` if the device cannot send frames of several buffers, or if no
+    /// large buffers are configured.
     pub(super) bulk: Option<Arc<DpdkPool>>,
 }
 
-/// Opens a device and starts it, with `config.queues` pairs of queues.
+/// Opens a device with `config.queues` pairs of queues, and starts the device. Returns the device, and the
+/// description of its first port.
 pub(super) fn open(
     eal: Eal,
     spec: &PortSpec,

@@ -102,8 +102,8 @@ fn is_behind_uio(name: &CStr) -> bool {
     address.is_some_and(|address| Holder::of(Path::new(SYSFS), address).is_uio())
 }
 
-/// Finds a NIC. If EAL has no port for the NIC, probes it. `text` is the NIC's address, optionally followed
-/// by a comma and arguments for the NIC's driver.
+/// Finds a NIC and returns its name and handle. If EAL has no port for the NIC, probes the NIC. `text` is the
+/// NIC's address, optionally followed by a comma and arguments for the NIC's driver.
 pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();
@@ -138,7 +138,7 @@ pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), D
     Ok((name, DeviceHandle::take(&mut open, port_id, PCI, c_name)?))
 }
 
-/// Makes a virtual device.
+/// Makes a virtual device and returns its name and handle.
 pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();

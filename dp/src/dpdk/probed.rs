@@ -101,7 +101,7 @@ impl DescriptorKind {
     }
 }
 
-/// The id of an eventfd, which Linux 5.2 and later report.
+/// Returns the id of an eventfd, which Linux 5.2 and later report. Returns `None` for other files.
 fn eventfd_id(fd: &OwnedFd) -> Option<u64> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     about.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()

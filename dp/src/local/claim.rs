@@ -183,8 +183,9 @@ impl Claim {
     }
 }
 
-/// Binds the socket of a free station. The search begins at a number that is derived from the PID, so that
-/// new processes have numbers that were not used recently. The caller holds the folder's lock.
+/// Binds the socket of a free station. Returns the station and the socket. The search begins at a number that
+/// is derived from the PID, so that new processes have numbers that were not used recently. The caller holds
+/// the folder's lock.
 fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
     for step in 0..u32::from(u16::MAX) {
@@ -197,7 +198,8 @@ fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     Err(LocalError::Full(folder.to_owned()))
 }
 
-/// Binds the socket of a station, if no process has claimed the station. The caller holds the folder's lock.
+/// Binds the socket of a station and returns the socket. Fails with [`LocalError::Taken`] if a process has
+/// claimed the station. The caller holds the folder's lock.
 fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let system = |errno: Errno| LocalError::System(errno.into());
@@ -239,7 +241,8 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// Locks the folder. The lock is released when `opened` is dropped.
+/// Locks the folder. The lock is released when `opened` is dropped. Fails with [`LocalError::Locked`] if the
+/// lock is not free for [`LOCK_WAIT`] and no process claims a station in this time.
 fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let (mut since, mut latest) = (Instant::now(), None);

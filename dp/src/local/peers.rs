@@ -135,7 +135,7 @@ impl Peers {
         self.stations.iter().position(|other| *other == station)
     }
 
-    /// The number of the station at this index.
+    /// The number of the station at this index. `None` if no station has this index.
     #[inline]
     pub(super) fn station(&self, at: usize) -> Option<u16> {
         self.stations.get(at).copied()
@@ -162,7 +162,7 @@ impl Peers {
     }
 
     /// The next time at which a handshake continues without a message or ends, or at which the port listens
-    /// again.
+    /// again. `None` if no such time is known.
     pub(super) fn next_due_us(&self) -> Option<u64> {
         let unpaired = self.list.iter().filter_map(|peer| match peer.state {
             PeerState::Dialing { again_us } => Some(again_us),
@@ -173,7 +173,7 @@ impl Peers {
         unpaired.chain(greetings).chain(self.deaf_until_us).min()
     }
 
-    /// Removes and returns the next station to report as ended.
+    /// Removes and returns the next station to report as ended. Returns `None` if there is no such station.
     #[inline]
     pub(super) fn next_departed(&mut self) -> Option<u16> {
         self.departed.pop_front()

@@ -369,8 +369,8 @@ impl Consumer {
         Ok(Some(Record { bytes, marks }))
     }
 
-    /// Handles an oldest record that has no frame. If the record announces that the ring grows, returns the
-    /// next record.
+    /// Handles an oldest record that has no frame. If the record announces that the ring grows, continues
+    /// with the next record, like [`peek`](Self::peek). Any other record is [`Broken`].
     #[cold]
     fn peek_behind_growth(&mut self, header: u64) -> Result<Option<Record>, Broken> {
         match self.place.behind_growth(self.head) {

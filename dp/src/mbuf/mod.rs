@@ -274,7 +274,8 @@ impl Mbuf {
         self.copy_to_buffers(pool, pool.data_bytes())
     }
 
-    /// Makes a copy like [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer.
+    /// Makes a copy like [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer. Returns
+    /// `None` as [`Mbuf::deep_copy`] does.
     pub(crate) fn copy_to_buffers(&self, pool: &Mempool, most: usize) -> Option<Self> {
         let mut copy: Option<Self> = None;
         let mut done = 0;

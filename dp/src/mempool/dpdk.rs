@@ -114,7 +114,8 @@ impl DpdkPool {
         self.raw.as_ptr()
     }
 
-    /// Allocates an empty buffer, which the caller owns.
+    /// Allocates an empty buffer, which the caller owns. If the pool is empty, counts the failure and returns
+    /// `None`.
     pub(crate) fn alloc(&self) -> Option<NonNull<sys::rte_mbuf>> {
         // SAFETY: `memory` keeps the mempool, and several threads may allocate from the mempool at the same
         // time.
@@ -125,7 +126,8 @@ impl DpdkPool {
         fresh
     }
 
-    /// Allocates a descriptor (an mbuf without room), which the caller owns.
+    /// Allocates a descriptor (an mbuf without room), which the caller owns. If no descriptor is free, counts
+    /// the failure and returns `None`.
     pub(crate) fn descriptor(&self) -> Option<NonNull<sys::rte_mbuf>> {
         let home = &self.memory.home;
         // SAFETY: `memory` keeps the mempool, and several threads may allocate from the mempool at the same
@@ -243,6 +245,7 @@ unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
 
 /// Makes a packet buffer mempool whose buffers have `room` bytes. The function makes the mempool step by
 /// step, since `rte_pktmbuf_pool_create` would reserve no private area for the pointer to the [`Home`].
+/// Returns an error number of DPDK on failure.
 fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
     let c_name = CString::new(name).expect("letters and digits");
     // With a cache, a thread first allocates the buffers that it has returned last, which are still in its

@@ -30,7 +30,8 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// Finds the interface of `config`, and checks the interface and the addresses.
+    /// Finds the interface of `config`, and checks the interface and the addresses. Fails if a port cannot
+    /// use the interface or an address.
     pub(super) fn find(config: &PacketConfig) -> Result<Self, PacketError> {
         let name = config.interface.clone();
         let failed =
@@ -119,7 +120,8 @@ fn check_mac(mac: Option<[u8; 6]>) -> Result<(), PacketError> {
     }
 }
 
-/// Returns the MTU to use on an interface whose own MTU is `has`.
+/// Returns the MTU to use on an interface whose own MTU is `has`. Fails if the configured MTU or the
+/// interface's MTU cannot be used.
 fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
     let least = if config.addresses.iter().any(IpAddr::is_ipv6) { MIN_IPV6_MTU } else { MIN_MTU };
     let most = u16::try_from(has).map_or(MAX_MTU, |has| has.min(MAX_MTU));

@@ -173,7 +173,8 @@ pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     Ok(found)
 }
 
-/// Reads an IP address. `address` is null or the address of an entry of `getifaddrs`.
+/// Reads an IP address. `address` is null or the address of an entry of `getifaddrs`. Returns `None` for null
+/// and for other families.
 fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;

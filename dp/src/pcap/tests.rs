@@ -71,7 +71,7 @@ fn offload_config() -> LinkConfig {
     LinkConfig { mbufs: 64, ring_frames: 4, checksum_offload: true, ..LinkConfig::default() }
 }
 
-/// Reads the time, `epb_flags` and bytes of each frame.
+/// Returns the time, `epb_flags` and bytes of each frame in `file`.
 fn read_back(file: &[u8]) -> Vec<(u64, u32, Vec<u8>)> {
     let mut reader = PcapNgReader::new(file).unwrap();
     let mut frames = Vec::new();

@@ -177,7 +177,7 @@ impl Link for Plain {}
 impl Sleep for Plain {}
 impl Statistics for Plain {}
 
-/// Each wrapper of this crate, and a wrapper that defines no optional function. Each wrapper wraps a port
+/// Makes each wrapper of this crate, and wrappers that define no optional function. Each wrapper wraps a port
 /// from `make`.
 fn wrappers(make: &dyn Fn() -> Box<dyn Port>) -> [(&'static str, Box<dyn Port>); 4] {
     let tap = Tap::new(make(), Box::new(io::sink()), Some(0)).unwrap();

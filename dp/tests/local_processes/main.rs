@@ -47,7 +47,7 @@ impl Wire {
         self.start_by(Command::new(std::env::current_exe().unwrap()), name, station)
     }
 
-    /// Starts another process like [`start`](Self::start), by `command`, which runs this program.
+    /// Starts another process like [`start`](Self::start). `command` runs this program.
     fn start_by(&self, mut command: Command, name: &str, station: u16) -> Process {
         let mut child = command
             .args(["--ignored", "--exact", name, "--nocapture"])

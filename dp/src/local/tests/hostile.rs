@@ -318,7 +318,7 @@ proptest! {
     }
 }
 
-/// Words that may be a position, a header, or anything.
+/// Generates words that may be a position, a header, or anything.
 fn any_word() -> impl Strategy<Value = u64> {
     prop_oneof![
         (0..5000_u64).prop_map(|lines| lines * 64),
