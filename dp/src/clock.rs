@@ -18,7 +18,8 @@ use restart::Restarts;
 /// delayed.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// A monotonic clock. The time starts near zero when the clock is made. Clones show the same time.
+/// A monotonic clock. (See [`cycles`](Self::cycles) for restarts of the processor's counter.) The time starts
+/// near zero when the clock is made. Clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start_cycles: u64,

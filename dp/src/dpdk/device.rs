@@ -305,8 +305,8 @@ fn receives_large_frames(about: &sys::rte_eth_dev_info, driver: &str, config: &D
     ALWAYS_SCATTER.contains(&driver) || joins && config.offloads.contains(Offloads::RX_LRO)
 }
 
-/// Returns the offloads that the device has and the configuration allows, without offloads that would not
-/// work and without a scatter that would not be needed.
+/// Returns the offloads that the device has and the configuration allows, except offloads that would not
+/// work, and except scatter if no frame needs it.
 fn choose_offloads(
     about: &sys::rte_eth_dev_info,
     driver: &str,
@@ -412,7 +412,7 @@ impl Device {
 
     /// Whether the device can send frames while the driver reports that the link is up. The vhost driver
     /// reports a link that is up before the queues know the number of the connection, and drops frames until
-    /// the number is known.
+    /// the number is known. For a device that may not pass large frames, the result is `true`.
     pub(super) fn is_connected(&self) -> bool {
         !self.may_pass_large_frames || self.vhost_connection().is_some()
     }

@@ -50,7 +50,7 @@ pub(super) struct DeviceHandle {
     pub(super) abandoned: bool,
     /// `true` if the device's registers can be accessed until the device is closed, even after the device was
     /// removed. `vfio-pci` keeps the registers until then. Behind a `uio` driver the registers disappear at
-    /// once, and a DPDK driver may wait for them for ever.
+    /// once, and a DPDK driver that polls a register may then wait for ever.
     keeps_registers: bool,
 }
 

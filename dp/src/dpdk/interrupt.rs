@@ -75,7 +75,7 @@ pub(super) struct RxInterrupt {
     /// `true` if the interrupt is known to work. Some NICs never interrupt although their driver supports
     /// interrupts (QEMU's e1000e), so a sleeping port is also polled until its interrupt is known to work.
     is_proven: bool,
-    /// Number of frames that were received before the interrupt was armed.
+    /// Number of frames that were received until the interrupt was last armed.
     frames_before: u64,
     listener: Arc<Listener>,
 }

@@ -377,8 +377,8 @@ impl Sleep for QueuePort {
         if !interrupt.arm(self.base.counters.rx_frames)
             || self.device.pools[usize::from(self.queue)].pool.is_low(VHOST_BURST)
         {
-            // Without free buffers the poll below would find no frames, and no further event would report the
-            // waiting frames.
+            // Without free buffers the following poll would find no frames, and no further event would report
+            // the waiting frames.
             return false;
         }
         if self.ahead.is_empty() {

@@ -18,7 +18,7 @@ const USUAL_KEY_BYTES: u8 = 40;
 /// Number of entries of the table in one `rte_eth_rss_reta_entry64`.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
-/// The hashing for which a device is configured.
+/// The RSS configuration of a device.
 pub(super) struct RssConfig {
     /// The key of the hash. The key is random, so that no peer can choose flows that all go to one queue.
     key: Vec<u8>,
@@ -45,8 +45,8 @@ impl RssConfig {
         Some(Self { key, functions, table_entries: about.reta_size })
     }
 
-    /// Writes the hashing into the configuration of the device. Afterwards `conf` points to the key of
-    /// `self`, so `conf` must not be used after `self` is dropped.
+    /// Writes the key and the types of packets into `conf`. Afterwards `conf` points to the key of `self`, so
+    /// `conf` must not be used after `self` is dropped.
     pub(super) fn fill(&mut self, conf: &mut sys::rte_eth_conf) {
         conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         let rss = &mut conf.rx_adv_conf.rss_conf;

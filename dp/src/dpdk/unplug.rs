@@ -2,9 +2,9 @@
 //!
 //! Two sources report a removal on EAL's interrupt thread. The first source is the bus. For a device behind
 //! `vfio-pci`, Linux asks for the device and waits until the device's ports are dropped. For a device behind
-//! a `uio` driver, Linux only reports that the device is gone. Its registers can then no longer be accessed:
-//! the first access raises SIGBUS, and DPDK's handler maps ordinary memory in place of the registers. The
-//! second source is the driver, but only few drivers report a removal.
+//! a `uio` driver, Linux only reports that the device is gone. The device's registers can then no longer be
+//! accessed: the first access raises SIGBUS, and DPDK's handler maps ordinary memory in place of the
+//! registers. The second source is the driver, but only few drivers report a removal.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};

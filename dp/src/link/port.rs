@@ -213,7 +213,7 @@ impl<W: Wires> LinkPort<W> {
         }
     }
 
-    /// Whether a frame may be longer than the MTU.
+    /// Whether this frame may be longer than the MTU.
     fn passes_whole(&self, frame: &Mbuf) -> bool {
         self.base.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
     }

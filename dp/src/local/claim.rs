@@ -199,7 +199,7 @@ fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
 }
 
 /// Binds the socket of a station and returns the socket. Fails with [`LocalError::Taken`] if a process has
-/// claimed the station. The caller holds the folder's lock.
+/// claimed the station, or if another file has the name of the socket. The caller holds the folder's lock.
 fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let system = |errno: Errno| LocalError::System(errno.into());

@@ -79,8 +79,8 @@ impl WireFolder {
     ///
     /// # Errors
     /// [`LocalError`] if `folder` is not absolute, cannot be created or opened, or belongs to another user.
-    /// Also if other users can enter the folder, or if other users can move the folder and `/proc` is
-    /// missing.
+    /// The function also fails if other users can enter the folder, or if other users can move the folder and
+    /// `/proc` is missing.
     pub fn open(folder: &Path) -> Result<Self, LocalError> {
         Self::with_lock(folder).map(|(folder, _)| folder)
     }
@@ -260,7 +260,7 @@ fn leaves_out_overflow(map: &str) -> bool {
             _ => None,
         }
     });
-    // An empty map could not be read.
+    // An empty map means that the map could not be read.
     let is_known = !map.is_empty();
     is_known && ranges.all(|range| range.is_some_and(|range| !range.contains(&u64::from(OVERFLOW_UID))))
 }
