@@ -1,4 +1,4 @@
-//! Tests that EAL starts once, reports each error in one line, and handles threads and forks.
+//! Tests of EAL: for example, EAL starts once, reports each error in one line, and handles threads and forks.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Tests of checksums: of known frames, of frames that [`complete`] refuses, and of random bytes.
+//! Tests of checksums: for example, of known frames, of frames that [`complete`] refuses, and of random
+//! bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -3,8 +3,8 @@
 //! A station with a frame for another station connects to that station, and sends [`Kind::Hello`] with the
 //! memory of both rings. The other station answers [`Kind::Welcome`]. Both stations may have connected at the
 //! same time. In this case the station whose memory is used answers [`Kind::Crossed`]. A station that does
-//! not wait for the hello any longer answers [`Kind::Again`]. Later messages have one byte and wake the other
-//! side. When one of the processes ends, the other side of the socket notices the end.
+//! not wait any longer for a hello that it can answer sends [`Kind::Again`]. Later messages have one byte and
+//! wake the other side. When one of the processes ends, the other side of the socket notices the end.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

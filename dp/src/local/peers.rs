@@ -45,7 +45,7 @@ const HASTE_US: u64 = 10_000;
 /// Time for which the listener is ignored after the process has run out of descriptors.
 const DEAF_US: u64 = 100_000;
 
-/// Time until this port connects again to a station that has sent its own hello. The station's hello may be
+/// Time until this port connects again to a station that has sent its own hello, since this hello may be
 /// lost.
 const CROSSED_US: u64 = 1_000_000;
 

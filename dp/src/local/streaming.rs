@@ -18,7 +18,7 @@ const LINE: usize = 64;
 ///
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, does not overlap `bytes`, and is accessed only by raw
-/// copies.
+/// copies and atomics.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(to.align_offset(LINE).min(bytes.len()));
@@ -38,7 +38,7 @@ pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
 ///
 /// # Safety
 /// The range at `to` with the length of `lines` is mapped and writable, does not overlap `lines`, and is
-/// accessed only by raw copies. If `lines` is not empty, `to` is a multiple of 64.
+/// accessed only by raw copies and atomics. If `lines` is not empty, `to` is a multiple of 64.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_lines(to: *mut u8, lines: &[[u8; LINE]]) {
     if lines.is_empty() {

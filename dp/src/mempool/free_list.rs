@@ -49,7 +49,8 @@ impl<T> FreeList<T> {
         self.caches.iter().map(Cache::len).sum::<usize>() + self.depot.len()
     }
 
-    /// Removes and returns an item. Returns `None` if all free items are in the caches of other threads.
+    /// Removes and returns an item. Returns `None` if no item is free, except items in the caches of other
+    /// running threads.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         let found = self.own_cache().and_then(|mut cache| cache.pop());

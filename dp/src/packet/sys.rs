@@ -134,7 +134,7 @@ fn ioctl(fd: BorrowedFd<'_>, request: c_ulong, ifreq: &mut [u8; IFREQ_BYTES]) ->
 }
 
 /// Sends the messages in order without waiting. Returns the number of messages that the kernel has accepted,
-/// which is at least one.
+/// which is at least one. Returns an error if the kernel has refused the first message.
 ///
 /// # Safety
 /// Each message and the memory to which the message refers are readable during the call.

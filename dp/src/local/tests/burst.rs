@@ -1,5 +1,5 @@
-//! Tests with many processes that connect at the same time, with stations that answer late or read slowly,
-//! and with claims that wait for the folder's lock.
+//! Tests of ports that have to wait: for example, many processes connect at the same time, stations answer
+//! late or read slowly, and claims wait for the folder's lock.
 
 use std::os::fd::OwnedFd;
 
@@ -40,7 +40,7 @@ fn send_new(port: &mut LocalPort, now_us: u64, to: u16, number: u32, bytes: usiz
 }
 
 /// Three hundred processes have connected, and send their hellos so late that other connections wait.
-/// Processes that have to connect again also get their pair.
+/// Processes that have to connect again also have a pair in the end.
 #[test]
 fn all_of_many_that_connect_at_once_get_a_pair() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Tests of rings that grow: during any sequence of records, as often as is allowed, and with false values
-//! from the other side.
+//! Tests of rings that grow: for example, during any sequence of records, as often as is allowed, and with
+//! false values from the other side.
 
 use std::collections::VecDeque;
 
