@@ -1,8 +1,8 @@
 //! Pools of packet buffers. The number and size of the buffers are fixed, and threads share the pools.
 //!
 //! A [`Mempool`] is a handle to a pool of one of the backends: heap (`mempool/heap.rs`) or DPDK mempool
-//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use. The memory is freed when all
-//! buffers are returned.
+//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use. The memory is freed after all
+//! handles are dropped and all buffers are returned.
 
 #[cfg(feature = "dpdk")]
 pub(crate) mod dpdk;

@@ -3,12 +3,12 @@
 //! have by default.
 //!
 //! The port shares the interface with the kernel, and needs IP addresses that the kernel does not have: the
-//! kernel answers TCP segments to its own addresses with RST. A filter in the kernel passes only frames to
-//! the port's addresses (`filter.rs`), so the port does not receive other traffic of the host. If the port
-//! sends a frame to one of the kernel's addresses on the same interface, the frame is sent on the wire and
-//! does not reach the kernel. Ports of one host can reach each other if they set [`PacketConfig::sees_host`].
-//! Then the kernel copies each sent frame to the other packet sockets of the interface. The kernel also sends
-//! the frame on the wire, where no host accepts the frame.
+//! kernel answers TCP segments to its own addresses with RST. A filter in the kernel passes only frames that
+//! a host with the port's addresses needs (`filter.rs`), so the port does not receive other traffic of the
+//! host. If the port sends a frame to one of the kernel's addresses on the same interface, the frame is sent
+//! on the wire and does not reach the kernel. Ports of one host can reach each other if they set
+//! [`PacketConfig::sees_host`]. Then the kernel copies each sent frame to the other packet sockets of the
+//! interface. The kernel also sends the frame on the wire, where no host accepts the frame.
 //!
 //! Frames that fit in a slot are received through a ring in memory that the kernel shares (TPACKET_V2), so a
 //! poll without frames costs only one load. Longer frames (superframes of GRO, or of a peer on the same host)

@@ -1,4 +1,4 @@
-//! A capture of all frames of a port in both directions, in pcapng format for Wireshark.
+//! A capture of the frames of a port in both directions, in pcapng format for Wireshark.
 //!
 //! [`Tap`] wraps any port and is a port itself. A sender may leave the checksum of a frame to the device, and
 //! a virtual peer may not fill in the checksum. In these cases, the tap fills in the checksum only in the

@@ -8,8 +8,8 @@
 //! stopped. In this case the device and its memory exist until this process ends.
 //!
 //! The ports of most devices have a descriptor to sleep on (see the table at
-//! [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The interrupts of a NIC or of a peer are enabled only before a
-//! sleep, so a port that is polled causes no interrupts.
+//! [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The receive interrupts of a NIC or of a peer are enabled only
+//! before a sleep, so received frames cause no interrupts while the port is polled.
 
 mod config;
 mod descriptors;

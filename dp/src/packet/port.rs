@@ -197,7 +197,8 @@ impl PacketPort {
         state
     }
 
-    /// Copies the frame in the next slot to packet buffers.
+    /// Copies the frame in the next slot to packet buffers. If the slot has only a part of the frame, reads
+    /// the whole frame from the socket's queue instead.
     fn take(&mut self, filled: &Filled) -> SlotOutcome {
         let Some(mut parts) = self.buffers(filled.bytes) else { return SlotOutcome::NoMbuf };
         if filled.kept == filled.bytes {
@@ -267,7 +268,7 @@ impl PacketPort {
 /// The result of receiving the frame in a slot.
 enum SlotOutcome {
     Frame(Mbuf),
-    /// The frame is incomplete or too long.
+    /// The frame cannot be passed on, for example because it is incomplete or too long.
     Unusable,
     NoMbuf,
 }
@@ -288,9 +289,9 @@ fn check_sizes(config: &PacketConfig) -> Result<(), PacketError> {
     Ok(())
 }
 
-/// Returns the kernel's offloads that the configuration allows. If the interface lacks an offload, the kernel
-/// performs the offload. For instance, the kernel cuts a superframe at the end of its own stack, so the stack
-/// runs once per superframe.
+/// Returns the port's offloads: the offloads that the configuration allows, and that the kernel or this port
+/// performs. If the interface lacks an offload, the kernel performs the offload. For instance, the kernel
+/// cuts a superframe at the end of its own stack, so the stack runs once per superframe.
 fn offloads(config: &PacketConfig) -> Offloads {
     let always = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
     let state = Offloads::RX_TCP_CHECKSUM | Offloads::RX_LRO;
