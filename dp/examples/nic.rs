@@ -1,9 +1,9 @@
 //! Opens a NIC several times in one process. Each time, sends broadcast frames, and prints how many frames
 //! were sent and received.
 //!
-//! `nic ADDRESS [TIMES [SECONDS [unnamed]]]`: `ADDRESS` is the PCI address of a NIC that is bound to
-//! `vfio-pci` or `uio_pci_generic`. With `unnamed`, EAL starts without the NIC in [`EalConfig::pci`]. Such a
-//! NIC can be opened only behind an IOMMU.
+//! `nic ADDRESS [TIMES [SECONDS [unnamed]]]`: `ADDRESS` is the PCI address of a NIC that is bound for example
+//! to `vfio-pci` or `uio_pci_generic`. With `unnamed`, EAL starts without the NIC in [`EalConfig::pci`]. Such
+//! a NIC can be opened only behind an IOMMU.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

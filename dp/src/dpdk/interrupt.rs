@@ -81,10 +81,10 @@ pub(super) struct RxInterrupt {
 }
 
 impl RxInterrupt {
-    /// Makes the interrupt of a queue of a started device, if the queue has one. The interrupt uses the
-    /// descriptors that were found when the device was probed (`probed`). If there are none and
-    /// `driver_tells` is `true`, the driver returns a descriptor. The caller keeps the device started until
-    /// the returned value is dropped.
+    /// Makes the interrupt of a queue of a started device. The interrupt uses the descriptors that were found
+    /// when the device was probed (`probed`). If there are none and `driver_tells` is `true`, the driver
+    /// returns a descriptor. Returns `None` if the queue has no interrupt, or if a descriptor cannot be made.
+    /// The caller keeps the device started until the returned value is dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,

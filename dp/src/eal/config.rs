@@ -24,8 +24,8 @@ pub struct EalConfig {
     pub pci: Vec<String>,
     /// Files through which other DPDK processes can find this process. Default: [`Files::None`].
     pub files: Files,
-    /// Address mode of devices. [`Iova::Auto`] means virtual addresses unless there are PCI devices.
-    /// Default: [`Iova::Auto`].
+    /// Address mode of devices. [`Iova::Auto`] means virtual addresses unless PCI devices are listed
+    /// ([`pci`](Self::pci)). Default: [`Iova::Auto`].
     pub iova: Iova,
     /// `true` if one file has all memory, and `false` if each page has its own file. A virtio-user device can
     /// pass only a few files to its peer. Default: `true`.
@@ -78,7 +78,8 @@ pub enum Files {
 /// Address mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Iova {
-    /// Virtual addresses if there are no PCI devices. If there are PCI devices, EAL chooses the mode.
+    /// Virtual addresses if no PCI devices are listed ([`EalConfig::pci`]). If PCI devices are listed, EAL
+    /// chooses the mode.
     Auto,
     /// Virtual addresses, which an IOMMU translates.
     Virtual,

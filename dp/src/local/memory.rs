@@ -155,13 +155,13 @@ impl SharedMemory {
         let to = self.start.as_ptr().wrapping_add(at);
         if strategy == CopyStrategy::ThroughCaches || bytes.len() < streaming::MIN_BYTES {
             // SAFETY: the range is inside the mapping, as was just checked, and the mapping is writable.
-            // There is no slice or reference to the mapping, so `bytes` is in other memory. The other process
-            // may access the range at the same time: see the module's documentation.
+            // There is no slice of the mapping, so `bytes` is in other memory. The other process may access
+            // the range at the same time: see the module's documentation.
             unsafe { bytes.as_ptr().copy_to_nonoverlapping(to, bytes.len()) };
         } else {
             // SAFETY: the range is inside the mapping, as was just checked, and the mapping is writable.
-            // There is no slice or reference to the mapping, so `bytes` is in other memory. The other process
-            // may access the range at the same time: see the module's documentation.
+            // There is no slice of the mapping, so `bytes` is in other memory. The other process may access
+            // the range at the same time: see the module's documentation.
             unsafe { streaming::copy(to, bytes) };
         }
         compiler_fence(Ordering::SeqCst);
@@ -176,8 +176,8 @@ impl SharedMemory {
         assert!(at <= self.bytes && out.len() <= self.bytes - at, "{} bytes at {at}", out.len());
         let from = self.start.as_ptr().wrapping_add(at);
         // SAFETY: the range is inside the mapping, as was just checked, and the mapping is readable and
-        // initialised. There is no slice or reference to the mapping, so `out` is in other memory. The other
-        // process may write to the range at the same time: see the module's documentation.
+        // initialised. There is no slice of the mapping, so `out` is in other memory. The other process may
+        // write to the range at the same time: see the module's documentation.
         unsafe { from.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
         compiler_fence(Ordering::SeqCst);
     }

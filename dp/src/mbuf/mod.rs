@@ -37,7 +37,8 @@ pub struct Mbuf {
     raw: Raw,
 }
 
-/// The chain of one backend. Both variants have the methods of [`Mbuf`] under the same names.
+/// The chain of one backend. The methods of the two chain types have the same names, so that `each!` works
+/// for both.
 pub(crate) enum Raw {
     /// A chain of a heap pool.
     Heap(heap::HeapChain),

@@ -86,8 +86,8 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// Like `a_hello_from_before_the_pair_is_dropped_without_a_word`, but the hello of this station has made the
-/// pair. The welcome has the serial number of the other station's latest hello.
+/// This test is like `a_hello_from_before_the_pair_is_dropped_without_a_word`, but the hello of this station
+/// has made the pair. The welcome has the serial number of the other station's latest hello.
 #[test]
 fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
     let scratch = Scratch::new();
