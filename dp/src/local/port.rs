@@ -31,7 +31,7 @@ const DATA_BYTES_MIN: usize = 2048;
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
 /// Maximum number of bytes of one received burst. The last frame of a burst may exceed this limit. With the
-/// limit, the bytes are still in the core's cache when they are placed.
+/// limit, the bytes are usually still in the core's cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
 /// Time between two reads of the sockets while the port is polled. Reading the sockets is a system call.

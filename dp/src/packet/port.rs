@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Maximum number of bytes of a burst. The last frame of a burst may exceed this limit. With the limit, the
-/// bytes should still be in the core's L2 cache when they are placed.
+/// bytes are usually still in the core's L2 cache when they are placed.
 const RX_BYTES_AT_ONCE: usize = 512 << 10;
 
 /// The offloads that the kernel performs if virtio's header requests them.
