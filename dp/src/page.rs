@@ -112,8 +112,8 @@ impl Page {
 
     /// Makes a frame in one segment: `head` bytes that `write` fills in, followed by the first `bytes` filled
     /// bytes. The frame uses the page's headroom and no other buffer. Returns `None` if there is a view of
-    /// the page (for instance an earlier frame), if the headroom is shorter than `head`, or if the pool has
-    /// no free descriptor.
+    /// the page, for instance an earlier frame. Also returns `None` if the headroom is shorter than `head`,
+    /// or if the pool has no free descriptor.
     ///
     /// ```
     /// # use dp::{Mempool, Page};

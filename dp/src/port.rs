@@ -92,7 +92,7 @@ pub type Burst = ArrayVec<Mbuf, BURST>;
 pub enum LinkState {
     /// Frames can pass.
     Up,
-    /// There is no carrier, or the vhost peer is gone. Frames that are passed to the port are dropped and
+    /// There is no carrier, or the vhost peer has ended. Frames that are passed to the port are dropped and
     /// counted.
     Down,
     /// The device was removed, and no frame will ever pass again. Frames that are passed to the port are
@@ -237,9 +237,9 @@ pub trait Sleep: PortLayer {
     }
 
     /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
-    /// arrives. Examples of reasons are the next frame of a simulated link, the work of a local wire (a
-    /// handshake, waiting frames, or a station whose end it reports), and a NIC whose interrupt is not known
-    /// to work. `None` if the port needs no such poll.
+    /// arrives. `None` if the port needs no such poll. There are several reasons for such a poll, for example
+    /// the next frame of a simulated link, a handshake on a local wire, or a NIC whose interrupt is not known
+    /// to work.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }

@@ -49,8 +49,8 @@ pub struct Rss {
     ipv6: RssFields,
 }
 
-/// Maximum number of bytes of the key that are used to hash a packet: one byte for each byte of the addresses
-/// and ports of IPv6, and four more bytes for the 32-bit window.
+/// Maximum number of bytes of the key that are used to hash a packet. The addresses and ports of IPv6 have 36
+/// bytes, and the 32-bit window needs four more bytes.
 pub const RSS_KEY_BYTES: usize = 36 + 4;
 
 impl Rss {

@@ -1,9 +1,10 @@
 //! A counter that continues when the underlying cycle counter restarts.
 //!
-//! The cycle counter restarts at zero or at any other value after the machine was suspended to memory, and
-//! when a process or a virtual machine is restored on another machine. If the clock waited until the counter
-//! reaches its old value, all timers would stop for the time for which the first machine had run. The time
-//! that passed before the restart is unknown, so the clock continues as if no time had passed.
+//! The cycle counter may restart, at zero or at any other value. It restarts when the machine was suspended
+//! to memory, and when a process or a virtual machine is restored on another machine. If the clock waited
+//! until the counter reaches its old value, all timers would stop for the time for which the first machine
+//! had run. The time that passed before the restart is unknown, so the clock continues as if no time had
+//! passed.
 //!
 //! A jump of the counter to a larger value is not corrected, since the process cannot know that the time has
 //! not passed.

@@ -188,8 +188,8 @@ impl DeviceError {
     }
 }
 
-/// The kind of the `io::Error` shows the cause, for example that the device does not exist, that the device
-/// is in use, or that a requested value is not supported. The `io::Error` contains the `DeviceError`.
+/// The kind of the `io::Error` shows the cause: for example, the device does not exist, the device is in use,
+/// or a requested value is not supported. The `io::Error` contains the `DeviceError`.
 impl From<DeviceError> for io::Error {
     fn from(error: DeviceError) -> Self {
         let kind = match &error {

@@ -1,7 +1,7 @@
 //! A [`Port`] that uses one pair of queues of a device.
 //!
 //! The port counts each error and continues. If a ring is full, frames are left in the caller's burst. While
-//! the link is down or a vhost peer is gone, frames are dropped. If the pool is empty, the port receives
+//! the link is down or a vhost peer has ended, frames are dropped. If the pool is empty, the port receives
 //! nothing until buffers are returned.
 
 use std::cell::Cell;
@@ -315,7 +315,7 @@ impl Port for QueuePort {
                 self.full_tries = 0;
                 return given;
             }
-            // The ring is full. Perhaps the peer is gone and will never empty the ring.
+            // Perhaps the peer has ended and will never empty the ring.
             if self.full_tries.is_multiple_of(FULL_TRIES_PER_LINK_CHECK) {
                 self.check_link();
             }

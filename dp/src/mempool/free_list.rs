@@ -152,9 +152,9 @@ impl<T> Taken<'_, T> {
     #[inline]
     fn items(&mut self) -> &mut Vec<T> {
         // SAFETY: the calling thread owns the slot of the cache (`Cache`). `self` is the thread's only
-        // `Taken` for the cache: while a function of `FreeList` has a `Taken`, the function makes no second
-        // `Taken`, and calls no function that could make one. The `Taken` is borrowed mutably while the
-        // reference is used.
+        // `Taken` for the cache. (While a function of `FreeList` has a `Taken`, it makes no second `Taken`,
+        // and calls no function that could make one.) The `Taken` is borrowed mutably while the reference is
+        // used.
         unsafe { &mut *self.cache.items.get() }
     }
 
