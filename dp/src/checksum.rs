@@ -139,7 +139,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// Returns the sum of the 16-bit words. If the number of bytes is odd, the last byte is padded with zero.
+/// Returns the sum of the 16-bit words, folded into 16 bits. If the number of bytes is odd, the last byte is
+/// padded with zero.
 fn folded(bytes: &[u8]) -> u64 {
     // `partial` adds words in memory order, so the folded word is converted from network byte order like any
     // other word.

@@ -96,8 +96,8 @@ impl Page {
         }
     }
 
-    /// Marks the next `bytes` bytes as filled. From now on these bytes do not change any more. Returns the
-    /// number of bytes that were filled before.
+    /// Marks the next `bytes` bytes as filled. From now on these bytes do not change until the page is
+    /// emptied. Returns the number of bytes that were filled before.
     ///
     /// # Panics
     /// If fewer bytes are left.

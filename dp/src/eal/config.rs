@@ -182,7 +182,8 @@ impl EalConfig {
         self.pci.iter().map(parse).collect()
     }
 
-    /// Returns the arguments for the driver of this device, including the comma before the arguments.
+    /// Returns the arguments for the driver of this device, including the comma before the arguments. The
+    /// result is empty if there are no arguments.
     pub(super) fn pci_arguments(&self, address: PciAddress) -> String {
         let entries = self.pci.iter().map(|entry| pci::split(entry));
         let of_it = entries.filter(|(place, _)| place.parse() == Ok(address));

@@ -266,9 +266,9 @@ impl<W: Wires> LinkPort<W> {
     }
 }
 
-/// Makes a copy of `frame` in which the bit that `which` selects is flipped. The copy's checksum is filled in
-/// first: otherwise the receiver would trust the partial checksum, and would not notice the corruption.
-/// Returns `None` if `pool` has too few buffers.
+/// Makes a copy of `frame`, and flips the bit that `which` selects in the copy's first buffer. A partial
+/// checksum is filled in first: otherwise the receiver would trust the partial checksum, and would not notice
+/// the corruption. Returns `None` if `pool` has too few buffers.
 fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = frame.deep_copy(pool)?;
     let partial = copy.tx_offload().tcp_checksum;

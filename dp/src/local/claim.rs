@@ -38,8 +38,8 @@ const BACKLOG: i32 = 1024;
 pub struct Station {
     /// The number of the station, 1 to 65535.
     pub number: u16,
-    /// The PID of the station's process in this process's PID namespace. The value is 0 if the process is in
-    /// another PID namespace, or if its queue of connections is full.
+    /// The PID of the station's process in this process's PID namespace. The value is 0 if the process has no
+    /// PID in this namespace, or if its queue of connections is full.
     pub pid: i32,
 }
 

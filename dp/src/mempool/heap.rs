@@ -98,8 +98,8 @@ impl HeapPool {
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
-        // Relaxed is enough: the thread that has pushed the descriptor had the last view, and the list's lock
-        // orders that thread's accesses before the accesses of this thread.
+        // Relaxed is enough: the thread that has pushed the descriptor had the last view, and the list orders
+        // that thread's accesses before the accesses of this thread.
         self.views[block.index()].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM - front, front + bytes);
         Some(Handle::new(segment))

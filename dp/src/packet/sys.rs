@@ -99,8 +99,8 @@ pub(super) fn ask(
     Ok(answer)
 }
 
-/// Returns whether an interface has a carrier, or `None` if the interface's driver does not report the
-/// carrier.
+/// Returns whether an interface has a carrier. Returns `None` if this is not known, for example because the
+/// interface's driver does not report the carrier.
 pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
     // The words of a `struct ethtool_value`: the command and the answer.
     let mut value = [ETHTOOL_GLINK, 0];
