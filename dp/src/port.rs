@@ -211,7 +211,7 @@ pub trait Sleep: PortLayer {
     /// | DPDK: `net_vhost`, `net_virtio_user` | an epoll instance with the peer's eventfd; also readable after a link event of vhost |
     /// | DPDK: `net_tap`, `net_af_packet` | an epoll instance with the device's or the socket's descriptor |
     /// | DPDK: NICs behind `vfio-pci` | an epoll instance with the interrupt of the queue, if the driver has one for each queue. Until the interrupt has woken the port once, [`next_due_us`](Self::next_due_us) limits each sleep |
-    /// | DPDK: NICs behind `uio_pci_generic`, `net_memif`, `net_af_xdp` | none |
+    /// | DPDK: other devices, for example NICs behind `uio_pci_generic`, `net_memif` and `net_af_xdp` | none |
     /// | wire in memory ([`link`](crate::link)) | none |
     ///
     /// In a forked child, ports of DPDK and of a local wire have no descriptor.

@@ -54,7 +54,7 @@ pub struct DeviceConfig {
     /// The NUMA node of the buffers and rings. `None` means the NUMA node of the device. Default: `None`.
     pub socket: Option<u32>,
     /// The host's IP addresses. If the device can receive neither all frames nor all multicast frames, the
-    /// device is configured with a list of the solicited-node groups of the IPv6 addresses. Default: none.
+    /// device is configured with a list of the multicast groups that the IPv6 addresses need. Default: none.
     pub addresses: Vec<IpAddr>,
 }
 

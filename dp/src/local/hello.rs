@@ -161,8 +161,8 @@ pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Reads a bounded number of wake-up messages. Returns `false` if another message arrives, or if the other
-/// side has closed the socket. Otherwise returns `true`.
+/// Reads a bounded number of wake-up messages. Returns `false` if another message arrives, if the other side
+/// has closed the socket, or if reading the socket fails. Otherwise returns `true`.
 pub(super) fn take_wakes(socket: impl AsFd) -> bool {
     /// Maximum number of wake-up messages that one call reads. A correct peer sends at most one message for
     /// each sleep.
