@@ -99,7 +99,7 @@ fn ipv4_header_bytes(packet: &[u8]) -> Option<usize> {
 }
 
 /// Returns the sum of the IP addresses, the transport segment, and the protocol number of the segment.
-/// Returns `None` for fragments and for packets with wrong lengths.
+/// Returns `None` for fragments, and for packets with a wrong version or wrong lengths.
 fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     let header_bytes = ipv4_header_bytes(packet)?;
     let total_bytes = usize::from(u16_at(packet, 2)?);
@@ -113,9 +113,10 @@ fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
 }
 
 /// Returns the sum of the IP addresses, the transport segment, and the protocol number after the extension
-/// headers. (The protocol number of a fragment is 44, the fragment header.) Returns `None` for packets with
-/// wrong lengths, and for a packet whose routing header has segments left. The checksum of the latter packet
-/// covers the address of the final destination instead of the destination address in the IP header.
+/// headers. (The protocol number of a fragment is 44, the fragment header.) Returns `None` for packets with a
+/// wrong version or wrong lengths, and for a packet whose routing header has segments left. The checksum of
+/// the latter packet covers the address of the final destination instead of the destination address in the IP
+/// header.
 fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     if *packet.first()? >> 4 != 6 || packet.len() < 40 {
         return None;

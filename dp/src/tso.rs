@@ -115,7 +115,7 @@ pub fn cut(frame: &Mbuf, pool: &Mempool, mut take: impl FnMut(Option<Mbuf>)) {
 }
 
 /// Makes piece number `nr`, with the payload bytes `from..from + bytes`. Returns `None` if `pool` has no free
-/// buffer.
+/// buffer, or if its buffers are too small.
 fn piece(
     frame: &Mbuf,
     headers: &Headers,

@@ -200,8 +200,8 @@ impl RxInterrupt {
     }
 }
 
-/// Returns a duplicate of the descriptor that the driver has for a queue, or `None` if the driver has no
-/// descriptor for the queue.
+/// Returns a duplicate of the descriptor that the driver has for a queue. Returns `None` if the driver has no
+/// descriptor for the queue, or if the descriptor cannot be duplicated.
 fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {
     // SAFETY: the function accepts any port number and any queue number, and only reads.
     let number = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(port_id, queue) };

@@ -85,7 +85,7 @@ pub(super) fn flags(fd: BorrowedFd<'_>, name: &str) -> Result<c_int, Errno> {
     Ok(c_int::from(i16::from_ne_bytes([answer[0], answer[1]])))
 }
 
-/// The Ethernet address of an interface. `None` if the interface has no Ethernet address.
+/// The Ethernet address of an interface. `None` if the interface does not exist, or has no Ethernet address.
 pub(super) fn ethernet_address(fd: BorrowedFd<'_>, name: &str) -> Option<[u8; 6]> {
     let answer = sys::ask(fd, libc::SIOCGIFHWADDR as c_ulong, name).ok()?;
     let kind = u16::from_ne_bytes([answer[0], answer[1]]);
