@@ -104,8 +104,8 @@ impl Default for EalConfig {
 }
 
 impl EalConfig {
-    /// Makes a configuration for tests, with ordinary pages. Tests with this configuration run everywhere,
-    /// without privileges and hugepages.
+    /// Makes a configuration for tests, with ordinary pages. Tests with this configuration need no privileges
+    /// and no hugepages.
     pub fn ordinary(mib: u32) -> Self {
         Self { memory: Memory::Ordinary { mib }, ..Self::default() }
     }

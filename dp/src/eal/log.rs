@@ -58,8 +58,8 @@ pub(crate) fn errors() -> String {
     last(ERROR)
 }
 
-/// Returns at most four lines since [`mark`] with at least this severity, joined into one line. Repeated
-/// lines count once.
+/// Returns the last lines since [`mark`] with at least this severity, joined into one line: at most four
+/// lines. A line that follows an equal line is left out.
 fn last(level: i32) -> String {
     let Ok(lines) = LINES.lock() else { return String::new() };
     let mut told: Vec<&str> = lines.iter().filter(|(of, _)| *of <= level).map(|(_, line)| &**line).collect();
