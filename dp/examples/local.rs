@@ -49,7 +49,8 @@ mod linux {
         Ok(local::open(&config)?)
     }
 
-    /// The other process. The process is killed when this value is dropped.
+    /// The process that runs [`echo`], and the folder of the local wire. When this value is dropped, the
+    /// process is killed and the folder is removed.
     struct Echo(Child, PathBuf);
 
     impl Drop for Echo {
@@ -103,7 +104,8 @@ mod linux {
         Ok(frame)
     }
 
-    /// Measures the rate of frames of 64 KiB, in Gbit/s, until the last frame is received.
+    /// Sends frames of 64 KiB until the other process has received the last frame, and returns their rate in
+    /// Gbit/s.
     fn stream(port: &mut LocalPort, clock: &Clock) -> Outcome<f64> {
         const FRAMES: usize = 30_000;
         let pool = port.bulk_mempool().ok_or("no large buffers")?.clone();
@@ -151,7 +153,8 @@ mod linux {
         Ok(start.elapsed())
     }
 
-    /// Answers small frames and drops all other frames, until the first process has ended.
+    /// Sends small frames back to their sender and drops all other frames, until the measuring process has
+    /// ended.
     fn echo(folder: &Path, ring_bytes: usize) -> Outcome<()> {
         let mut port = open(folder, 2, ring_bytes)?;
         let clock = Clock::new();

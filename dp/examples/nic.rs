@@ -1,8 +1,9 @@
-//! Opens a NIC several times in one process, and counts the frames that it sends and receives each time.
+//! Opens a NIC several times in one process. Each time, sends broadcast frames, and prints how many frames
+//! were sent and received.
 //!
-//! `nic ADDRESS [TIMES [SECONDS [unnamed]]]`: `ADDRESS` is the PCI address of a NIC that is bound to
-//! `vfio-pci` or `uio_pci_generic`. With `unnamed`, the NIC is not in EAL's list when EAL starts. A NIC that
-//! is not in the list can be opened only behind an IOMMU.
+//! `nic ADDRESS [TIMES [SECONDS [unnamed]]]`: `ADDRESS` is the PCI address of a NIC that is bound for example
+//! to `vfio-pci` or `uio_pci_generic`. With `unnamed`, EAL starts without the NIC in [`EalConfig::pci`]. Such
+//! a NIC can be opened only behind an IOMMU.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -29,7 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends a broadcast frame every millisecond, and counts the frames that arrive.
+/// Sends a broadcast frame every millisecond for `time`, and prints the numbers of sent and received frames.
+/// Fails if the link does not come up.
 fn run(port: &mut dyn Port, time: Duration) -> Result<(), Box<dyn Error>> {
     let (start, mut received) = (Instant::now(), 0);
     while port.link_state() == LinkState::Down {

@@ -1,9 +1,9 @@
 //! The Internet checksum (RFC 1071): this module computes the checksum of bytes, and fills in a checksum that
 //! the sender has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
-//! [`complete`] is for code that needs complete frames: a capture, the pieces of a large TCP frame, a link
-//! that corrupts a frame. The function is not meant for the data path. It parses Ethernet, VLAN tags and IP
-//! only to find a TCP or UDP checksum field.
+//! [`complete`] is for code that needs complete frames, for example a capture, the pieces of a large TCP
+//! frame, or a link that corrupts frames. The function is not meant for the data path. It parses Ethernet,
+//! VLAN tags and IP only to find a TCP or UDP checksum field.
 
 mod partial;
 #[cfg(test)]
@@ -26,8 +26,8 @@ const PROTOCOL_UDP: u8 = 17;
 const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Fills in the TCP or UDP checksum of an Ethernet `frame`. The old value of the field does not matter.
-/// Returns `false` for other protocols, for fragments, and for frames that are shorter than the lengths in
-/// their headers.
+/// Returns `false` for other protocols, for fragments, for IPv6 packets whose routing header has segments
+/// left, and for frames that are shorter than the lengths in their headers.
 ///
 /// ```
 /// let mut arp = [0_u8; 60];
@@ -99,7 +99,7 @@ fn ipv4_header_bytes(packet: &[u8]) -> Option<usize> {
 }
 
 /// Returns the sum of the IP addresses, the transport segment, and the protocol number of the segment.
-/// Returns `None` for fragments and for packets with wrong lengths.
+/// Returns `None` for fragments, and for packets with a wrong version or wrong lengths.
 fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     let header_bytes = ipv4_header_bytes(packet)?;
     let total_bytes = usize::from(u16_at(packet, 2)?);
@@ -112,8 +112,11 @@ fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     Some((addresses, packet.get_mut(header_bytes..total_bytes)?, protocol))
 }
 
-/// Does for IPv6 what [`ipv4_transport`] does. Returns `None` for a packet whose routing header has segments
-/// left. The checksum of such a packet covers the address of the final destination, which is not this host.
+/// Returns the sum of the IP addresses, the transport segment, and the protocol number after the extension
+/// headers. (The protocol number of a fragment is 44, the fragment header.) Returns `None` for packets with a
+/// wrong version or wrong lengths, and for a packet whose routing header has segments left. The checksum of
+/// the latter packet covers the address of the final destination instead of the destination address in the IP
+/// header.
 fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     if *packet.first()? >> 4 != 6 || packet.len() < 40 {
         return None;
@@ -137,7 +140,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// Returns the sum of the 16-bit words. If the number of bytes is odd, the last byte is padded with zero.
+/// Returns the sum of the 16-bit words, folded into 16 bits. If the number of bytes is odd, the last byte is
+/// padded with zero.
 fn folded(bytes: &[u8]) -> u64 {
     // `partial` adds words in memory order, so the folded word is converted from network byte order like any
     // other word.

@@ -1,8 +1,8 @@
 //! Time for code outside the sans-I/O core: the TSC, calibrated once.
 //!
-//! Protocol code never calls the clock, since each call gets the time as an argument. If there is no cycle
-//! counter of constant rate (on other processors, or on an x86 whose TSC may stop), the clock uses the
-//! system's monotonic clock.
+//! Protocol code never calls the clock, since each call receives the time as an argument. If there is no
+//! cycle counter of constant rate (on other processors, or on an x86-64 whose TSC may stop), the clock uses
+//! the system's monotonic clock.
 
 mod restart;
 #[cfg(test)]
@@ -18,7 +18,8 @@ use restart::Restarts;
 /// delayed.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// A monotonic clock. The time starts near zero when the clock is made. Clones show the same time.
+/// A monotonic clock. (See [`cycles`](Self::cycles) for restarts of the processor's counter.) The time starts
+/// near zero when the clock is made. Clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start_cycles: u64,
@@ -28,8 +29,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes a clock. The first call in a process takes some milliseconds, in which the counter is calibrated
-    /// with the system's monotonic clock.
+    /// Makes a clock. If the processor has a steady TSC, the first call in a process takes about 10 ms, to
+    /// calibrate the TSC against the system's monotonic clock.
     pub fn new() -> Self {
         let hz = calibrated_hz();
         let us_per_cycle = ((1_000_000_u128 << 64) / u128::from(hz)) as u64;
@@ -42,9 +43,9 @@ impl Clock {
         self.us_at(Self::cycles())
     }
 
-    /// Converts a reading of [`cycles`](Self::cycles) to microseconds. If a caller needs the cycles and the
-    /// microseconds, the caller should use this function: a second reading of the counter would cost about a
-    /// hundred instructions.
+    /// Converts a reading of [`cycles`](Self::cycles) to microseconds since the clock was made. If a caller
+    /// needs the cycles and the microseconds, the caller should use this function: a second reading of the
+    /// counter would take as long as about a hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
         // The subtraction saturates, since the counters of two cores may differ by a few cycles.
@@ -53,8 +54,9 @@ impl Clock {
     }
 
     /// Returns the cycle counter, or nanoseconds on machines without a cycle counter. The processor's counter
-    /// restarts after the machine was suspended, or after the process or its virtual machine was restored on
-    /// another machine. After a restart, the values that this function returns continue from the last value.
+    /// may restart after the machine was suspended, or after the process or its virtual machine was restored
+    /// on another machine. After a restart, the values that this function returns continue from the last
+    /// recorded value, which is at most 2^26 cycles old.
     #[inline]
     pub fn cycles() -> u64 {
         static RESTARTS: Restarts = Restarts::new();
@@ -99,7 +101,7 @@ fn calibrated_hz() -> u64 {
         let (cycles_after, after) = simultaneous();
         let cycles = u128::from(cycles_after.saturating_sub(cycles_before));
         let nanoseconds = (after - before).as_nanos().max(1);
-        // A rate of at most 1 MHz would overflow `us_per_cycle`. Every counter is faster than that limit.
+        // A rate of at most 1 MHz would overflow `us_per_cycle`. Every TSC is faster than this limit.
         ((cycles * 1_000_000_000 / nanoseconds) as u64).max(1_000_001)
     })
 }

@@ -20,7 +20,7 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// Makes a metric. Only the macro [`counters`](crate::counters!) calls this function.
+    /// Makes a metric for a field of a struct that the macro [`counters`](crate::counters!) defines.
     #[doc(hidden)]
     pub fn new([set, field, name, doc]: [&'static str; 4], value: u64) -> Self {
         Self { name, set, field, doc, value, is_total: name.ends_with("_total") }
@@ -47,8 +47,8 @@ impl Metric {
 /// A field of a set of counters: a number, or a nested set.
 #[doc(hidden)]
 pub trait Field {
-    /// Calls `each` for the number, or for each number of the nested set. `words` is the first argument of
-    /// [`Metric::new`].
+    /// Calls `each` for the number, or for each number of the nested set. For a number, `words` is the first
+    /// argument of [`Metric::new`]. A nested set ignores `words`.
     fn list(&self, words: [&'static str; 4], each: &mut dyn FnMut(Metric));
 }
 

@@ -22,8 +22,8 @@
 //! assert_eq!(burst[0].head(), [0xff; 60]);
 //! ```
 //!
-//! This crate also has a capture for any port ([`pcap::Tap`]), memory to register ([`Region`]), the clock
-//! ([`Clock`]) and a profiler ([`profile`]).
+//! Other modules have, for example, a capture for any port ([`pcap::Tap`]), memory to register ([`Region`]),
+//! the clock ([`Clock`]) and a profiler ([`profile`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

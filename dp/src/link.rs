@@ -1,11 +1,11 @@
 //! A wire within one process: two ports that are connected by rings in memory, with a seeded plan of faults.
 //! (The trait [`Link`](crate::Link) is something else: the state of any port's link.)
 //!
-//! Most frames are moved, not copied: the receiver gets the sender's own buffer. If the sender still has a
-//! view of the buffer, the bytes are read-only for sender and receiver. Frames that are duplicated, corrupted
-//! or cut, and frames with external memory, are copied. The same seed, frames and times give the same result.
-//! The faults of a frame depend only on the plan, the seed, the sending port, and the frame's ordinal number
-//! at this port.
+//! Most frames are moved, not copied: the sender's own buffer arrives at the receiver. If the sender still
+//! has a view of the buffer, the bytes are read-only for sender and receiver. Frames that are duplicated,
+//! corrupted or cut, and frames with external memory, are copied. The same seed, frames and times give the
+//! same result. The faults of a frame depend only on the plan, the seed, the sending port, and the frame's
+//! ordinal number at this port.
 //!
 //! If a plan has delays or reordering, the two ends must use the same clock.
 
@@ -44,7 +44,7 @@ pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
 
 /// Makes two ports like [`pair`], with existing pools: the first pool is for the first port. With this
 /// function, callers can make many links of one configuration, one after another. Buffers that an earlier
-/// link has not freed are missing in the pools.
+/// link has not freed are missing from the pools.
 pub fn pair_over(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = controlled(config, pools);
     (a, b)
@@ -153,7 +153,7 @@ fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 
         .collect()
 }
 
-/// A handle to the wire of a link. Any thread may use the handle.
+/// A handle to a link. Any thread may use the handle.
 #[derive(Clone)]
 pub struct LinkControl {
     shared: Arc<Shared>,

@@ -20,7 +20,7 @@ use crate::{
 const QUEUE_FRAMES: usize = 1024;
 
 /// Maximum number of bytes of returned frames in one burst. The last returned frame may exceed this limit.
-/// With the limit, the bytes are still in the core's cache when they are placed.
+/// With the limit, the bytes are usually still in the core's cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
 /// A port that receives the frames that it sends to itself.

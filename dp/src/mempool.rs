@@ -1,8 +1,8 @@
 //! Pools of packet buffers. The number and size of the buffers are fixed, and threads share the pools.
 //!
 //! A [`Mempool`] is a handle to a pool of one of the backends: heap (`mempool/heap.rs`) or DPDK mempool
-//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use. The memory is freed when all
-//! buffers are returned.
+//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use. The memory is freed after all
+//! handles are dropped and all buffers are returned.
 
 #[cfg(feature = "dpdk")]
 pub(crate) mod dpdk;
@@ -35,15 +35,16 @@ pub(crate) enum Backend {
 }
 
 impl Mempool {
-    /// Makes a pool on the heap, with `count` buffers of `data_bytes` bytes each (and
-    /// [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front of them). The pool needs no DPDK.
+    /// Makes a pool on the heap, with `count` buffers of `data_bytes` bytes each. In front of these bytes,
+    /// each buffer has [`HEADROOM`](crate::mbuf::HEADROOM) bytes. The pool needs no DPDK.
     ///
     /// This call allocates all memory. The pool also has `count` additional descriptors for
     /// [`Mbuf::share`](crate::Mbuf::share) and [`Mbuf::external`](crate::Mbuf::external), so each buffer can
     /// have two views on average.
     ///
     /// # Panics
-    /// If `count` is 0, or if there is not enough memory.
+    /// If `count` is 0 or at least 2^31, or if the pool is too large for the address space. (If the system
+    /// has no memory for the pool, the process is aborted.)
     pub fn heap(name: &str, count: usize, data_bytes: usize) -> Self {
         Self { backend: Backend::Heap(heap::HeapPool::new(name, count, data_bytes)) }
     }

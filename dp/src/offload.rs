@@ -12,7 +12,7 @@ pub enum Checksum {
     Bad,
     /// The data are good, and the checksum field contains only the sum of the pseudo-header (virtio's
     /// `NEEDS_CSUM`, DPDK's `NONE`). A frame in this state counts as verified. The checksum is filled in
-    /// before the slow path or a capture gets the frame.
+    /// before the frame is passed to the slow path or to a capture.
     Partial,
 }
 

@@ -3,12 +3,12 @@
 //! have by default.
 //!
 //! The port shares the interface with the kernel, and needs IP addresses that the kernel does not have: the
-//! kernel answers TCP segments to its own addresses with RST. A filter in the kernel passes only frames to
-//! the port's addresses (`filter.rs`), so the port does not receive other traffic of the host. If the port
-//! sends a frame to one of the kernel's addresses on the same interface, the frame is sent on the wire and
-//! does not reach the kernel. Ports of one host can reach each other if they set [`PacketConfig::sees_host`].
-//! Then the kernel copies each sent frame to the other packet sockets of the interface. The kernel also sends
-//! the frame on the wire, where no host accepts the frame.
+//! kernel answers TCP segments to its own addresses with RST. A filter in the kernel passes only frames that
+//! a host with the port's addresses needs (`filter.rs`), so the port does not receive other traffic of the
+//! host. If the port sends a frame to one of the kernel's addresses on the same interface, the frame is sent
+//! on the wire and does not reach the kernel. Ports of one host can reach each other if they set
+//! [`PacketConfig::sees_host`]. Then the kernel copies each sent frame to the other packet sockets of the
+//! interface. The kernel also sends the frame on the wire, where no host accepts the frame.
 //!
 //! Frames that fit in a slot are received through a ring in memory that the kernel shares (TPACKET_V2), so a
 //! poll without frames costs only one load. Longer frames (superframes of GRO, or of a peer on the same host)
@@ -23,8 +23,8 @@
 //! us with 1,500 bytes, 3.8 us with 9,000 bytes).
 //!
 //! Requesting offloads makes a port faster even if the interface has none, since the kernel cuts superframes
-//! at the end of its own stack. At MTU 1500, offloads made Writes of 1 MiB up to one and a half times as fast
-//! on a veth pair without offloads, and six times as fast on a veth pair with offloads.
+//! at the end of its own stack. With offloads, Writes of 1 MiB at MTU 1500 were up to one and a half times as
+//! fast on a veth pair that has no offloads. On a veth pair that has offloads, they were six times as fast.
 
 mod config;
 mod error;
@@ -46,8 +46,8 @@ pub use port::PacketPort;
 /// Opens a port on an interface.
 ///
 /// # Errors
-/// [`PacketError`], if the privilege is missing, if the interface is missing, down or unsuitable, or if an
-/// address cannot be used.
+/// [`PacketError`] if the interface cannot be used. For example, the privilege is missing, the interface is
+/// missing, down or unsuitable, or an address cannot be used.
 pub fn open(config: &PacketConfig) -> Result<PacketPort, PacketError> {
     PacketPort::open(config).inspect(|port| crate::trace::port_opened(crate::Port::info(port)))
 }

@@ -56,8 +56,8 @@ impl Page {
         }
     }
 
-    /// The filled bytes, including the data that the buffer had at the start. Filled bytes do not change any
-    /// more.
+    /// The filled bytes, including the data that the buffer had at the start. Filled bytes do not change
+    /// until the page is emptied.
     #[inline]
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
@@ -96,8 +96,8 @@ impl Page {
         }
     }
 
-    /// Marks the next `bytes` bytes as filled. From now on these bytes do not change any more. Returns the
-    /// number of bytes that were filled before.
+    /// Marks the next `bytes` bytes as filled. From now on these bytes do not change until the page is
+    /// emptied. Returns the number of bytes that were filled before.
     ///
     /// # Panics
     /// If fewer bytes are left.
@@ -112,8 +112,8 @@ impl Page {
 
     /// Makes a frame in one segment: `head` bytes that `write` fills in, followed by the first `bytes` filled
     /// bytes. The frame uses the page's headroom and no other buffer. Returns `None` if there is a view of
-    /// the page (for instance an earlier frame), if the headroom is shorter than `head`, or if the pool has
-    /// no free descriptor.
+    /// the page, for instance an earlier frame. Also returns `None` if the headroom is shorter than `head`,
+    /// or if the pool has no free descriptor.
     ///
     /// ```
     /// # use dp::{Mempool, Page};

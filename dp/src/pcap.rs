@@ -1,4 +1,4 @@
-//! A capture of all frames of a port in both directions, in pcapng format for Wireshark.
+//! A capture of the frames of a port in both directions, in pcapng format for Wireshark.
 //!
 //! [`Tap`] wraps any port and is a port itself. A sender may leave the checksum of a frame to the device, and
 //! a virtual peer may not fill in the checksum. In these cases, the tap fills in the checksum only in the
@@ -49,7 +49,7 @@ impl Tap {
     }
 
     /// Captures `port` to `writer`. The time of a frame is `epoch_us` plus the `now_us` of the port's call.
-    /// Without `epoch_us`, the first frame gets the time of the wall clock.
+    /// Without `epoch_us`, the first frame has the time of the wall clock.
     ///
     /// # Errors
     /// If the header cannot be written.
@@ -71,7 +71,8 @@ impl Tap {
     /// Ends the capture. Returns the port, and the outcome of the capture.
     ///
     /// # Errors
-    /// The first error of the capture. The first error may be an error of the last write.
+    /// The error that has ended the capture, unless [`CaptureStatus::take_error`] has already returned it.
+    /// This error may be an error of the last write.
     pub fn close(self) -> (Box<dyn Port>, io::Result<()>) {
         let Self { port, mut capture } = self;
         capture.flush();
@@ -155,7 +156,8 @@ impl CaptureStatus {
         self.inner.missed.load(Ordering::Relaxed)
     }
 
-    /// Removes and returns the error that has ended the capture. `None` if there was no error.
+    /// Removes and returns the error that has ended the capture. Returns `None` if there was no error, or if
+    /// the error was already removed.
     pub fn take_error(&self) -> Option<io::Error> {
         self.inner.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -230,8 +232,8 @@ impl Capture {
         self.ends.push(self.blocks.len());
     }
 
-    /// Writes the first `frames` frames of the current burst and discards the others. Flushes the file if the
-    /// oldest frame has waited long enough.
+    /// Writes the first `frames` frames of the current burst and discards the other frames. Flushes the file
+    /// if the oldest frame has waited long enough.
     fn write(&mut self, now_us: u64, frames: usize) {
         if self.failed {
             self.status.inner.missed.fetch_add(frames as u64, Ordering::Relaxed);

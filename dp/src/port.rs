@@ -92,7 +92,7 @@ pub type Burst = ArrayVec<Mbuf, BURST>;
 pub enum LinkState {
     /// Frames can pass.
     Up,
-    /// There is no carrier, or the vhost peer is gone. Frames that are passed to the port are dropped and
+    /// There is no carrier, or the vhost peer has ended. Frames that are passed to the port are dropped and
     /// counted.
     Down,
     /// The device was removed, and no frame will ever pass again. Frames that are passed to the port are
@@ -119,8 +119,8 @@ impl<P, B> Below<P, B> {
     }
 }
 
-/// A port as a layer on another port or on a base. The layer below answers the calls for functions that the
-/// port does not define.
+/// A port as a layer on another port or on a base. If the port does not define a function, a call of this
+/// function is forwarded to the layer below.
 pub trait PortLayer: Send {
     /// The layer below the port.
     fn below(&self) -> Below<&dyn Port, &PortBase>;
@@ -159,7 +159,8 @@ pub trait Port: Link + Sleep + Statistics {
     ///
     /// The call may return fewer frames than are waiting: a device may return fewer large frames per call, so
     /// that the bytes of these frames fit in the core's cache. `now_us` is the time of the caller's clock. A
-    /// simulated link delivers the frames that are due at this time, and a device ignores the time.
+    /// simulated link delivers the frames that are due at this time. Other ports use the time for their
+    /// timers, or ignore it.
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 
     /// Sends frames from the front of `frames`, and removes the accepted frames. Returns the number of
@@ -184,9 +185,10 @@ pub trait Link: PortLayer {
     }
 
     /// Returns the Ethernet address of a neighbour that has ended, or of a destination that does not exist.
-    /// Each address is returned once. All frames of the neighbour were received before. Until the address is
-    /// returned, the port does not receive frames of a new owner of the address. The caller has to call this
-    /// function in each poll of a port that [tells departures](PortInfo::tells_departures).
+    /// Returns `None` if nothing is to be reported. Each end, and each failed attempt to reach a destination,
+    /// is reported once. All frames of the neighbour were received before the report. Until the report, the
+    /// port does not receive frames of a new owner of the address. The caller has to call this function in
+    /// each poll of a port that [tells departures](PortInfo::tells_departures).
     fn next_departed(&mut self) -> Option<[u8; 6]> {
         self.below_mut().port()?.next_departed()
     }
@@ -209,7 +211,7 @@ pub trait Sleep: PortLayer {
     /// | DPDK: `net_vhost`, `net_virtio_user` | an epoll instance with the peer's eventfd; also readable after a link event of vhost |
     /// | DPDK: `net_tap`, `net_af_packet` | an epoll instance with the device's or the socket's descriptor |
     /// | DPDK: NICs behind `vfio-pci` | an epoll instance with the interrupt of the queue, if the driver has one for each queue. Until the interrupt has woken the port once, [`next_due_us`](Self::next_due_us) limits each sleep |
-    /// | DPDK: NICs behind `uio_pci_generic`, `net_memif`, `net_af_xdp` | none |
+    /// | DPDK: other devices, for example NICs behind `uio_pci_generic`, `net_memif` and `net_af_xdp` | none |
     /// | wire in memory ([`link`](crate::link)) | none |
     ///
     /// In a forked child, ports of DPDK and of a local wire have no descriptor.
@@ -220,8 +222,8 @@ pub trait Sleep: PortLayer {
     /// Arms the wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. Returns
     /// `false` if frames or other work are already waiting. In this case the caller has to poll instead of
     /// sleeping. The caller must call this function before each sleep on the descriptor, since the function
-    /// also clears earlier events. If a port's descriptor is readable whenever frames wait, the function does
-    /// nothing.
+    /// also clears earlier events. If a port's descriptor is readable whenever frames wait, the function may
+    /// do nothing.
     fn arm_wakeup(&mut self) -> bool {
         self.below_mut().port().is_none_or(|port| port.arm_wakeup())
     }
@@ -235,9 +237,9 @@ pub trait Sleep: PortLayer {
     }
 
     /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
-    /// arrives. At this time the next frame of a simulated link is due, a local wire has work (a handshake,
-    /// waiting frames, or a station whose end it reports), or a NIC has to be polled because its interrupt is
-    /// not known to work. `None` for other devices.
+    /// arrives. `None` if the port needs no such poll. There are several reasons for such a poll, for example
+    /// the next frame of a simulated link, a handshake on a local wire, or a NIC whose interrupt is not known
+    /// to work.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }

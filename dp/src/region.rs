@@ -185,7 +185,8 @@ mod hugepages {
     /// Number of bytes of a hugepage.
     pub(super) const BYTES: usize = 2 << 20;
 
-    /// Number of hugepages that are free and not reserved. `None` if the kernel does not support this size.
+    /// Number of hugepages that are free and not reserved. `None` if the number is not known, for example
+    /// because the kernel does not support this size.
     pub(super) fn available() -> Option<usize> {
         let count = |name: &str| -> Option<usize> {
             let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");

@@ -22,7 +22,7 @@ pub struct Queue {
 /// The fields of a packet that are hashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RssFields {
-    /// No fields are hashed: the packet goes to the first queue.
+    /// No fields are hashed: the packet goes to the queue of the table's first entry.
     #[default]
     None,
     /// Source and destination address.
@@ -49,8 +49,8 @@ pub struct Rss {
     ipv6: RssFields,
 }
 
-/// Maximum number of bytes of the key that are used to hash a packet: one byte for each byte of the addresses
-/// and ports of IPv6, and four more bytes for the 32-bit window.
+/// Maximum number of bytes of the key that are used to hash a packet. The addresses and ports of IPv6 have 36
+/// bytes, and the 32-bit window needs four more bytes.
 pub const RSS_KEY_BYTES: usize = 36 + 4;
 
 impl Rss {

@@ -1,4 +1,4 @@
-//! Events for the crate `tracing`. The other crates of this workspace use the same macro. Without the feature
+//! Events for the crate `tracing`. Other crates of this workspace use the same macro. Without the feature
 //! `tracing`, no events are emitted.
 
 /// Defines functions that emit events. The functions are cold, since no event is emitted per frame. If the

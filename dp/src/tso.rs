@@ -1,6 +1,6 @@
-//! Cuts a large TCP frame like a device with TSO ([`TxOffload::tso_segment_bytes`](crate::TxOffload)). Links
-//! use this module to send the frames that a device would send on a wire, and DPDK ports use it for frames
-//! that their driver refuses.
+//! Cuts a large TCP frame like a device with TSO ([`TxOffload::tso_segment_bytes`](crate::TxOffload)). For
+//! example, links use this module to send the frames that a device would send on a wire, and DPDK ports use
+//! it for frames that their driver refuses.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
@@ -29,7 +29,7 @@ impl Mss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
     /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. The value is
-    /// at least 2.
+    /// at least 2 if the port has TSO and sends frames of several segments.
     pub buffers: usize,
     /// The supported payload sizes of the pieces.
     pub mss: Mss,
@@ -83,8 +83,8 @@ pub fn pieces(frame: &Mbuf) -> usize {
 /// Passes the pieces of `frame` to `take`, in order, each in a new buffer of `pool`. Each piece has the
 /// headers of the frame with its own lengths, sequence number and identification. FIN and PSH are set only in
 /// the last piece, and CWR is set only in the first piece. All checksums are filled in. If `pool` has no
-/// buffer for a piece, `take` gets `None` instead of the piece. A frame that does not request to be cut is
-/// one piece.
+/// buffer for a piece, `take` receives `None` instead of the piece. A frame that does not request to be cut
+/// is one piece.
 ///
 /// ```
 /// # use dp::{Mempool, TxOffload, tso};
@@ -115,7 +115,7 @@ pub fn cut(frame: &Mbuf, pool: &Mempool, mut take: impl FnMut(Option<Mbuf>)) {
 }
 
 /// Makes piece number `nr`, with the payload bytes `from..from + bytes`. Returns `None` if `pool` has no free
-/// buffer.
+/// buffer, or if its buffers are too small.
 fn piece(
     frame: &Mbuf,
     headers: &Headers,

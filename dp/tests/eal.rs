@@ -1,4 +1,4 @@
-//! Tests that EAL starts once, reports each error in one line, and handles threads and forks.
+//! Tests of EAL: for example, EAL starts once, reports each error in one line, and handles threads and forks.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     drop(ports);
     let mut ports = vdev("net_null0,size=100").unwrap();
 
-    // net_null generates frames. If another thread uses the port, this thread is registered with EAL.
+    // net_null generates frames. If another thread uses the port, that thread is registered with EAL.
     let mut port = ports.remove(0);
     std::thread::spawn(move || {
         let mut frames = Burst::new();

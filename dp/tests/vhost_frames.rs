@@ -1,4 +1,5 @@
-//! Tests that frames between a vhost process and a virtio-user process arrive unchanged.
+//! Tests of frames between a vhost process and a virtio-user process. For example, frames of all lengths
+//! arrive unchanged.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Tests that both sides of a vhost-user socket can sleep until a frame arrives.
+//! Tests of sleep: both sides of a vhost-user socket can sleep until a frame arrives or the peer ends, and a
+//! port that polls is not notified.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Tests that a stopped vhost peer (SIGSTOP) does not block the process that closes its device.
+//! Tests that a stopped vhost peer (SIGSTOP) does not block a process that closes its own device.
 
 mod support;
 

@@ -1,8 +1,9 @@
 //! The one's complement sum of the Internet checksum (RFC 1071) over contiguous bytes. The sum can also be
 //! computed while the bytes are copied.
 //!
-//! 32-bit words are added to 64-bit accumulators in the CPU's widest vectors, which are detected at run time.
-//! If the bytes are in several pieces, the caller adds the sums of the pieces.
+//! 32-bit words are added to 64-bit accumulators. For long runs of bytes, an x86-64 CPU uses AVX-512 or AVX2
+//! if it has these instructions, which is detected at run time. If the bytes are in several pieces, the
+//! caller adds the sums of the pieces.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -41,7 +42,7 @@ pub fn copy_partial(dst: &mut [u8], src: &[u8]) -> u64 {
     Instructions::best().copy(dst, src)
 }
 
-/// Vector instruction sets.
+/// The instructions that compute a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instructions {
     #[cfg(target_arch = "x86_64")]
@@ -111,7 +112,7 @@ mod tests {
         sum
     }
 
-    /// The instruction sets of this CPU, the best first.
+    /// Returns the instructions that this CPU has, the best first.
     fn supported() -> impl Iterator<Item = Instructions> {
         let all = [
             #[cfg(target_arch = "x86_64")]
@@ -125,8 +126,7 @@ mod tests {
 
     #[test]
     fn all_instructions_give_the_sum_of_the_words_at_every_length_and_alignment() {
-        // Small and large bytes alternate, so carries propagate, and each position contributes a different
-        // value.
+        // The bytes vary with their position, and many are large, so carries propagate.
         let bytes: Vec<u8> =
             (0..2048 + 64_u32).map(|n| (n * n + n / 7) as u8 | ((n % 3) << 6) as u8).collect();
         assert_eq!(Instructions::best(), supported().next().unwrap());

@@ -1,13 +1,14 @@
-//! Checksums of known frames, and checks that no frame causes a panic.
+//! Tests of checksums: for example, of known frames, of frames that [`complete`] refuses, and of random
+//! bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 
-/// An IPv4 SYN 192.0.2.1:4660 -> 192.0.2.2:80 with empty checksums. The sum of the words of the IPv4 header
-/// is 0x0934, and the sum of the pseudo-header and the TCP segment is 0xeaa5. Both sums were computed by
-/// hand.
+/// An IPv4 SYN 192.0.2.1:4660 -> 192.0.2.2:80 whose checksum fields are zero. The sum of the words of the
+/// IPv4 header is 0x0934, and the sum of the pseudo-header and the TCP segment is 0xeaa5. Both sums were
+/// computed by hand.
 const SYN_V4: &str = "0200000000020200000000010800\
     450000280001000040060000c0000201c0000202\
     12340050000000010000000050020400\

@@ -1,9 +1,10 @@
-//! A monotonic counter on top of a cycle counter that may restart.
+//! A counter that continues when the underlying cycle counter restarts.
 //!
-//! The cycle counter restarts at zero or at any other value after the machine was suspended to memory, and
-//! when a process or a virtual machine is restored on another machine. If the clock waited until the counter
-//! reaches its old value, all timers would stop for the time for which the first machine had run. The time
-//! that passed before the restart is unknown, so the clock continues as if no time had passed.
+//! The cycle counter may restart, at zero or at any other value. It restarts when the machine was suspended
+//! to memory, and when a process or a virtual machine is restored on another machine. If the clock waited
+//! until the counter reaches its old value, all timers would stop for the time for which the first machine
+//! had run. The time that passed before the restart is unknown, so the clock continues as if no time had
+//! passed.
 //!
 //! A jump of the counter to a larger value is not corrected, since the process cannot know that the time has
 //! not passed.
@@ -12,8 +13,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// If a counter falls by more than this number of cycles, the counter has restarted. 2^27 cycles are tens of
-/// milliseconds. The counters of two processors differ by fewer cycles. Two threads may be interrupted after
-/// they have read the counter, and even then their readings differ by fewer cycles.
+/// milliseconds, and the counters of two processors differ by fewer cycles. If a thread was interrupted for
+/// longer after it had read the counter, it reads the counter again with the lock held.
 const JITTER: u64 = 1 << 27;
 
 /// Number of cycles between two recorded readings: a reading is recorded when the counter has advanced by
@@ -23,8 +24,8 @@ const STEP: u64 = 1 << 26;
 
 /// The offset that is added to a counter, and a recent value of the sum.
 ///
-/// A steady counter is read directly. Any other counter is read through the slow path, which first finds out
-/// whether the counter is steady.
+/// Most readings of a steady counter need no lock and no call of `is_steady`. Any other counter is read
+/// through the slow path, which first finds out whether the counter is steady.
 pub(super) struct Restarts {
     /// [`STEP`] for a steady counter. 0 for any other counter, and before the first reading.
     step: AtomicU64,
@@ -48,8 +49,8 @@ impl Restarts {
     }
 
     /// Reads the counter `steady` if `is_steady` returns `true`, and otherwise the counter `other`.
-    /// `is_steady` must always return the same value. If the counter restarts, the result continues from its
-    /// last value.
+    /// `is_steady` must always return the same value. If the counter restarts, the result continues from the
+    /// last recorded value.
     #[inline]
     pub(super) fn read(
         &self,
@@ -57,8 +58,8 @@ impl Restarts {
         is_steady: impl Fn() -> bool,
         other: impl Fn() -> u64,
     ) -> u64 {
-        // `ahead` is loaded first. If the counter restarts between the two loads, the sum is far below
-        // `recent`, so the restart is noticed.
+        // `ahead` is loaded first. If the counter restarts before it is read, the sum is far below `recent`,
+        // so the restart is noticed.
         let ahead = self.ahead.load(Ordering::Acquire);
         let value = steady().wrapping_add(ahead);
         let since = value.wrapping_sub(self.recent.load(Ordering::Relaxed));

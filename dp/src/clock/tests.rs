@@ -16,8 +16,8 @@ fn time_never_goes_back() {
 #[test]
 fn time_passes_as_the_system_says_within_five_percent() {
     let clock = Clock::new();
-    // A measurement is wrong if the thread is interrupted between the two readings, so the best of a few
-    // measurements is used.
+    // A measurement is wrong if the thread is interrupted between the readings of the two clocks, so the best
+    // of a few measurements is used.
     let deviation = (0..5)
         .map(|_| {
             let (ours, theirs) = (clock.now_us(), Instant::now());
@@ -40,7 +40,7 @@ fn a_clock_starts_near_zero_and_clones_share_its_zero() {
     assert!(clock.hz() > 1_000_000);
 }
 
-/// The counters of two processors differ by some cycles.
+/// The counters of two processors may differ by some cycles.
 #[test]
 fn a_reading_from_before_the_clock_was_made_is_its_beginning() {
     let clock = Clock::new();
@@ -51,8 +51,8 @@ fn a_reading_from_before_the_clock_was_made_is_its_beginning() {
     assert!((999_999..=1_000_000).contains(&second), "{second}");
 }
 
-/// If the system's clock is set back, the counter falls instead of keeping its value. So the restart is
-/// detected.
+/// If the system's clock is set back, the nanoseconds fall instead of keeping their value. So [`Restarts`]
+/// detects a restart.
 #[test]
 fn nanoseconds_fall_with_the_systems_clock() {
     let (origin, apart) = (Instant::now(), Duration::from_secs(5));

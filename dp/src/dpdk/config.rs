@@ -8,8 +8,9 @@ use crate::Offloads;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
     /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`, optionally followed by a comma and arguments for the
-    /// NIC's driver. The NIC must be bound to `vfio-pci`, or to `uio_pci_generic` if there is no IOMMU. With
-    /// `uio_pci_generic`, the NIC must be listed in the configuration with which EAL starts
+    /// NIC's driver. The NIC must be bound to a Linux driver that passes the NIC to user space: `vfio-pci`,
+    /// or without an IOMMU for example `uio_pci_generic`. Unless the NIC is behind an IOMMU with `vfio-pci`,
+    /// the NIC must be listed in the configuration with which EAL starts
     /// ([`EalConfig::pci`](crate::eal::EalConfig::pci)).
     Pci(String),
     /// A virtual device in the form of DPDK's `--vdev`: `net_vhost0,iface=/tmp/wire.sock`.
@@ -18,7 +19,7 @@ pub enum PortSpec {
     /// the listening side continues when its peer ends, and accepts the next peer. The listening side is a
     /// `net_vhost`, or a `net_virtio_user` with `server=1`. (A `net_virtio_user` with `server=1` blocks until
     /// its first peer connects. This peer is a `net_vhost` with `client=1`.) When the peer of the connecting
-    /// side ends, the link of the connecting side goes down for ever, so the device has to be opened again.
+    /// side ends, the link of the connecting side stays down, so the device has to be opened again.
     Vdev(String),
 }
 
@@ -53,7 +54,7 @@ pub struct DeviceConfig {
     /// The NUMA node of the buffers and rings. `None` means the NUMA node of the device. Default: `None`.
     pub socket: Option<u32>,
     /// The host's IP addresses. If the device can receive neither all frames nor all multicast frames, the
-    /// device gets a list of the solicited-node groups of the IPv6 addresses. Default: none.
+    /// device is configured with a list of the multicast groups that the IPv6 addresses need. Default: none.
     pub addresses: Vec<IpAddr>,
 }
 

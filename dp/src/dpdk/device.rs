@@ -47,8 +47,7 @@ const NO_RX_NO_MBUF_COUNT: &[&str] = &[VHOST];
 /// Drivers that always receive into chains of buffers, without reporting the offload.
 const ALWAYS_SCATTER: &[&str] = &[VHOST];
 
-/// The offloads that this crate can use, each with DPDK's bit: first for reception, and then for
-/// transmission.
+/// The offloads that DPDK reports as bits, each with its bit: first for reception, and then for transmission.
 const RX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::RX_IPV4_CHECKSUM, sys::K_RX_IPV4_CKSUM),
     (Offloads::RX_TCP_CHECKSUM, sys::K_RX_TCP_CKSUM),
@@ -78,7 +77,7 @@ pub(super) struct Device {
     pub(super) port_id: u16,
     /// The pools of each queue.
     pub(super) pools: Vec<QueuePools>,
-    /// The limits that frames to send have to observe.
+    /// The limits for frames to send.
     pub(super) limits: TxLimits,
     /// Locked while statistics are read.
     pub(super) stats_lock: Mutex<()>,
@@ -95,11 +94,13 @@ pub(super) struct Device {
 #[derive(Clone)]
 pub(super) struct QueuePools {
     pub(super) pool: Arc<DpdkPool>,
-    /// Large buffers for transmission.
+    /// Large buffers for transmission. `None` if the device cannot send frames of several buffers, or if no
+    /// large buffers are configured.
     pub(super) bulk: Option<Arc<DpdkPool>>,
 }
 
-/// Opens a device and starts it, with `config.queues` pairs of queues.
+/// Opens a device with `config.queues` pairs of queues, and starts the device. Returns the device, and the
+/// description of its first port.
 pub(super) fn open(
     eal: Eal,
     spec: &PortSpec,
@@ -274,7 +275,8 @@ fn bulk_bytes(mtu: u16, buffer_bytes: usize) -> usize {
     (BULK_BYTES.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_BYTES)
 }
 
-/// The MTU to configure on the device. Some devices report a maximum that is too small.
+/// Returns the MTU to configure on the device. If the driver is in [`UNDERSTATED_MTU`], the result is at most
+/// the maximum that the device reports. For any other driver, an MTU outside the reported range is an error.
 fn device_mtu(
     name: &str,
     driver: &str,
@@ -303,7 +305,8 @@ fn receives_large_frames(about: &sys::rte_eth_dev_info, driver: &str, config: &D
     ALWAYS_SCATTER.contains(&driver) || joins && config.offloads.contains(Offloads::RX_LRO)
 }
 
-/// Returns the offloads that the device has and the configuration allows.
+/// Returns the offloads that the device has and the configuration allows, except offloads that would not
+/// work, and except scatter if no frame needs it.
 fn choose_offloads(
     about: &sys::rte_eth_dev_info,
     driver: &str,
@@ -409,13 +412,13 @@ impl Device {
 
     /// Whether the device can send frames while the driver reports that the link is up. The vhost driver
     /// reports a link that is up before the queues know the number of the connection, and drops frames until
-    /// the number is known.
+    /// the number is known. For a device that may not pass large frames, the result is `true`.
     pub(super) fn is_connected(&self) -> bool {
         !self.may_pass_large_frames || self.vhost_connection().is_some()
     }
 
     /// The number of the connection of a vhost-user socket. `None` if there is no connection, or if the
-    /// device has another driver than `net_vhost`.
+    /// device may not pass large frames (only a `net_vhost` may pass them).
     fn vhost_connection(&self) -> Option<i32> {
         if !self.may_pass_large_frames {
             return None;

@@ -1,15 +1,16 @@
-//! Limits of drivers that ethdev does not report: the longest buffer of a frame, the number of buffers,
-//! the segment sizes for TSO, and offloads that do not work.
+//! Properties of drivers, such as the longest buffer of a frame, the number of buffers, the segment sizes for
+//! TSO, and offloads that do not work. Ethdev does not report most of these properties.
 //!
-//! Of these limits, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`. If a frame
-//! exceeds a limit, the driver drops the frame each time it is sent, or sends different bytes. Every linked
-//! driver has a row, even if the limits of [`UNKNOWN`] are right for this driver. So the source of a new
-//! driver has to be checked before the driver is added. File names (below `drivers/net`) and other names are
-//! those of DPDK 22.11.11.
+//! Of the limits for frames to send, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and
+//! `nb_mtu_seg_max`. If a frame exceeds another limit, the driver may drop the frame each time it is sent,
+//! send different bytes, or block its ring. Every linked driver has a row, even if the limits of [`UNKNOWN`]
+//! are right for this driver. So the source of a new driver has to be checked before the driver is added.
+//! File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
 //!
-//! Some limits are not listed, because no frame of this crate's users exceeds them: a minimum length (17
-//! bytes for i40e, iavf and ice, 14 bytes for ixgbe), headers of at most 512 bytes for TSO (igb, igc), a TCP
-//! header within the first 255 bytes (em), and frames of at most 256 KiB for TSO (i40e, ice).
+//! Some limits are not listed, because all frames of this crate's users observe them. These limits are a
+//! minimum length (17 bytes for i40e, iavf and ice, 14 bytes for ixgbe), and at most 512 bytes of headers for
+//! TSO (igb, igc). Further limits are a TCP header within the first 255 bytes (em), and at most 256 KiB of a
+//! frame for TSO (i40e, ice).
 
 use dpdk_sys as sys;
 
@@ -70,9 +71,9 @@ const UNKNOWN: Driver = Driver {
     copies: false,
 };
 
-/// A virtual device: the driver copies frames, or describes them with 32-bit lengths. The peer chooses the
-/// queue of a frame, or Linux chooses the queue from a hash of the flow (PACKET_FANOUT_HASH of net_af_packet,
-/// queues of a tap, RSS of the interface under net_af_xdp).
+/// A virtual device: the driver copies frames, passes on their buffers, or describes the buffers with 32-bit
+/// lengths. The peer chooses the queue of a frame, or Linux chooses the queue from a hash of the flow
+/// (PACKET_FANOUT_HASH of net_af_packet, queues of a tap, RSS of the interface under net_af_xdp).
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, spreads: true, ..UNKNOWN };
 
 /// A virtual device whose driver copies each frame by its virtual address: lib/vhost/virtio_net.c,
@@ -90,10 +91,10 @@ const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 /// of 16 bits. eth_igb_rx_init() and eth_igbvf_rx_init(): E1000_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB.
 const IGB: Driver = Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN };
 
-/// ixgbe/ixgbe_rxtx.c, ixgbe_prep_pkts(): IXGBE_TX_MAX_SEG less WTHRESH, which is 0 unless set: the number is
-/// as reported. ixgbe_xmit_pkts(): cmd_type_len | slen, a length of 16 bits. ixgbe_dev_rx_init() and
-/// ixgbevf_dev_rx_init(): IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. The driver checks no bounds of the
-/// MSS.
+/// ixgbe/ixgbe_rxtx.c, ixgbe_prep_pkts(): a frame has at most IXGBE_TX_MAX_SEG buffers, less WTHRESH. WTHRESH
+/// is 0 unless it is set, so this maximum is as reported. ixgbe_xmit_pkts(): cmd_type_len | slen, a length of
+/// 16 bits. ixgbe_dev_rx_init() and ixgbevf_dev_rx_init(): IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. The
+/// driver checks no bounds of the MSS.
 const IXGBE: Driver = Driver { rx_unit: 1 << 10, ..UNKNOWN };
 
 /// ice/ice_rxtx.c: ICE_TXD_QW1_TX_BUF_SZ_S, 14 bits (ICE_MAX_DATA_PER_TXD); ice_prep_pkts(): ICE_MIN_TSO_MSS,
@@ -140,9 +141,9 @@ const DRIVERS: &[(&str, Driver)] = &[
     // enic/base/wq_enet_desc.h, wq_enet_desc_enc(): the length is masked with WQ_ENET_LEN_MASK, 14 bits.
     // enic/enic_rxtx.c, enic_prep_pkts(): headers and MSS up to ENIC_TX_MAX_PKT_SIZE, 9208.
     ("net_enic", Driver { mss: Mss { least: 1, most: 9000 }, ..UNKNOWN }),
-    // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers gets the length of
-    // the whole frame (hlen is pkt_len). A TSO frame whose first buffer has only headers gets a descriptor
-    // without data. gve_rx.c, gve_rx_queue_setup(): receive buffers have 2 or 4 KiB (GVE_RX_BUF_ALIGN_GQI,
+    // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers has the length of
+    // the whole frame (hlen is pkt_len). For a TSO frame whose first buffer has only headers, a descriptor
+    // has no data. gve_rx.c, gve_rx_queue_setup(): receive buffers have 2 or 4 KiB (GVE_RX_BUF_ALIGN_GQI,
     // GVE_RX_MAX_BUF_SIZE_GQI), with GVE_RX_PAD, 2 bytes, in front. A frame is received into one buffer.
     (
         "net_gve",
@@ -193,15 +194,15 @@ const DRIVERS: &[(&str, Driver)] = &[
     ),
 ];
 
-/// The limits of the driver with this name.
+/// Returns the properties of the driver `name`, or [`UNKNOWN`] if the driver has no row.
 pub(super) fn find(name: &str) -> Driver {
     DRIVERS.iter().find(|(known, _)| *known == name).map_or(UNKNOWN, |(_, driver)| *driver)
 }
 
 impl Driver {
     /// Combines the limits of the driver with the limits that the device reports: the maximum number of
-    /// buffers of any frame (which applies to TSO), and of a frame that is not cut. A reported zero means no
-    /// limit.
+    /// buffers of any frame, and of a frame that is not cut. For TSO, only the maximum of any frame applies.
+    /// A reported zero means no limit.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,

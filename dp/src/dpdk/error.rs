@@ -5,7 +5,8 @@ use std::io;
 use super::PciProblem;
 use crate::eal::{self, errno_text};
 
-/// The reason why a device cannot be used. The message of each error is one line that says what to do.
+/// The reason why a device cannot be used. The message of an error is one line, and most messages say what to
+/// do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -151,7 +152,7 @@ pub enum DeviceError {
         /// Number of bytes of a buffer.
         mbuf_bytes: usize,
     },
-    /// There is no memory for the pool.
+    /// There is no memory for a pool of packet buffers.
     #[error(
         "no memory for {count} buffers of {bytes} bytes: {cause}; give DPDK more (hugepages or MiB) or ask for fewer"
     )]
@@ -187,8 +188,8 @@ impl DeviceError {
     }
 }
 
-/// Among other cases, the kind distinguishes an absent device, a busy device and an excessive request. The
-/// `io::Error` contains the `DeviceError`.
+/// The kind of the `io::Error` shows the cause: for example, the device does not exist, the device is in use,
+/// or a requested value is not supported. The `io::Error` contains the `DeviceError`.
 impl From<DeviceError> for io::Error {
     fn from(error: DeviceError) -> Self {
         let kind = match &error {

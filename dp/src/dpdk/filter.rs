@@ -1,6 +1,7 @@
-//! The receive filter of a device. The device receives frames to its own address and broadcasts. As far as
-//! the driver allows, it also receives multicast frames (all of them, or else the groups of its addresses),
-//! and all other frames if `promiscuous` is set.
+//! The receive filter of a device. The device receives frames to its own address, and broadcasts. If
+//! `promiscuous` is set and the driver can receive all frames, the device receives all frames. Otherwise, as
+//! far as the driver allows, the device receives all multicast frames, or at least the multicast groups of
+//! its IP addresses.
 //!
 //! VLAN filters and VLAN stripping are never enabled, so tagged frames arrive unchanged.
 
@@ -11,8 +12,9 @@ use dpdk_sys as sys;
 /// `ff02::1`, all nodes, as an Ethernet address (RFC 2464 section 7).
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
-/// The multicast groups that a host with these addresses must receive: all nodes, and the solicited-node
-/// group of each IPv6 address (RFC 4291 section 2.7.1). IPv4 needs only broadcasts and no groups.
+/// Returns the multicast groups that a host with these addresses must receive. A host with IPv6 addresses
+/// needs the group of all nodes, and the solicited-node group of each address (RFC 4291 section 2.7.1). IPv4
+/// needs only broadcasts and no groups.
 fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let six = addresses.iter().filter_map(|address| match address {
         IpAddr::V6(address) => Some(address.octets()),
@@ -28,7 +30,7 @@ fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
 }
 
 /// Sets the receive filter of a started port: all frames if `promiscuous`, and all multicast frames. If the
-/// device supports neither filter, the device gets the groups of `addresses`.
+/// device supports neither filter, sets the groups of `addresses`.
 ///
 /// # Errors
 /// The error number if the device has a list of groups and refuses the new list. It is no error if the device

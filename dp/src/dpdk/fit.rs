@@ -3,7 +3,7 @@
 use super::drivers::Driver;
 use crate::{Mbuf, Mempool};
 
-/// Result of the check.
+/// Result of [`TxLimits::fit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// The device can send the frame.
@@ -14,7 +14,7 @@ pub(super) enum Fit {
     Never,
 }
 
-/// Limits of a device.
+/// The limits of a device for frames to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
     /// Maximum number of bytes of a frame that is not cut.

@@ -2,7 +2,8 @@
 //!
 //! When EAL starts, EAL makes a DPDK port for each PCI device in its list. All other devices, and devices
 //! that were removed, are probed when they are opened. A device is removed when its last port is dropped, so
-//! the device can be opened again or bound to another Linux driver.
+//! the device can be opened again or bound to another Linux driver. (A device that cannot be closed is not
+//! removed.)
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -49,7 +50,7 @@ pub(super) struct DeviceHandle {
     pub(super) abandoned: bool,
     /// `true` if the device's registers can be accessed until the device is closed, even after the device was
     /// removed. `vfio-pci` keeps the registers until then. Behind a `uio` driver the registers disappear at
-    /// once, and a DPDK driver may wait for them for ever.
+    /// once, and a DPDK driver that polls a register may then wait for ever.
     keeps_registers: bool,
 }
 
@@ -101,8 +102,8 @@ fn is_behind_uio(name: &CStr) -> bool {
     address.is_some_and(|address| Holder::of(Path::new(SYSFS), address).is_uio())
 }
 
-/// Finds a NIC. If EAL has no port for the NIC, probes it. `text` is the NIC's address, optionally followed
-/// by a comma and arguments for the NIC's driver.
+/// Finds a NIC and returns its name and handle. If EAL has no port for the NIC, probes the NIC. `text` is the
+/// NIC's address, optionally followed by a comma and arguments for the NIC's driver.
 pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();
@@ -137,7 +138,7 @@ pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), D
     Ok((name, DeviceHandle::take(&mut open, port_id, PCI, c_name)?))
 }
 
-/// Makes a virtual device.
+/// Makes a virtual device and returns its name and handle.
 pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();

@@ -8,7 +8,7 @@
 //! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | no request is needed: the descriptor is readable while a frame waits |
 //!
 //! A port sleeps on its own epoll descriptor, which does not change when a vhost peer connects with a new
-//! eventfd. The eventfds are registered edge-triggered (EPOLLET), since nobody reads the eventfds to reset
+//! eventfd. The eventfds are registered edge-triggered (EPOLLET), since no code reads the eventfds to reset
 //! their counters. Before a sleep, the port removes the earlier events from the epoll descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +32,8 @@ const LINK: u64 = 1;
 /// thread polls a port without interrupts with the same period.
 const UNPROVEN_LOOK_US: u64 = 200;
 
-/// Maximum number of events that one call removes. If there are more events, the next sleep ends at once.
+/// Maximum number of events that one call of [`RxInterrupt::take_wakeups`] removes. If there are more events,
+/// the next sleep ends at once.
 const EVENTS_AT_ONCE: usize = 8;
 
 /// Each event wakes the port once (edge-triggered).
@@ -74,15 +75,16 @@ pub(super) struct RxInterrupt {
     /// `true` if the interrupt is known to work. Some NICs never interrupt although their driver supports
     /// interrupts (QEMU's e1000e), so a sleeping port is also polled until its interrupt is known to work.
     is_proven: bool,
-    /// Number of frames that were received before the interrupt was armed.
+    /// Number of frames that were received until the interrupt was last armed.
     frames_before: u64,
     listener: Arc<Listener>,
 }
 
 impl RxInterrupt {
-    /// Makes the interrupt of a queue of a started device, if the queue has one. The descriptors were found
-    /// when the device was probed (`probed`), or the driver returns a descriptor. The caller keeps the device
-    /// started until the returned value is dropped.
+    /// Makes the interrupt of a queue of a started device. The interrupt uses the descriptors that were found
+    /// when the device was probed (`probed`). If there are none and `driver_tells` is `true`, the driver
+    /// returns a descriptor. Returns `None` if the queue has no interrupt, or if a descriptor cannot be made.
+    /// The caller keeps the device started until the returned value is dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,
@@ -123,7 +125,7 @@ impl RxInterrupt {
 
     /// Arms the interrupt: from now on an arriving frame makes [`epoll`](Self::epoll) readable. The caller
     /// then has to poll once for frames that arrived earlier. Returns `false` if the link may have changed,
-    /// or if the device refuses. `frames` is the number of frames received so far.
+    /// or if the device refuses to enable the interrupt. `frames` is the number of frames received so far.
     pub(super) fn arm(&mut self, frames: u64) -> bool {
         let (link, told) = self.take_wakeups();
         let came = frames != std::mem::replace(&mut self.frames_before, frames);
@@ -142,7 +144,7 @@ impl RxInterrupt {
             self.descriptors.iter().all(|fd| epoll::modify(&self.epoll, fd, key(FRAMES), EDGES).is_ok())
         };
         // The fence orders the write of the flag in the ring before the port's next read of the ring. The
-        // peer writes the ring, has a fence as well, and then reads the flag.
+        // peer writes the ring, executes a fence, and then reads the flag.
         fence(Ordering::SeqCst);
         armed
     }
@@ -198,7 +200,8 @@ impl RxInterrupt {
     }
 }
 
-/// Returns a duplicate of the descriptor that the driver has for a queue.
+/// Returns a duplicate of the descriptor that the driver has for a queue. Returns `None` if the driver has no
+/// descriptor for the queue, or if the descriptor cannot be duplicated.
 fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {
     // SAFETY: the function accepts any port number and any queue number, and only reads.
     let number = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(port_id, queue) };

@@ -63,8 +63,8 @@ impl LinkEvents {
     pub(super) fn listen(port_id: u16) -> Option<Self> {
         let events = Self { port_id, listener: Arc::new(Listener::new()?) };
         let all = EVENTS.iter().all(|event| {
-            // SAFETY: the caller keeps the port open. `on_event` gets the listener, which is not freed before
-            // `drop` has ended the registration.
+            // SAFETY: the caller keeps the port open. `on_event` receives the listener, which is not freed
+            // before `drop` has ended the registration.
             unsafe {
                 sys::rte_eth_dev_callback_register(port_id, *event, Some(on_event), events.argument()) == 0
             }

@@ -8,8 +8,8 @@
 //! stopped. In this case the device and its memory exist until this process ends.
 //!
 //! The ports of most devices have a descriptor to sleep on (see the table at
-//! [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The interrupts of a NIC or of a peer are enabled only before a
-//! sleep, so polling a port needs no system call.
+//! [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The receive interrupts of a NIC or of a peer are enabled only
+//! before a sleep, so received frames cause no interrupts while the port is polled.
 
 mod config;
 mod descriptors;
@@ -51,7 +51,7 @@ use crate::{Mempool, Port};
 /// says how the device chooses the queue.
 ///
 /// # Errors
-/// [`DeviceError`] if the device cannot be used. The message is one line that says what to do.
+/// [`DeviceError`] if the device cannot be used. The message is one line, and usually says what to do.
 pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<dyn Port>>, DeviceError> {
     let (device, info) = device::open(eal, spec, config)?;
     crate::trace::port_opened(&info);

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use crate::eal::pci::{Holder, PciAddress, identity};
 
-/// The reason why a PCI device cannot be opened. The message of each error is one line that says what to do.
+/// The reason why a PCI device cannot be opened. The message of an error is one line, and most messages say
+/// what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PciProblem {
@@ -41,7 +42,7 @@ pub enum PciProblem {
         /// The Linux driver that passes the device to user space.
         driver: String,
     },
-    /// The device was removed while it was in use, and could not be closed.
+    /// The device was removed while this process used it, and this process has not closed it.
     #[error(
         "the device was taken away while this process used it: use what has its place now in a new process"
     )]

@@ -1,7 +1,7 @@
 //! A [`Port`] that uses one pair of queues of a device.
 //!
 //! The port counts each error and continues. If a ring is full, frames are left in the caller's burst. While
-//! the link is down or a vhost peer is gone, frames are dropped. If the pool is empty, the port receives
+//! the link is down or a vhost peer has ended, frames are dropped. If the pool is empty, the port receives
 //! nothing until buffers are returned.
 
 use std::cell::Cell;
@@ -36,7 +36,7 @@ const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 const VHOST_BURST: usize = 32;
 
 pub(super) struct QueuePort {
-    /// This field is dropped before the device, whose driver owns the descriptor.
+    /// This field is dropped before the device, whose driver owns the interrupt's descriptor.
     interrupt: Option<RxInterrupt>,
     /// Frames that the last poll before a sleep has found. The next receive call returns these frames first.
     ahead: Burst,
@@ -168,8 +168,9 @@ impl QueuePort {
         self.device.limits.copy(frame, &self.base.mempool, self.base.bulk_mempool.as_ref())
     }
 
-    /// Copies frames that the device cannot send unchanged, and removes frames that the device cannot send at
-    /// all. After the call, all frames are in DPDK buffers. Returns whether any frame requests an offload.
+    /// Copies frames that the device cannot send unchanged, and drops frames that cannot be copied or that
+    /// the device cannot send at all. After the call, all frames are in DPDK buffers. Returns whether any
+    /// frame requests an offload.
     fn make_sendable(&mut self, frames: &mut Burst) -> bool {
         let mut wants_offload = false;
         let mut at = 0;
@@ -197,6 +198,7 @@ impl QueuePort {
     }
 
     /// Sends the frames that the device accepts. If the ring is full, the other frames are left in `frames`.
+    /// A frame whose offloads the driver refuses is sent without offloads ([`send_plain`](Self::send_plain)).
     fn send(&mut self, frames: &mut Burst, wants_offload: bool) {
         let (port, queue) = (self.device.port_id, self.queue);
         while !frames.is_empty() {
@@ -228,7 +230,7 @@ impl QueuePort {
                 return;
             }
             if ready < given {
-                // The driver will never support the offloads of this frame.
+                // The driver does not support the offloads of this frame.
                 let refused = frames.remove(0);
                 self.send_plain(&refused);
             }
@@ -236,7 +238,8 @@ impl QueuePort {
     }
 
     /// Sends a TCP frame without offloads: cuts the frame into pieces in one buffer each, and computes the
-    /// checksums of the pieces. If there is no free buffer or descriptor for a piece, the piece is dropped.
+    /// checksums of the pieces. If there is no free buffer or descriptor for a piece, the piece is dropped. A
+    /// frame that requests no TCP checksum is dropped.
     #[cold]
     fn send_plain(&mut self, frame: &Mbuf) {
         let offload = frame.tx_offload();
@@ -312,7 +315,7 @@ impl Port for QueuePort {
                 self.full_tries = 0;
                 return given;
             }
-            // The ring is full. Perhaps the peer is gone and will never empty the ring.
+            // Perhaps the peer has ended and will never empty the ring.
             if self.full_tries.is_multiple_of(FULL_TRIES_PER_LINK_CHECK) {
                 self.check_link();
             }
@@ -374,8 +377,8 @@ impl Sleep for QueuePort {
         if !interrupt.arm(self.base.counters.rx_frames)
             || self.device.pools[usize::from(self.queue)].pool.is_low(VHOST_BURST)
         {
-            // Without free buffers the poll below would find no frames, and no further event would report the
-            // waiting frames.
+            // Without free buffers the following poll would find no frames, and no further event would report
+            // the waiting frames.
             return false;
         }
         if self.ahead.is_empty() {

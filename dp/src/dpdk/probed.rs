@@ -31,7 +31,7 @@ enum DescriptorKind {
     Eventfds,
 }
 
-/// The descriptors of a device.
+/// The descriptors that were found for a device.
 #[derive(Default)]
 pub(super) struct ProbedDescriptors {
     found: Vec<OwnedFd>,
@@ -41,8 +41,9 @@ pub(super) struct ProbedDescriptors {
 }
 
 impl Probe {
-    /// Prepares for the probe of a device. Returns `None` if the driver is not one of the two drivers above,
-    /// or if the device's interface does not exist.
+    /// Prepares for the probe of a device. Returns `None` if the driver is neither `net_af_packet` nor
+    /// `net_virtio_user`, if the device's interface does not exist, or if its number of queues cannot be
+    /// parsed.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let kind = if let Some((interface, queues)) = vdev::packet_sockets(spec) {
             DescriptorKind::PacketSockets { interface: number_of(interface)?, queues }
@@ -54,7 +55,9 @@ impl Probe {
         Some(Self { kind, before: descriptors::all().filter(|fd| kind.number(fd).is_some()).collect() })
     }
 
-    /// Returns the descriptors of the device. The caller calls this function after the device was probed.
+    /// Returns the descriptors that were opened since [`of`](Self::of) was called. The caller calls this
+    /// function after the device was probed. If the number of packet sockets is not the number of queues, the
+    /// result has no descriptors.
     pub(super) fn finish(self) -> ProbedDescriptors {
         let before: BTreeSet<u64> = self.before.iter().filter_map(|fd| self.kind.number(fd)).collect();
         let is_new = |fd: &OwnedFd| self.kind.number(fd).is_some_and(|number| !before.contains(&number));
@@ -98,7 +101,7 @@ impl DescriptorKind {
     }
 }
 
-/// The id of an eventfd, which Linux 5.2 and later report.
+/// Returns the id of an eventfd, which Linux 5.2 and later report. Returns `None` for other files.
 fn eventfd_id(fd: &OwnedFd) -> Option<u64> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     about.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
@@ -113,7 +116,8 @@ fn number_of(interface: &str) -> Option<u32> {
     (number != 0).then_some(number)
 }
 
-/// The interface to which a packet socket is bound. `None` for other descriptors.
+/// Returns the number of the interface to which a packet socket is bound. Returns `None` for other
+/// descriptors.
 fn interface_of(socket: &OwnedFd) -> Option<u32> {
     if sockopt::socket_domain(socket).ok()? != AddressFamily::PACKET {
         return None;

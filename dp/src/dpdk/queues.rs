@@ -6,15 +6,15 @@ use crate::Offloads;
 /// The reason why the requested number of queue pairs cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The device has only this many pairs.
+    /// The requested number is 0, or larger than this maximum of the device.
     Most(u16),
-    /// Nothing spreads received flows over several queues, so only one pair of queues works.
+    /// The device spreads no received flows over several queues, so only one pair of queues works.
     Unspread,
 }
 
 /// Checks that `asked` pairs of queues can be used on a device that has `most` pairs, with these offloads in
-/// use. If nothing spreads flows, all frames arrive on the first queue, and the other queues would receive
-/// nothing.
+/// use. If flows are not spread, all frames arrive on the first queue, and the other queues would receive no
+/// frames.
 pub(super) fn check(asked: u16, most: u16, offloads: Offloads, driver: &Driver) -> Result<(), Refusal> {
     if asked == 0 || asked > most {
         Err(Refusal::Most(most))

@@ -1,8 +1,9 @@
 //! Receive side scaling of a device. The device hashes with a key of this module, and the device's
 //! redirection table lists all queues in turn. So [`Rss`] can compute the queue of a flow.
 //!
-//! If a device does not report its key or functions, the queue of a flow is unknown. The queues still work:
-//! if a frame arrives at another queue than expected, the user of the ports passes the frame on.
+//! If a device does not report its key or functions, or refuses the table, the queue of a flow is unknown.
+//! The queues still work: if a frame arrives at another queue than expected, the user of the ports passes the
+//! frame on.
 
 use std::mem::MaybeUninit;
 
@@ -17,7 +18,7 @@ const USUAL_KEY_BYTES: u8 = 40;
 /// Number of entries of the table in one `rte_eth_rss_reta_entry64`.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
-/// The hashing for which a device is configured.
+/// The RSS configuration of a device.
 pub(super) struct RssConfig {
     /// The key of the hash. The key is random, so that no peer can choose flows that all go to one queue.
     key: Vec<u8>,
@@ -44,8 +45,8 @@ impl RssConfig {
         Some(Self { key, functions, table_entries: about.reta_size })
     }
 
-    /// Writes the hashing into the configuration of the device. Afterwards `conf` points to the key of
-    /// `self`, so `conf` must not be used after `self` is dropped.
+    /// Writes the key and the types of packets into `conf`. Afterwards `conf` points to the key of `self`, so
+    /// `conf` must not be used after `self` is dropped.
     pub(super) fn fill(&mut self, conf: &mut sys::rte_eth_conf) {
         conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         let rss = &mut conf.rx_adv_conf.rss_conf;
@@ -56,7 +57,8 @@ impl RssConfig {
     }
 
     /// Fills the redirection table of a started device with all `queues` in turn. Returns the rule by which
-    /// the device chooses queues, or `None` if the device does not report the rule.
+    /// the device chooses queues. Returns `None` if the device does not report its key, or does not accept
+    /// the table.
     pub(super) fn settle(&self, port_id: u16, queues: u16) -> Option<Rss> {
         let (key, functions) = self.in_use(port_id)?;
         let table = self.set_table(port_id, queues)?;
@@ -70,7 +72,8 @@ impl RssConfig {
         Rss::new(&key, &table, ipv4, ipv6)
     }
 
-    /// The key and the types of packets that the device uses.
+    /// Returns the key and the types of packets that the device uses, or `None` if the device does not report
+    /// them.
     fn in_use(&self, port_id: u16) -> Option<(Vec<u8>, u64)> {
         let mut key = vec![0; self.key.len().max(usize::from(USUAL_KEY_BYTES))];
         // SAFETY: all-zero bytes are valid for this C struct of numbers and a pointer.

@@ -70,7 +70,7 @@ impl Device {
     }
 }
 
-/// The statistics of a device while the device is open.
+/// Returns the statistics of a device. When the device is closed, the statistics become an empty list.
 pub(super) fn of(device: &Arc<Device>) -> DeviceStats {
     let device: Weak<Device> = Arc::downgrade(device);
     DeviceStats::new(move || device.upgrade().map_or_else(Vec::new, |device| device.all_stats()))

@@ -2,9 +2,9 @@
 //!
 //! Two sources report a removal on EAL's interrupt thread. The first source is the bus. For a device behind
 //! `vfio-pci`, Linux asks for the device and waits until the device's ports are dropped. For a device behind
-//! a `uio` driver, Linux only reports that the device is gone. The second source is the driver, but only few
-//! drivers report a removal. The registers of a removed device cannot be accessed: the first access raises
-//! SIGBUS, and DPDK's handler maps ordinary memory in place of the registers.
+//! a `uio` driver, Linux only reports that the device is gone. The device's registers can then no longer be
+//! accessed: the first access raises SIGBUS, and DPDK's handler maps ordinary memory in place of the
+//! registers. The second source is the driver, but only few drivers report a removal.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -36,7 +36,8 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Watches an open port. If `is_pci` is `true`, also watches the bus. A network namespace that belongs to
-    /// another user namespace gets no uevents, so there only the driver reports that the device is gone.
+    /// another user namespace receives no uevents. In such a namespace, only the driver reports that the
+    /// device is gone.
     pub(super) fn new(port_id: u16, name: &CStr, is_pci: bool) -> Self {
         if is_pci {
             watch_the_bus();

@@ -1,4 +1,5 @@
-//! Parses the arguments of virtual devices, and removes stale socket files.
+//! Parses the arguments of virtual devices, removes stale socket files, and finds out why a driver has
+//! refused a device.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -41,7 +42,8 @@ fn argument<'a>(spec: &'a str, key: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-/// The unix socket on which the device will listen. `None` if the device does not listen.
+/// The path of the unix socket on which the device will listen. `None` if the device does not listen on a
+/// path.
 fn listens_on(spec: &str) -> Option<&str> {
     let name = name(spec);
     if name.starts_with("net_vhost") || name.starts_with("eth_vhost") {
@@ -66,14 +68,15 @@ fn is_memif(spec: &str) -> bool {
     name(spec).starts_with("net_memif")
 }
 
-/// The vhost-user socket between a device and its backend, and whether the device listens on the socket.
-/// `None` if the driver uses no such socket.
+/// Returns the vhost-user socket between a `net_virtio_user` device and its backend, and whether the device
+/// listens on the socket. Returns `None` for other devices, and if the path of the socket is missing.
 pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
     let path = argument(spec, "path").filter(|_| is_virtio_user(spec))?;
     Some((path, listens_on(spec).is_some()))
 }
 
-/// The interface and the number of sockets of a `net_af_packet` device.
+/// Returns the interface and the number of sockets of a `net_af_packet` device. Returns `None` for other
+/// devices, and if the interface is missing or the number cannot be parsed.
 pub(super) fn packet_sockets(spec: &str) -> Option<(&str, usize)> {
     let interface = argument(spec, "iface").filter(|_| is_af_packet(spec))?;
     Some((interface, argument(spec, "qpairs").map_or(Some(1), |count| count.parse().ok())?))
@@ -91,7 +94,8 @@ pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
 }
 
 /// Removes the socket file of a killed process. While the file exists, no other process can listen on the
-/// path. Fails if another process listens on the socket, unless the device is a memif device.
+/// path. Fails if the file cannot be removed, or if another process may listen on the socket. (If the device
+/// is a memif device, another listener is no error.)
 pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     let Some(path) = listens_on(spec) else { return Ok(()) };
     match fs::symlink_metadata(path) {
@@ -163,8 +167,9 @@ fn capabilities() -> CapabilitySet {
     rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective)
 }
 
-/// The error for a device that connects to a unix socket on which nobody listens. The caller calls this
-/// function only after the driver has failed, since one more connection would disturb a server.
+/// Returns the error for a device that connects to a unix socket on which nobody listens, and otherwise
+/// `None`. The caller calls this function only after the driver has failed, since one more connection would
+/// disturb a server.
 fn lacks_server(spec: &str) -> Option<DeviceError> {
     let (path, false) = vhost_user_backend(spec)? else { return None };
     let error = UnixStream::connect(path).err()?;

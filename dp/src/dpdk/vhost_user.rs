@@ -69,7 +69,7 @@ impl VhostUserBackend {
         self.socket = found.max().map_or(DriverSocket::Unknown, |(_, inode)| DriverSocket::Connected(inode));
     }
 
-    /// Sets a timeout on the driver's reads from now on.
+    /// Sets a timeout for the driver's reads from its socket.
     pub(super) fn bound_waits(&self) {
         if let Some(socket) = self.socket() {
             // Errors are ignored: without a timeout the driver waits as before.
@@ -126,7 +126,7 @@ enum Match {
     Path,
 }
 
-/// Duplicates of all descriptors of this process. Some of the descriptors may not be sockets.
+/// Returns duplicates of all descriptors of this process. Some of the descriptors may not be sockets.
 fn sockets() -> impl Iterator<Item = UnixStream> {
     descriptors::all().map(UnixStream::from)
 }

@@ -24,8 +24,8 @@ pub struct EalConfig {
     pub pci: Vec<String>,
     /// Files through which other DPDK processes can find this process. Default: [`Files::None`].
     pub files: Files,
-    /// Address mode of devices. [`Iova::Auto`] means virtual addresses unless there are PCI devices.
-    /// Default: [`Iova::Auto`].
+    /// Address mode of devices. [`Iova::Auto`] means virtual addresses unless PCI devices are listed
+    /// ([`pci`](Self::pci)). Default: [`Iova::Auto`].
     pub iova: Iova,
     /// `true` if one file has all memory, and `false` if each page has its own file. A virtio-user device can
     /// pass only a few files to its peer. Default: `true`.
@@ -78,7 +78,8 @@ pub enum Files {
 /// Address mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Iova {
-    /// Virtual addresses if there are no PCI devices. If there are PCI devices, EAL chooses the mode.
+    /// Virtual addresses if no PCI devices are listed ([`EalConfig::pci`]). If PCI devices are listed, EAL
+    /// chooses the mode.
     Auto,
     /// Virtual addresses, which an IOMMU translates.
     Virtual,
@@ -103,8 +104,8 @@ impl Default for EalConfig {
 }
 
 impl EalConfig {
-    /// Makes a configuration for tests, with ordinary pages. Tests with this configuration run everywhere,
-    /// without privileges and hugepages.
+    /// Makes a configuration for tests, with ordinary pages. Tests with this configuration need no privileges
+    /// and no hugepages.
     pub fn ordinary(mib: u32) -> Self {
         Self { memory: Memory::Ordinary { mib }, ..Self::default() }
     }
@@ -181,19 +182,22 @@ impl EalConfig {
         self.pci.iter().map(parse).collect()
     }
 
-    /// Returns the arguments for the driver of this device, including the comma before the arguments.
+    /// Returns the arguments for the driver of this device, including the comma before the arguments. The
+    /// result is empty if there are no arguments.
     pub(super) fn pci_arguments(&self, address: PciAddress) -> String {
         let entries = self.pci.iter().map(|entry| pci::split(entry));
         let of_it = entries.filter(|(place, _)| place.parse() == Ok(address));
         of_it.map(|(_, arguments)| arguments.to_owned()).next_back().unwrap_or_default()
     }
 
-    /// Checks that the PCI devices in `sysfs` can use the memory that EAL will have. Explicitly
-    /// configured memory is not checked.
+    /// Checks that the PCI devices in `sysfs` can use the memory that EAL will have. With
+    /// [`Memory::Hugepages`], only checks that hugepages are free. With [`Memory::Ordinary`], does not check
+    /// the memory.
     ///
     /// # Errors
-    /// [`EalError::NoHugepages`], [`EalError::PciAddress`] or [`EalError::PciHugepages`] if the configuration
-    /// cannot work.
+    /// [`EalError::NoHugepages`] if hugepages are configured and no hugepage is free.
+    /// [`EalError::PciAddress`] if an entry is not a PCI address. [`EalError::PciHugepages`] if a device
+    /// without an IOMMU needs hugepages, and too few are free.
     pub(super) fn check(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
         if self.memory == Memory::Hugepages && huge_free_mib == 0 {
             return Err(EalError::NoHugepages);

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The reason why EAL is not running. The message of each error is one line that says what to do.
+/// The reason why EAL is not running. The message of an error is one line, and most messages say what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EalError {
@@ -67,8 +67,8 @@ pub enum EalError {
     },
 }
 
-/// Among other cases, the kind distinguishes missing memory, a missing permission and a bad argument. The
-/// `io::Error` contains the `EalError`.
+/// The kind of the `io::Error` shows the cause, for example that memory is missing, that a permission is
+/// missing, or that an argument is wrong. The `io::Error` contains the `EalError`.
 impl From<EalError> for io::Error {
     fn from(error: EalError) -> Self {
         let kind = match error {

@@ -1,4 +1,4 @@
-//! DPDK's log. The last lines are stored instead of printed, so that an error can show its cause.
+//! DPDK's log. The last lines are stored, so that an error can show its cause.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
@@ -40,25 +40,26 @@ pub(super) fn capture(to_stderr: bool) {
     unsafe { sys::rte_openlog_stream(stream) };
 }
 
-/// Discards the stored lines, so that [`trouble`] returns only later lines.
+/// Discards the stored lines, so that [`trouble`] and [`errors`] return only later lines.
 pub(crate) fn mark() {
     if let Ok(mut lines) = LINES.lock() {
         lines.clear();
     }
 }
 
-/// The last warnings and errors since [`mark`] in one line. The text is empty if there were no warnings and
-/// no errors.
+/// Returns the last warnings and errors since [`mark`] in one line. The text is empty if there were no
+/// warnings and no errors.
 pub(crate) fn trouble() -> String {
     last(WARNING)
 }
 
-/// The last errors since [`mark`] in one line. The text is empty if there were no errors.
+/// Returns the last errors since [`mark`] in one line. The text is empty if there were no errors.
 pub(crate) fn errors() -> String {
     last(ERROR)
 }
 
-/// Returns the last lines since [`mark`] with at least this severity, joined into one line.
+/// Returns the last lines since [`mark`] with at least this severity, joined into one line: at most four
+/// lines. A line that follows an equal line is left out.
 fn last(level: i32) -> String {
     let Ok(lines) = LINES.lock() else { return String::new() };
     let mut told: Vec<&str> = lines.iter().filter(|(of, _)| *of <= level).map(|(_, line)| &**line).collect();
@@ -71,7 +72,7 @@ fn last(level: i32) -> String {
 unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, bytes: usize) -> i64 {
     // SAFETY: the caller, stdio, passes `bytes` bytes of stdio's buffer, which is locked during the call.
     let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
-    // SAFETY: the function may be called at any time. It only reads a variable of this thread.
+    // SAFETY: the function may be called at any time, and only reads a variable of this thread.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     if TO_STDERR.load(Ordering::Relaxed) {
         // Errors are ignored: if standard error is closed, an error cannot be reported.

@@ -139,8 +139,8 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
 pub(crate) fn errno() -> i32 {
     // SAFETY: the function may be called at any time, and returns the address of a variable of this thread.
     let place = unsafe { sys::rte_errno_ptr() };
-    // SAFETY: the variable belongs to this thread. Only this thread accesses it, and it exists until the
-    // thread ends.
+    // SAFETY: the variable belongs to this thread, and no other thread accesses it. The variable exists until
+    // the thread ends.
     unsafe { *place }
 }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// Root of sysfs.
 pub(crate) const SYSFS: &str = "/sys";
 
-/// The Linux driver that passes a device to user space. The driver uses the IOMMU if there is one.
+/// The Linux driver that passes a device to user space behind the IOMMU, if there is an IOMMU.
 pub(crate) const VFIO: &str = "vfio-pci";
 
 /// Linux drivers that pass a device to user space without an IOMMU.
@@ -60,8 +60,8 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// Splits the text of an entry into the device's address and the arguments for the driver. The arguments
-/// include the comma before them.
+/// Splits a text such as `03:00.0,arg=1` into the device's address and the arguments for the driver. The
+/// arguments include the comma before them.
 pub(crate) fn split(entry: &str) -> (&str, &str) {
     entry.split_at(entry.find(',').unwrap_or(entry.len()))
 }

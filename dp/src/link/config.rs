@@ -2,7 +2,7 @@
 
 use crate::{Offloads, TsoLimits};
 
-/// The faults of each direction of a link. Probabilities are parts per million.
+/// The faults and the delay of one direction of a link. Probabilities are in parts per million.
 #[derive(Clone, Debug, Default)]
 pub struct LinkPlan {
     /// Probability that a frame is lost.

@@ -1,4 +1,4 @@
-//! The random generator of one direction, which decides the faults of each frame.
+//! The random generator of one port, which decides the faults of each frame that the port sends.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -61,7 +61,7 @@ impl FaultGenerator {
     }
 
     fn hits(&mut self, ppm: u32) -> bool {
-        // The upper half of a 64-bit product. The values of the upper half are uniform from 0 to 999,999,
+        // `draw` is the upper half of a 64-bit product. The values of `draw` are uniform from 0 to 999,999,
         // with an error of 1/4000.
         let draw = (u64::from(self.rng.next_u32()) * 1_000_000) >> 32;
         draw < u64::from(ppm)

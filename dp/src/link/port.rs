@@ -179,7 +179,7 @@ impl<W: Wires> LinkPort<W> {
         self.send_one(wire, now_us, frame);
     }
 
-    /// Sends one frame that requests to be cut.
+    /// Sends one frame that requests to be cut. Drops the frame if it exceeds the limits of the port.
     fn send_large(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         if !self.base.info.tso.allow(&frame) {
             self.base.counters.tx_dropped += 1;
@@ -213,7 +213,7 @@ impl<W: Wires> LinkPort<W> {
         }
     }
 
-    /// Whether a frame may be longer than the MTU.
+    /// Whether this frame may be longer than the MTU.
     fn passes_whole(&self, frame: &Mbuf) -> bool {
         self.base.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
     }
@@ -224,7 +224,7 @@ impl<W: Wires> LinkPort<W> {
         let wire = self.wires.sender_mut(wire);
         if frame.has_external() {
             // The frame may refer to memory that later changes. A frame that a device has sent cannot change,
-            // so the wire gets a copy of this frame.
+            // so a copy of the frame is put on the wire.
             let Some(copy) = frame.deep_copy(&wire.pool) else { return wire.no_mbuf() };
             frame = copy;
         }
@@ -266,8 +266,9 @@ impl<W: Wires> LinkPort<W> {
     }
 }
 
-/// Makes a copy of `frame` in which the bit that `which` selects is flipped. The copy's checksum is filled in
-/// first: otherwise the receiver would trust the partial checksum, and would not notice the corruption.
+/// Makes a copy of `frame`, and flips the bit that `which` selects in the copy's first buffer. A partial
+/// checksum is filled in first: otherwise the receiver would trust the partial checksum, and would not notice
+/// the corruption. Returns `None` if `pool` has too few buffers.
 fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = frame.deep_copy(pool)?;
     let partial = copy.tx_offload().tcp_checksum;

@@ -1,5 +1,5 @@
-//! Tests of links: faults follow the plan, a run can be repeated exactly, and a port still works after every
-//! event.
+//! Tests of links: for example, faults follow the plan, a run can be repeated exactly, and counters match the
+//! frames.
 
 mod queues;
 
@@ -51,7 +51,8 @@ fn receive(port: &mut End, now_us: u64) -> Vec<u32> {
     receive_frames(port, now_us).iter().map(number).collect()
 }
 
-/// Sends the frames 0..count, one every 10 us. Returns the time and the number of each frame that arrives.
+/// Sends the frames 0..count, one every 10 us. Returns the time and the number of each frame that arrives,
+/// and the faults of the wire.
 fn run(config: &LinkConfig, count: u32) -> (Vec<(u64, u32)>, LinkFaults) {
     let (mut a, mut b, control) = pair_with_control(config);
     let mut arrived = Vec::new();
@@ -423,7 +424,7 @@ fn plans() -> impl Strategy<Value = LinkPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A receiver that polls only at `next_due_us` gets each frame that was not lost. The receiver gets no
+    /// A receiver that polls only at `next_due_us` receives each frame that was not lost, and receives no
     /// frame before the frame is due.
     #[test]
     fn whatever_the_plan_the_books_balance_and_the_pools_refill(

@@ -45,8 +45,8 @@ pub(super) struct Wire {
     /// Total number of frames that the receiver has delivered. Only the receiver writes this number.
     delivered: AtomicU64,
     /// On a wire with reordering: a lower bound of the due times of the frames that were added since the
-    /// receiver's last check, or `u64::MAX` if no frame was added. Wires without reordering do not use this
-    /// field, since their first frame is due first.
+    /// receiver's last check. The value is `u64::MAX` if no frame was added. Wires without reordering do not
+    /// use this field, since their first frame is due first.
     ring_due_us: AtomicU64,
     pub(super) faults: FaultCounters,
 }

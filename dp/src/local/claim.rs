@@ -26,11 +26,11 @@ use super::{LocalError, WireFolder};
 /// a millisecond, but a thousand processes may start at the same time.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Maximum pause between two attempts to get the lock. If the pauses were shorter, a thousand waiting
-/// processes would take the CPUs away from the process that holds the lock.
+/// Maximum pause between two attempts to take the lock. If the pauses were shorter, a thousand waiting
+/// processes would use the CPUs that the process with the lock needs.
 const LOCK_PAUSE: Duration = Duration::from_millis(32);
 
-/// Length of the listener's queue of connections: the number of processes that can connect at the same time.
+/// Length of the listener's queue: the maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// A station whose process exists. [`stations`] returns such stations.
@@ -38,8 +38,8 @@ const BACKLOG: i32 = 1024;
 pub struct Station {
     /// The number of the station, 1 to 65535.
     pub number: u16,
-    /// The PID of the station's process in this process's PID namespace. The value is 0 if the process is in
-    /// another PID namespace, or if its queue of connections is full.
+    /// The PID of the station's process in this process's PID namespace. The value is 0 if the process has no
+    /// PID in this namespace, or if its queue of connections is full.
     pub pid: i32,
 }
 
@@ -113,11 +113,11 @@ fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
     state(connected.map(|()| credentials(&socket).map_or(0, |peer| peer.pid)))
 }
 
-/// Derives the state of a station from the result of connecting to the station's socket. The result is the
+/// Derives the state of a station from the result of connecting to the station's socket. `connected` is the
 /// PID of the other side, or the system's error.
 ///
 /// # Errors
-/// The system's error, under the conditions of [`probe`].
+/// The system's error, if this process or the system has run out of descriptors or memory.
 pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     match connected {
         Ok(pid) => Ok(Probed::Living { pid }),
@@ -154,7 +154,7 @@ pub(super) struct Claim {
     /// Accepts the connections of other stations.
     pub(super) listener: OwnFd,
     path: PathBuf,
-    /// The device and inode of the socket's file, by which the drop detects that the path names another file.
+    /// The device and inode of the socket's file, by which `drop` detects that the path names another file.
     inode: (u64, u64),
 }
 
@@ -183,8 +183,9 @@ impl Claim {
     }
 }
 
-/// Binds the socket of a free station. The search begins at a number that is derived from the PID, so that
-/// new processes get numbers that were not used recently. The caller holds the folder's lock.
+/// Binds the socket of a free station. Returns the station and the socket. The search begins at a number that
+/// is derived from the PID, so that new processes have numbers that were not used recently. The caller holds
+/// the folder's lock.
 fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
     for step in 0..u32::from(u16::MAX) {
@@ -197,7 +198,8 @@ fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     Err(LocalError::Full(folder.to_owned()))
 }
 
-/// Binds the socket of a station, if no process has claimed the station. The caller holds the folder's lock.
+/// Binds the socket of a station and returns the socket. Fails with [`LocalError::Taken`] if a process has
+/// claimed the station, or if another file has the name of the socket. The caller holds the folder's lock.
 fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let system = |errno: Errno| LocalError::System(errno.into());
@@ -239,7 +241,8 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// Locks the folder. The lock is released when `opened` is dropped.
+/// Locks the folder. The lock is released when `opened` is dropped. Fails with [`LocalError::Locked`] if the
+/// lock is not free for [`LOCK_WAIT`] and no process claims a station in this time.
 fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let (mut since, mut latest) = (Instant::now(), None);

@@ -33,7 +33,8 @@ impl LocalConfig {
     }
 }
 
-/// The reason why a port could not be opened. The message of each error is one line that says what to do.
+/// The reason why a port could not be opened. The message of an error is one line, and most messages say what
+/// to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
@@ -110,8 +111,8 @@ pub enum LocalError {
     System(#[source] io::Error),
 }
 
-/// Among other cases, the kind distinguishes a missing folder, a missing permission and the lack of a free
-/// station. The `io::Error` contains the `LocalError`.
+/// The kind of the `io::Error` shows the cause, for example that a folder is missing, that a permission is
+/// missing, or that no station is free. The `io::Error` contains the `LocalError`.
 impl From<LocalError> for io::Error {
     fn from(error: LocalError) -> Self {
         let kind = match &error {

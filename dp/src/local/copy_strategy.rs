@@ -56,7 +56,7 @@ impl StrategyChoice {
         Self { lap, strategy, is_trial: false, left: TRIAL * lap, cycles: 0, settled_cycles: 0 }
     }
 
-    /// Copies a long frame of `bytes` bytes by `copy`, which gets the chosen strategy.
+    /// Copies a long frame of `bytes` bytes by `copy`, which receives the chosen strategy.
     #[inline]
     pub(super) fn copy(&mut self, bytes: usize, copy: impl FnOnce(CopyStrategy)) {
         if self.left > self.lap {
@@ -97,7 +97,8 @@ mod tests {
     const FRAME: usize = 1 << 16;
     const RING: usize = 32 * FRAME;
 
-    /// A model of the caches. A frame costs `fresh` if the previous lap was copied by the same strategy.
+    /// A model of the caches. A frame costs `fresh` if the previous lap was copied by the same strategy, and
+    /// otherwise 1000 cycles.
     struct Machine {
         lap_before: CopyStrategy,
         fresh: [u64; 2],

@@ -11,8 +11,9 @@ pub(super) struct Credentials {
     pub(super) uid: u32,
 }
 
-/// Returns the credentials of the other side of a connected socket (`SO_PEERCRED`). (`rustix` cannot
-/// represent a process of another PID namespace.)
+/// Returns the credentials of the other side of a connected socket (`SO_PEERCRED`), or `None` if the system
+/// does not return them. The function calls libc, since `rustix` cannot represent a process of another PID
+/// namespace.
 pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
@@ -32,12 +33,13 @@ pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
 }
 
 /// Returns the PID of the process on the other side of a connected socket, in the PID namespace of this
-/// process. Returns `None` if the process has no PID in this namespace.
+/// process. Returns `None` if the PID is not known, for example because the process has no PID in this
+/// namespace.
 pub fn pid_of_peer(socket: impl AsFd) -> Option<i32> {
     credentials(socket).map(|peer| peer.pid).filter(|pid| *pid > 0)
 }
 
-/// Whether the process on the other side belongs to the same user as this process.
+/// Whether the process on the other side is known to belong to the same user as this process.
 pub(super) fn is_same_user(socket: impl AsFd) -> bool {
     credentials(socket).is_some_and(|other| other.uid == rustix::process::geteuid().as_raw())
 }

@@ -56,8 +56,8 @@ pub fn default_folder(net: &str) -> Result<PathBuf, LocalError> {
 /// replace the folder, so the folder's path can be used later.
 ///
 /// # Errors
-/// [`LocalError`] if `folder` is not absolute, or belongs to another user, or if other users can enter or
-/// move it.
+/// [`LocalError`] if `folder` is not absolute, cannot be created or opened, or belongs to another user, or if
+/// other users can enter or move it.
 pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
     match open(folder)? {
         (opened, None) => Ok(opened),
@@ -78,8 +78,9 @@ impl WireFolder {
     /// [`path`](Self::path) leads through a descriptor of the folder.
     ///
     /// # Errors
-    /// [`LocalError`] if `folder` is not absolute or belongs to another user, if other users can enter it, or
-    /// if other users can move it and `/proc` is missing.
+    /// [`LocalError`] if `folder` is not absolute, cannot be created or opened, or belongs to another user.
+    /// The function also fails if other users can enter the folder, or if other users can move the folder and
+    /// `/proc` is missing.
     pub fn open(folder: &Path) -> Result<Self, LocalError> {
         Self::with_lock(folder).map(|(folder, _)| folder)
     }
@@ -141,7 +142,7 @@ fn open(folder: &Path) -> Result<(File, Option<LocalError>), LocalError> {
     Ok((opened, movable))
 }
 
-/// The user of this process, and the users that it trusts.
+/// The user of this process, and the users that this process trusts.
 #[derive(Clone, Copy, Debug)]
 struct User {
     uid: u32,
@@ -152,7 +153,7 @@ struct User {
 /// What other users can do with the entries of a trusted folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entries {
-    /// Only the owners of the entries can move them.
+    /// Other users cannot move entries that belong to this user or to root.
     Stay,
     /// Other users can move the entries.
     Move,
@@ -168,7 +169,7 @@ impl User {
         owner == self.uid || owner == 0 || owner == OVERFLOW_UID && self.trusts_overflow
     }
 
-    /// Checks the folder itself.
+    /// Checks that `folder` belongs to this user, and that only this user may use it.
     fn check_own(self, folder: &Path, owner: u32, mode: u32) -> Result<(), LocalError> {
         if owner != self.uid {
             return Err(LocalError::Owner { folder: folder.to_owned(), owner, uid: self.uid });
@@ -179,7 +180,8 @@ impl User {
         Ok(())
     }
 
-    /// Checks an ancestor of the folder.
+    /// Checks that an ancestor of the wire's folder has a trusted owner. Returns what other users can do with
+    /// the entries of the ancestor.
     fn check_ancestor(self, folder: &Path, owner: u32, mode: u32) -> Result<Entries, LocalError> {
         if !self.trusts(owner) {
             return Err(LocalError::Owner { folder: folder.to_owned(), owner, uid: self.uid });
@@ -258,7 +260,7 @@ fn leaves_out_overflow(map: &str) -> bool {
             _ => None,
         }
     });
-    // If the map is empty, nothing is known.
+    // An empty map means that the map could not be read.
     let is_known = !map.is_empty();
     is_known && ranges.all(|range| range.is_some_and(|range| !range.contains(&u64::from(OVERFLOW_UID))))
 }

@@ -3,8 +3,8 @@
 //! A station with a frame for another station connects to that station, and sends [`Kind::Hello`] with the
 //! memory of both rings. The other station answers [`Kind::Welcome`]. Both stations may have connected at the
 //! same time. In this case the station whose memory is used answers [`Kind::Crossed`]. A station that does
-//! not wait for the hello any longer answers [`Kind::Again`]. Later messages have one byte and wake the other
-//! side. When one of the processes ends, the other side of the socket notices the end.
+//! not wait any longer for a hello that it can answer sends [`Kind::Again`]. Later messages have one byte and
+//! wake the other side. When one of the processes ends, the other side of the socket notices the end.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ use rustix::net::{
 /// The name and the version number of the protocol. Messages of other versions may have any layout.
 const MAGIC: [u8; 8] = *b"uwarp\0l2";
 
-/// Number of bytes of a message.
+/// Number of bytes of a message that is not a wake-up message.
 pub(super) const MESSAGE_BYTES: usize = 40;
 
 /// A wake-up message.
@@ -35,8 +35,8 @@ pub(super) enum Kind {
     Welcome,
     /// Declines the receiver's rings. The sender uses the rings of its own hello.
     Crossed,
-    /// The sender does not wait for the receiver's hello any longer, because the sender has too many
-    /// connections. The receiver has to connect again.
+    /// The sender does not wait any longer for a hello that it can answer, because too much time has passed,
+    /// or because other connections wait. The receiver has to connect again.
     Again,
 }
 
@@ -154,15 +154,15 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Wakes the other side. Errors are ignored: if the socket is full, it already has wake-up messages, and if
-/// the other side has closed the socket, a later read of the socket shows this.
+/// Wakes the other side. Errors are ignored. If the socket is full, the socket already has wake-up messages.
+/// If the other side has closed the socket, a later read of the socket shows this.
 #[inline]
 pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Reads a bounded number of wake-up messages. Returns `false` if another message arrives, or if the other
-/// side has closed the socket. Otherwise returns `true`.
+/// Reads a bounded number of wake-up messages. Returns `false` if another message arrives, if the other side
+/// has closed the socket, or if reading the socket fails. Otherwise returns `true`.
 pub(super) fn take_wakes(socket: impl AsFd) -> bool {
     /// Maximum number of wake-up messages that one call reads. A correct peer sends at most one message for
     /// each sleep.

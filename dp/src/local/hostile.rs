@@ -35,7 +35,8 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Connects to a station. Returns `None` if the station does not exist.
+    /// Connects to a station. Returns `None` if the connection fails, for example because the station does
+    /// not exist.
     pub fn dial(folder: &Path, station: u16) -> Option<Self> {
         let socket = claim::socket().ok()?;
         connect(&socket, &claim::address(folder, station).ok()?).ok()?;

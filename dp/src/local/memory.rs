@@ -1,8 +1,9 @@
 //! Memory that two processes share: a mapping of a memfd.
 //!
 //! The other process may write any byte at any time, so the mapping is treated like device memory. Words that
-//! both sides use are atomics. All other bytes are accessed only by raw copies, and there is never a slice of
-//! these bytes or a reference to them. Code uses a value only after the value was copied to private memory.
+//! both sides use are accessed as atomics. All other bytes are accessed by raw copies, or by atomic stores
+//! that only fetch their cache lines (`ring.rs`). There is never a slice of the mapping. Code uses a value
+//! only after the value was copied to private memory.
 //!
 //! Rust's memory model does not cover other processes. The copies rely on LLVM's semantics instead: a racing
 //! load returns any mixture of old and stored bytes, and has no other effect. After each copy there is a
@@ -60,7 +61,8 @@ fn takes_later() -> bool {
     *TAKES.get_or_init(|| unsafe { madvise(null_mut(), 0, Advice::LinuxPopulateWrite) }.is_ok())
 }
 
-/// Whether a descriptor that another process has sent refers to a file like those that [`create`] makes.
+/// Whether a descriptor that another process has sent refers to a file like those that [`create`] makes: a
+/// file of `bytes` bytes, in ordinary pages, with a fixed size.
 pub(super) fn is_fit(memfd: impl AsFd, bytes: usize) -> bool {
     let memfd = memfd.as_fd();
     // A file in hugepages could lose a page, and an access to this page would cause a SIGBUS.
@@ -103,7 +105,8 @@ impl SharedMemory {
     }
 
     /// Allocates the pages of this range, which must begin and end at page boundaries. The contents do not
-    /// change. Pages that are already allocated do not change.
+    /// change. Pages that are already allocated do not change. If [`takes_later`] returns `false`, all pages
+    /// are already allocated.
     ///
     /// # Errors
     /// The error of `madvise`, if there is no memory.
@@ -136,8 +139,9 @@ impl SharedMemory {
         let word: *mut u64 = self.start.as_ptr().wrapping_add(at).cast();
         // SAFETY: the eight bytes are inside the mapping, as was just checked. The mapping is writable, and
         // is not unmapped while the reference exists. The mapping begins at a page boundary, so the bytes are
-        // aligned. This process accesses the bytes only as an atomic through this function. The other process
-        // may store any value.
+        // aligned. While the reference exists, this process makes no raw copy of the bytes: each side of a
+        // ring belongs to one port, and the port uses the reference for one access. The other process may
+        // store any value.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
@@ -151,13 +155,13 @@ impl SharedMemory {
         let to = self.start.as_ptr().wrapping_add(at);
         if strategy == CopyStrategy::ThroughCaches || bytes.len() < streaming::MIN_BYTES {
             // SAFETY: the range is inside the mapping, as was just checked, and the mapping is writable.
-            // There is no slice or reference to the mapping, so `bytes` is in other memory. The other process
-            // may access the range at the same time: see the module's documentation.
+            // There is no slice of the mapping, so `bytes` is in other memory. The other process may access
+            // the range at the same time: see the module's documentation.
             unsafe { bytes.as_ptr().copy_to_nonoverlapping(to, bytes.len()) };
         } else {
             // SAFETY: the range is inside the mapping, as was just checked, and the mapping is writable.
-            // There is no slice or reference to the mapping, so `bytes` is in other memory. The other process
-            // may access the range at the same time: see the module's documentation.
+            // There is no slice of the mapping, so `bytes` is in other memory. The other process may access
+            // the range at the same time: see the module's documentation.
             unsafe { streaming::copy(to, bytes) };
         }
         compiler_fence(Ordering::SeqCst);
@@ -172,8 +176,8 @@ impl SharedMemory {
         assert!(at <= self.bytes && out.len() <= self.bytes - at, "{} bytes at {at}", out.len());
         let from = self.start.as_ptr().wrapping_add(at);
         // SAFETY: the range is inside the mapping, as was just checked, and the mapping is readable and
-        // initialised. There is no slice or reference to the mapping, so `out` is in other memory. The other
-        // process may write to the range at the same time: see the module's documentation.
+        // initialised. There is no slice of the mapping, so `out` is in other memory. The other process may
+        // write to the range at the same time: see the module's documentation.
         unsafe { from.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
         compiler_fence(Ordering::SeqCst);
     }

@@ -36,8 +36,8 @@ const WORDS_BYTES: usize = 4096;
 
 const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
 
-/// All rings of a port may together grow by this number of rings of the maximum size. With many peers, each
-/// peer gets few bytes at a time, for which a small ring is enough.
+/// All rings of a port may together grow by this number of rings of the maximum size. With many peers, the
+/// port sends few bytes at a time to each peer, for which a small ring is enough.
 const GROWN_RINGS: usize = 8;
 
 /// Number of bytes by which all rings of a port together may grow.
@@ -59,7 +59,7 @@ pub(super) struct Peer {
     pub(super) waiting: VecDeque<Mbuf>,
     /// The time of the first frame for the station, or of the station's hello.
     pub(super) since_us: u64,
-    /// Time between the last and the next attempt to connect to the station.
+    /// The pause after the next failed attempt to connect to the station.
     pause_us: u64,
 }
 
@@ -83,7 +83,7 @@ pub(super) enum Sent {
     Kept,
     /// The frame was not accepted, since too many frames wait.
     Refused(Mbuf),
-    /// The frame was dropped, since the station has ended or has not read for long.
+    /// The frame was dropped, since the station has ended, or has not answered or not read for long.
     Lost,
 }
 
@@ -105,7 +105,7 @@ impl Peer {
         again_us
     }
 
-    /// Sends a frame. If the frame cannot be sent yet, keeps the frame.
+    /// Sends a frame. If the frame cannot be sent now, keeps, returns or drops the frame: see [`Sent`].
     ///
     /// # Errors
     /// [`Broken`] if the other side has written an impossible position.

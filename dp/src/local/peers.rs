@@ -1,8 +1,8 @@
 //! All stations with which a port communicates, and the sockets to these stations. This module connects to
 //! stations, accepts connections, and detects stations that have ended.
 //!
-//! No function of this module blocks. [`Peers::look`] handles all socket events and timers since the last
-//! call.
+//! No function of this module blocks. [`Peers::look`] handles timers and socket events. If there are very
+//! many events, it leaves some of them to the next call.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -45,11 +45,11 @@ const HASTE_US: u64 = 10_000;
 /// Time for which the listener is ignored after the process has run out of descriptors.
 const DEAF_US: u64 = 100_000;
 
-/// Time until this port connects again to a station that has sent its own hello. The station's hello may be
+/// Time until this port connects again to a station that has sent its own hello, since this hello may be
 /// lost.
 const CROSSED_US: u64 = 1_000_000;
 
-/// Maximum number of events that one call handles.
+/// Maximum number of events that one call of [`Peers::look`] handles.
 const EVENTS: usize = 32;
 
 /// The keys of events: for the listener, for a socket whose station is not known yet, and for the socket of a
@@ -123,8 +123,8 @@ impl Peers {
         })
     }
 
-    /// A descriptor that is readable when [`look`](Self::look) has something to do, or when a reader was
-    /// woken.
+    /// A descriptor that is readable when [`look`](Self::look) has something to do, or when a peer has woken
+    /// this port.
     pub(super) fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -135,7 +135,7 @@ impl Peers {
         self.stations.iter().position(|other| *other == station)
     }
 
-    /// The number of the station at this index.
+    /// The number of the station at this index. `None` if no station has this index.
     #[inline]
     pub(super) fn station(&self, at: usize) -> Option<u16> {
         self.stations.get(at).copied()
@@ -162,7 +162,7 @@ impl Peers {
     }
 
     /// The next time at which a handshake continues without a message or ends, or at which the port listens
-    /// again.
+    /// again. `None` if no such time is known.
     pub(super) fn next_due_us(&self) -> Option<u64> {
         let unpaired = self.list.iter().filter_map(|peer| match peer.state {
             PeerState::Dialing { again_us } => Some(again_us),
@@ -173,7 +173,7 @@ impl Peers {
         unpaired.chain(greetings).chain(self.deaf_until_us).min()
     }
 
-    /// Removes and returns the next station to report as ended.
+    /// Removes and returns the next station to report as ended. Returns `None` if there is no such station.
     #[inline]
     pub(super) fn next_departed(&mut self) -> Option<u16> {
         self.departed.pop_front()
@@ -186,7 +186,8 @@ impl Peers {
     }
 
     /// Adds a station to the list, starts connecting to the station, and returns its index. Returns `None` if
-    /// the station does not exist, or if its end is not yet reported.
+    /// this port cannot connect to the station, for example because the station does not exist, or if the end
+    /// of the station is not yet reported.
     #[cold]
     pub(super) fn begin(&mut self, now_us: u64, station: u16) -> Option<usize> {
         if self.departed.contains(&station) {
@@ -206,8 +207,9 @@ impl Peers {
         self.list.len() - 1
     }
 
-    /// Connects to the station at this index, and sends a hello. Returns `false` if the station does not
-    /// exist.
+    /// Connects to the station at this index, and sends a hello. If the attempt fails for a reason that may
+    /// pass, sets the time of the next attempt. Returns `false` if it fails for another reason, for example
+    /// because the station does not exist.
     fn dial(&mut self, now_us: u64, at: usize) -> bool {
         let station = self.stations[at];
         match self.try_dial(station) {
@@ -527,8 +529,9 @@ impl Peers {
         let greeting = self.greetings.remove(at);
         // Now there is room for another connection.
         self.deaf_until_us = self.deaf_until_us.map(|_| 0);
-        // The socket is removed from the epoll set, since the socket gets another key or is closed. Closing
-        // the socket does not remove it from the set while another process has a descriptor of the socket.
+        // The socket is removed from the epoll set, since it will be registered with another key, or closed.
+        // Closing the socket does not remove it from the set while another process has a descriptor of the
+        // socket.
         epoll::delete(&self.epoll, &greeting.socket).ok()?;
         Some(greeting)
     }

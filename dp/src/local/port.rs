@@ -31,7 +31,7 @@ const DATA_BYTES_MIN: usize = 2048;
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
 /// Maximum number of bytes of one received burst. The last frame of a burst may exceed this limit. With the
-/// limit, the bytes are still in the core's cache when they are placed.
+/// limit, the bytes are usually still in the core's cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
 /// Time between two reads of the sockets while the port is polled. Reading the sockets is a system call.
@@ -114,7 +114,8 @@ impl LocalPort {
         self.generation != fork::generation()
     }
 
-    /// Sends one frame. If the frame has to wait, returns the frame.
+    /// Sends one frame, or drops it if it cannot be sent at all. If the caller has to send the frame again
+    /// later, returns the frame.
     #[inline]
     fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
         let bytes = frame.len();
@@ -298,7 +299,8 @@ fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) ->
             None => take_chain(pool, rx, record)?,
         }
     };
-    // The peer is another process on this machine, so nothing can damage the bytes on the path.
+    // The peer is another process on this machine, so nothing on the path can damage the bytes. So a partial
+    // checksum is enough.
     let partial = record.marks & ring::PARTIAL_CHECKSUM != 0;
     frame.set_rx_checksum(if partial { Checksum::Partial } else { Checksum::Unknown });
     Some(frame)

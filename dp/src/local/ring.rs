@@ -152,7 +152,7 @@ impl Place {
     }
 }
 
-/// The end of a ring at which the writer writes.
+/// The writer's side of a ring.
 #[derive(Debug)]
 pub(super) struct Producer {
     memory: Arc<SharedMemory>,
@@ -328,7 +328,7 @@ pub(super) struct Record {
     pub(super) marks: u32,
 }
 
-/// The end of a ring at which the reader reads.
+/// The reader's side of a ring.
 #[derive(Debug)]
 pub(super) struct Consumer {
     memory: Arc<SharedMemory>,
@@ -369,8 +369,8 @@ impl Consumer {
         Ok(Some(Record { bytes, marks }))
     }
 
-    /// Handles an oldest record that has no frame. If the record announces that the ring grows, returns the
-    /// next record.
+    /// Handles an oldest record that has no frame. If the record announces that the ring grows, continues
+    /// with the next record, like [`peek`](Self::peek). Any other record is [`Broken`].
     #[cold]
     fn peek_behind_growth(&mut self, header: u64) -> Result<Option<Record>, Broken> {
         match self.place.behind_growth(self.head) {

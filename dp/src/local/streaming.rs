@@ -2,8 +2,8 @@
 //!
 //! The lines of a ring are in the reader's cache, since the reader has read them in the previous lap. An
 //! ordinary store first fetches the line from this cache. If the cache is on another chip of the processor,
-//! the fetch costs more than the copy. A non-temporal store fetches nothing. Later the reader gets the bytes
-//! from memory by sequential reads.
+//! the fetch costs more than the copy. A non-temporal store fetches nothing. Later the reader reads the bytes
+//! sequentially from memory.
 
 /// Minimum number of bytes for a streaming copy. Shorter parts are read so soon that the bytes should be in a
 /// cache. A streaming copy also has to wait for the memory at the end of the copy.
@@ -18,7 +18,7 @@ const LINE: usize = 64;
 ///
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, does not overlap `bytes`, and is accessed only by raw
-/// copies.
+/// copies and atomics.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(to.align_offset(LINE).min(bytes.len()));
@@ -38,7 +38,7 @@ pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
 ///
 /// # Safety
 /// The range at `to` with the length of `lines` is mapped and writable, does not overlap `lines`, and is
-/// accessed only by raw copies. If `lines` is not empty, `to` is a multiple of 64.
+/// accessed only by raw copies and atomics. If `lines` is not empty, `to` is a multiple of 64.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_lines(to: *mut u8, lines: &[[u8; LINE]]) {
     if lines.is_empty() {

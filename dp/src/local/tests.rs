@@ -1,5 +1,5 @@
-//! Tests of the parts of a local wire, and tests of a wire within one process. `tests/local_processes` tests
-//! several processes.
+//! Tests of the parts of a local wire, and tests of ports of one process on a wire. `tests/local_processes`
+//! tests several processes.
 
 mod burst;
 mod claim;
@@ -98,7 +98,7 @@ fn poll_once(port: &mut LocalPort, now_us: u64) -> Vec<Mbuf> {
     burst.into_iter().collect()
 }
 
-/// Polls all ports in turn until `count` frames have arrived at the last port.
+/// Polls all ports in turn until `count` frames have arrived at the last port. Returns the frames.
 fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
     let mut arrived = Vec::new();
     for _ in 0..100_000 {
@@ -354,7 +354,7 @@ fn a_full_ring_leaves_frames_with_the_caller_and_loses_none() {
 }
 
 /// If a station does not read, the frames for which the station's ring has no room are dropped after some
-/// time. So the other stations get their frames.
+/// time. So the other stations receive their frames.
 #[test]
 fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! Frames to the port's own address are returned. All other frames are sent as if there were no wrapper.
+//! Tests of [`Loopback`]: for example, frames to the port's own address are returned, and all other frames
+//! are sent as if there were no wrapper.
 
 use std::sync::Arc;
 

@@ -67,7 +67,7 @@ impl DpdkChain {
         self.head.as_ptr()
     }
 
-    /// Allocates an empty buffer of `pool`.
+    /// Allocates an empty buffer of `pool`. Returns `None` if `pool` is empty.
     pub(crate) fn alloc(pool: &DpdkPool) -> Option<Self> {
         // SAFETY: a new mbuf is a well-formed chain of one segment, and nobody else owns it. `DpdkPool::new`
         // has made the mbuf's pool.
@@ -75,7 +75,7 @@ impl DpdkChain {
     }
 
     /// Allocates a buffer of `pool`. The data of the buffer are the last `front` bytes of the headroom and
-    /// the `bytes` bytes behind the headroom.
+    /// the `bytes` bytes behind the headroom. Returns `None` if `pool` is empty.
     pub(crate) fn alloc_filled(pool: &DpdkPool, front: usize, bytes: usize) -> Option<Self> {
         let mut chain = Self::alloc(pool)?;
         chain.reveal_front(front);
@@ -83,7 +83,8 @@ impl DpdkChain {
         Some(chain)
     }
 
-    /// Makes a view of `memory`. The view needs one descriptor of `pool` per 65,535 bytes.
+    /// Makes a view of `memory`. The view needs one descriptor of `pool` per 65,535 bytes. Returns `None` if
+    /// `pool` has too few free descriptors, or if there are too many views of the memory.
     pub(crate) fn external(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
         let (now, later) = (memory.len().min(MAX_EXTERNAL_BYTES), memory.len());
         let mut chain = Self::attached(pool, memory.slice(0..now)?)?;
@@ -96,7 +97,8 @@ impl DpdkChain {
         Some(chain)
     }
 
-    /// Makes a view of `memory` in one segment. `memory` has at most [`MAX_EXTERNAL_BYTES`] bytes.
+    /// Makes a view of `memory` in one segment. `memory` has at most [`MAX_EXTERNAL_BYTES`] bytes. Returns
+    /// `None` as [`external`](Self::external) does.
     fn attached(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
         let bytes = memory.len() as u16;
         // SAFETY: a descriptor is an mbuf without room, which is a well-formed chain of one segment, and
@@ -229,7 +231,7 @@ impl DpdkChain {
     }
 
     /// Makes another view of the first `bytes` bytes of a chain of one segment, and of `front` bytes before
-    /// these bytes.
+    /// these bytes. Returns `None` if the pool has no free descriptor.
     pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Self> {
         let mut view = self.share()?;
         view.truncate(bytes);

@@ -20,14 +20,14 @@ pub(crate) struct HeapChain {
 }
 
 impl HeapChain {
-    /// Allocates an empty buffer of `pool`.
+    /// Allocates an empty buffer of `pool`. Returns `None` if `pool` is empty.
     #[inline]
     pub(crate) fn alloc(pool: &Arc<HeapPool>) -> Option<Self> {
         pool.alloc(0, 0).map(Self::new)
     }
 
     /// Allocates a buffer of `pool`. The data of the buffer are the last `front` bytes of the headroom and
-    /// the `bytes` bytes behind the headroom.
+    /// the `bytes` bytes behind the headroom. Returns `None` if `pool` is empty.
     #[inline]
     pub(crate) fn alloc_filled(pool: &Arc<HeapPool>, front: usize, bytes: usize) -> Option<Self> {
         pool.alloc(front, bytes).map(Self::new)
@@ -41,7 +41,7 @@ impl HeapChain {
         chain
     }
 
-    /// Makes a view of the whole `memory`. The view needs a descriptor of `pool`.
+    /// Makes a view of the whole `memory`. Returns `None` if `pool` has no free descriptor.
     pub(crate) fn external(pool: &Arc<HeapPool>, memory: ExtBuf) -> Option<Self> {
         pool.external(memory).map(Self::new)
     }
@@ -142,7 +142,7 @@ impl HeapChain {
     }
 
     /// Makes another view of the first `bytes` bytes of the first segment, and of `front` bytes before these
-    /// bytes.
+    /// bytes. Returns `None` if the pool has no free descriptor.
     #[inline]
     pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Self> {
         self.head.share_from(front, bytes).map(Self::new)

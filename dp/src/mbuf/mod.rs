@@ -37,7 +37,8 @@ pub struct Mbuf {
     raw: Raw,
 }
 
-/// The chain of one backend. Both variants have the methods of [`Mbuf`] under the same names.
+/// The chain of one backend. The methods of the two chain types have the same names, so that `each!` works
+/// for both.
 pub(crate) enum Raw {
     /// A chain of a heap pool.
     Heap(heap::HeapChain),
@@ -199,8 +200,8 @@ impl Mbuf {
         each!(&mut self.raw, chain => chain.append(bytes))
     }
 
-    /// Removes `bytes` bytes from the front, and frees segments that become empty. The call works with shared
-    /// storage, since only the view changes.
+    /// Removes `bytes` bytes from the front, and frees segments that become empty, except the last segment.
+    /// The call works with shared storage, since only the view changes.
     ///
     /// # Panics
     /// If the chain has fewer than `bytes` bytes.
@@ -269,12 +270,13 @@ impl Mbuf {
     }
 
     /// Copies the bytes and metadata into as few buffers of `pool` as possible. Returns `None` if the pool
-    /// has too few buffers.
+    /// has too few buffers, or if the copy would exceed [`MAX_SEGMENTS`].
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
         self.copy_to_buffers(pool, pool.data_bytes())
     }
 
-    /// Makes a copy like [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer.
+    /// Makes a copy like [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer. Returns
+    /// `None` as [`Mbuf::deep_copy`] does.
     pub(crate) fn copy_to_buffers(&self, pool: &Mempool, most: usize) -> Option<Self> {
         let mut copy: Option<Self> = None;
         let mut done = 0;

@@ -30,7 +30,7 @@ pub(super) fn copy_views<V: View>(views: impl Iterator<Item = V>, offset: usize,
     done
 }
 
-/// Does for a slice what [`View::copy_to`] does for a segment.
+/// Copies bytes of a slice to `out`, as [`View::copy_to`] copies data of a segment.
 pub(super) fn copy_slice(bytes: &[u8], offset: usize, out: &mut [u8]) -> usize {
     let bytes = bytes.get(offset..).unwrap_or_default();
     let copied = bytes.len().min(out.len());

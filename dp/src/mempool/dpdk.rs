@@ -1,9 +1,9 @@
 //! The DPDK backend of a pool. A pool is a mempool of buffers, and a mempool of descriptors without buffers
 //! for further views.
 //!
-//! Each thread that is registered with EAL caches at most a sixteenth of a pool, and at most [`CACHE`]
-//! buffers. Pools with fewer than [`CACHE`] buffers have no caches. Cached buffers count as available, but
-//! other threads cannot allocate them.
+//! Each thread that is registered with EAL has a cache, whose size is a sixteenth of the pool and at most
+//! [`CACHE`] buffers. Pools with fewer than [`CACHE`] buffers have no caches. Cached buffers count as
+//! available, but other threads cannot allocate them.
 //!
 //! A DPDK buffer has no reference to its pool that would prevent freeing the pool. A pool without a handle is
 //! in [`ORPHANS`] until all its buffers are returned, and is then freed. [`ORPHANS`] is checked when a pool
@@ -21,7 +21,7 @@ use crate::limits::HEADROOM;
 
 const _: () = assert!(HEADROOM == sys::K_HEADROOM as usize, "DPDK was built with another headroom");
 
-/// Maximum number of buffers that a thread caches: four bursts. (In DPDK a cache may grow to one and a half
+/// Maximum size of a thread's cache in buffers: four bursts. (In DPDK a cache may grow to one and a half
 /// times this size before DPDK returns buffers to the mempool.)
 const CACHE: u32 = 256;
 
@@ -114,7 +114,8 @@ impl DpdkPool {
         self.raw.as_ptr()
     }
 
-    /// Allocates an empty buffer, which the caller owns.
+    /// Allocates an empty buffer, which the caller owns. If the pool is empty, counts the failure and returns
+    /// `None`.
     pub(crate) fn alloc(&self) -> Option<NonNull<sys::rte_mbuf>> {
         // SAFETY: `memory` keeps the mempool, and several threads may allocate from the mempool at the same
         // time.
@@ -125,7 +126,8 @@ impl DpdkPool {
         fresh
     }
 
-    /// Allocates a descriptor (an mbuf without room), which the caller owns.
+    /// Allocates a descriptor (an mbuf without room), which the caller owns. If no descriptor is free, counts
+    /// the failure and returns `None`.
     pub(crate) fn descriptor(&self) -> Option<NonNull<sys::rte_mbuf>> {
         let home = &self.memory.home;
         // SAFETY: `memory` keeps the mempool, and several threads may allocate from the mempool at the same
@@ -243,6 +245,7 @@ unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
 
 /// Makes a packet buffer mempool whose buffers have `room` bytes. The function makes the mempool step by
 /// step, since `rte_pktmbuf_pool_create` would reserve no private area for the pointer to the [`Home`].
+/// Returns an error number of DPDK on failure.
 fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
     let c_name = CString::new(name).expect("letters and digits");
     // With a cache, a thread first allocates the buffers that it has returned last, which are still in its

@@ -3,10 +3,10 @@
 //! The list is last in, first out. So the pool occupies only as much of the processor's cache as there are
 //! buffers in use at a time, even if the pool is much larger. (A queue would cycle through the whole memory
 //! of the pool.) A thread with a cache accesses the shared stack once per batch, and accesses its own cache
-//! without a locked instruction. No call allocates memory. A thread may have to wait while another thread
-//! moves a batch.
+//! without a locked instruction. After the list was made, no call allocates memory. A thread may have to wait
+//! while another thread moves a batch.
 //!
-//! As in DPDK's pools, a thread cannot get items that are in the cache of another running thread. All caches
+//! As in DPDK's pools, a thread cannot take items that are in the cache of another running thread. All caches
 //! together have at most a quarter of the items of a pool.
 
 mod slot;
@@ -49,7 +49,8 @@ impl<T> FreeList<T> {
         self.caches.iter().map(Cache::len).sum::<usize>() + self.depot.len()
     }
 
-    /// Removes and returns an item. Returns `None` if all free items are in the caches of other threads.
+    /// Removes and returns an item. Returns `None` if no item is free, except items in the caches of other
+    /// running threads.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         let found = self.own_cache().and_then(|mut cache| cache.pop());
@@ -151,9 +152,9 @@ impl<T> Taken<'_, T> {
     #[inline]
     fn items(&mut self) -> &mut Vec<T> {
         // SAFETY: the calling thread owns the slot of the cache (`Cache`). `self` is the thread's only
-        // `Taken` for the cache: while a function of `FreeList` has a `Taken`, the function makes no second
-        // `Taken`, and calls no function that could make one. The `Taken` is borrowed mutably while the
-        // reference is used.
+        // `Taken` for the cache. (While a function of `FreeList` has a `Taken`, it makes no second `Taken`,
+        // and calls no function that could make one.) The `Taken` is borrowed mutably while the reference is
+        // used.
         unsafe { &mut *self.cache.items.get() }
     }
 

@@ -86,7 +86,8 @@ impl HeapPool {
     }
 
     /// Allocates a buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
-    /// the headroom. Returns the buffer's descriptor.
+    /// the headroom. Returns the buffer's descriptor. If the pool is empty, counts the failure and returns
+    /// `None`.
     ///
     /// # Panics
     /// If the headroom has fewer than `front` bytes, or if the block has fewer than `bytes` bytes of data.
@@ -97,14 +98,15 @@ impl HeapPool {
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
-        // Relaxed is enough: the thread that has pushed the descriptor had the last view, and the list's lock
-        // orders that thread's accesses before the accesses of this thread.
+        // Relaxed is enough: the thread that has pushed the descriptor had the last view, and the list orders
+        // that thread's accesses before the accesses of this thread.
         self.views[block.index()].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM - front, front + bytes);
         Some(Handle::new(segment))
     }
 
-    /// Makes a view of external memory. Returns the view's descriptor.
+    /// Makes a view of external memory, and returns the view's descriptor. Returns `None` if no descriptor is
+    /// free.
     #[inline]
     pub(crate) fn external(self: &Arc<Self>, memory: ExtBuf) -> Option<Handle> {
         let mut segment = self.spare(0, memory.len())?;
@@ -112,7 +114,8 @@ impl HeapPool {
         Some(Handle::new(segment))
     }
 
-    /// Allocates a descriptor without a block, for another view of `length` bytes at `offset`.
+    /// Allocates a descriptor without a block, for another view of `length` bytes at `offset`. If no
+    /// descriptor is free, counts the failure and returns `None`.
     #[inline]
     fn spare(self: &Arc<Self>, offset: usize, length: usize) -> Option<Box<Segment>> {
         let mut segment = self.counted(self.spares.pop())?;
@@ -395,7 +398,7 @@ impl Segment {
     }
 
     /// Makes another view of the first `bytes` bytes of this view of a block, and of `front` bytes before
-    /// these bytes.
+    /// these bytes. Returns `None` if no descriptor is free, or if the storage is not a block.
     #[inline]
     pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Handle> {
         let Storage::Block(block) = self.storage else { return None };
@@ -407,7 +410,8 @@ impl Segment {
         Some(Handle::new(view))
     }
 
-    /// Makes another view of the same bytes. The new view is not linked to a next segment.
+    /// Makes another view of the same bytes. The new view is not linked to a next segment. Returns `None` if
+    /// no descriptor is free.
     #[inline]
     pub(crate) fn share(&self) -> Option<Handle> {
         let mut view = self.pool().spare(self.offset, self.length)?;

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use rustix::io::Errno;
 
-/// The reason why an interface cannot be used. The message of each error is one line that says what to do.
+/// The reason why an interface cannot be used. The message of an error is one line, and most messages say
+/// what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketError {

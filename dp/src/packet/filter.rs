@@ -78,7 +78,8 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// The Ethernet addresses of the multicast groups that the interface has to receive (RFC 2464 section 7).
+/// Returns the Ethernet addresses of the multicast groups that the interface has to receive (RFC 2464 section
+/// 7).
 pub(super) fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let mut groups = Vec::new();
     for address in addresses {

@@ -1,4 +1,4 @@
-//! Gets the properties of an interface from the kernel, and checks whether a port can use it.
+//! Reads the properties of an interface from the kernel, and checks whether a port can use it.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use super::{filter, sys};
 const MIN_MTU: u16 = 576;
 /// Minimum MTU with IPv6 (RFC 8200 section 5).
 const MIN_IPV6_MTU: u16 = 1280;
-/// Maximum usable MTU, for jumbo frames. Only loopback and overlays have larger MTUs.
+/// Maximum usable MTU, for jumbo frames. Few interfaces except loopback and overlays have larger MTUs.
 const MAX_MTU: u16 = 9000;
 
 /// An interface that a port can use.
@@ -30,7 +30,8 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// Finds the interface of `config`, and checks the interface and the addresses.
+    /// Finds the interface of `config`, and checks the interface and the addresses. Fails if a port cannot
+    /// use the interface or an address.
     pub(super) fn find(config: &PacketConfig) -> Result<Self, PacketError> {
         let name = config.interface.clone();
         let failed =
@@ -84,7 +85,7 @@ pub(super) fn flags(fd: BorrowedFd<'_>, name: &str) -> Result<c_int, Errno> {
     Ok(c_int::from(i16::from_ne_bytes([answer[0], answer[1]])))
 }
 
-/// The Ethernet address of an interface. `None` if the interface has no Ethernet address.
+/// The Ethernet address of an interface. `None` if the interface does not exist, or has no Ethernet address.
 pub(super) fn ethernet_address(fd: BorrowedFd<'_>, name: &str) -> Option<[u8; 6]> {
     let answer = sys::ask(fd, libc::SIOCGIFHWADDR as c_ulong, name).ok()?;
     let kind = u16::from_ne_bytes([answer[0], answer[1]]);
@@ -119,7 +120,8 @@ fn check_mac(mac: Option<[u8; 6]>) -> Result<(), PacketError> {
     }
 }
 
-/// Returns the MTU to use on an interface whose own MTU is `has`.
+/// Returns the MTU to use on an interface whose own MTU is `has`. Fails if the configured MTU or the
+/// interface's MTU cannot be used.
 fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
     let least = if config.addresses.iter().any(IpAddr::is_ipv6) { MIN_IPV6_MTU } else { MIN_MTU };
     let most = u16::try_from(has).map_or(MAX_MTU, |has| has.min(MAX_MTU));

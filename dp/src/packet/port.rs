@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Maximum number of bytes of a burst. The last frame of a burst may exceed this limit. With the limit, the
-/// bytes are still in the core's L2 cache when they are placed.
+/// bytes are usually still in the core's L2 cache when they are placed.
 const RX_BYTES_AT_ONCE: usize = 512 << 10;
 
 /// The offloads that the kernel performs if virtio's header requests them.
@@ -142,11 +142,11 @@ impl PacketPort {
         sys::bind(fd, index)
     }
 
-    /// Gets the state of the interface from the kernel. If a new interface has the same name, binds the
+    /// Reads the state of the interface from the kernel. If a new interface has the same name, binds the
     /// socket to the new interface.
     fn ask_link(&mut self) -> LinkState {
-        // When an interface goes down, the socket gets an error. The socket is readable until the error is
-        // read.
+        // When an interface goes down, the socket has a pending error. The socket is readable until the error
+        // is read.
         let mut error = [0; size_of::<c_int>()];
         let _ = sys::get_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
         match self.find_interface() {
@@ -174,8 +174,8 @@ impl PacketPort {
     }
 
     /// Returns the state of an interface that may just have been set up. The kernel passes frames only some
-    /// time after the carrier is up. This call waits until the kernel passes frames, since a program that
-    /// checks the link only once would find that the link is down.
+    /// time after the carrier is up. This call waits for this time, but at most for [`LINK_SETTLES_WITHIN`],
+    /// since a program that checks the link only once would find that the link is down.
     fn first_link(&mut self) -> LinkState {
         let end = Instant::now() + LINK_SETTLES_WITHIN;
         loop {
@@ -197,7 +197,8 @@ impl PacketPort {
         state
     }
 
-    /// Copies the frame in the next slot to packet buffers.
+    /// Copies the frame in the next slot to packet buffers. If the slot has only a part of the frame, reads
+    /// the whole frame from the socket's queue instead.
     fn take(&mut self, filled: &Filled) -> SlotOutcome {
         let Some(mut parts) = self.buffers(filled.bytes) else { return SlotOutcome::NoMbuf };
         if filled.kept == filled.bytes {
@@ -267,7 +268,7 @@ impl PacketPort {
 /// The result of receiving the frame in a slot.
 enum SlotOutcome {
     Frame(Mbuf),
-    /// The frame is incomplete or too long.
+    /// The frame cannot be passed on, for example because it is incomplete or too long.
     Unusable,
     NoMbuf,
 }
@@ -288,9 +289,9 @@ fn check_sizes(config: &PacketConfig) -> Result<(), PacketError> {
     Ok(())
 }
 
-/// Returns the kernel's offloads that the configuration allows. If the interface lacks an offload, the kernel
-/// performs the offload. For instance, the kernel cuts a superframe at the end of its own stack, so the stack
-/// runs once per superframe.
+/// Returns the port's offloads: the offloads that the configuration allows, and that the kernel or this port
+/// performs. If the interface lacks an offload, the kernel performs the offload. For instance, the kernel
+/// cuts a superframe at the end of its own stack, so the stack runs once per superframe.
 fn offloads(config: &PacketConfig) -> Offloads {
     let always = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
     let state = Offloads::RX_TCP_CHECKSUM | Offloads::RX_LRO;
@@ -303,7 +304,8 @@ fn offloads(config: &PacketConfig) -> Offloads {
     offloads
 }
 
-/// Inserts the VLAN tag that the kernel has removed from a frame. Returns `false` if there is no room.
+/// Inserts the VLAN tag that the kernel has removed from a frame. Returns `false` if there is no room, or if
+/// the Ethernet addresses are incomplete.
 fn put_tag(frame: &mut Mbuf, tag: [u16; 2]) -> bool {
     if frame.head().len() < TAG_AT || frame.prepend(TAG_BYTES).is_none() {
         return false;

@@ -1,5 +1,5 @@
-//! The sizes of a port's buffers and of the slots of the port's receive ring. The sizes depend on the MTU of
-//! the interface.
+//! The sizes of a port's buffers and of the slots of the port's receive ring. The sizes depend on the port's
+//! MTU.
 
 use super::rx_ring::SLOT_UNIT;
 

@@ -26,8 +26,8 @@ fn refusal(interface: &str, cause: Errno) -> PacketError {
     }
 }
 
-/// Sets the size of a buffer of the socket to `bytes`, or to the kernel's maximum if this maximum is less.
-/// Returns the buffer's actual size.
+/// Sets the size of a buffer of the socket to `bytes`. Without a privilege, the size is at most the kernel's
+/// limit. Returns the buffer's actual size.
 pub(super) fn buffer_size(
     fd: BorrowedFd<'_>,
     force: c_int,

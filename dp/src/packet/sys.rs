@@ -99,8 +99,8 @@ pub(super) fn ask(
     Ok(answer)
 }
 
-/// Returns whether an interface has a carrier, or `None` if the interface's driver does not report the
-/// carrier.
+/// Returns whether an interface has a carrier. Returns `None` if this is not known, for example because the
+/// interface's driver does not report the carrier.
 pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
     // The words of a `struct ethtool_value`: the command and the answer.
     let mut value = [ETHTOOL_GLINK, 0];
@@ -134,7 +134,7 @@ fn ioctl(fd: BorrowedFd<'_>, request: c_ulong, ifreq: &mut [u8; IFREQ_BYTES]) ->
 }
 
 /// Sends the messages in order without waiting. Returns the number of messages that the kernel has accepted,
-/// which is at least one.
+/// which is at least one. Returns an error if the kernel has refused the first message.
 ///
 /// # Safety
 /// Each message and the memory to which the message refers are readable during the call.
@@ -173,7 +173,8 @@ pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     Ok(found)
 }
 
-/// Reads an IP address. `address` is null or the address of an entry of `getifaddrs`.
+/// Reads an IP address. `address` is null or the address of an entry of `getifaddrs`. Returns `None` for null
+/// and for other families.
 fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;

@@ -1,4 +1,4 @@
-//! Tests that read the tap's captures with readers of other projects.
+//! Tests of captures. A reader of another project (`pcap-file`) reads the captured files.
 
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -71,7 +71,7 @@ fn offload_config() -> LinkConfig {
     LinkConfig { mbufs: 64, ring_frames: 4, checksum_offload: true, ..LinkConfig::default() }
 }
 
-/// Reads the time, `epb_flags` and bytes of each frame.
+/// Returns the time, `epb_flags` and bytes of each frame in `file`.
 fn read_back(file: &[u8]) -> Vec<(u64, u32, Vec<u8>)> {
     let mut reader = PcapNgReader::new(file).unwrap();
     let mut frames = Vec::new();

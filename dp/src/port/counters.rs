@@ -13,7 +13,8 @@ crate::counters! {
         pub tx_frames: u64,
         /// Number of bytes that were passed to the device or link.
         pub tx_bytes: u64,
-        /// Number of received frames that the device has dropped (missed, errors).
+        /// Number of received frames that the device or the port has dropped, for example because they were
+        /// missed or had errors.
         pub rx_dropped: u64,
         /// The part of `rx_dropped` that arrived while no descriptor was free, if the device counts these
         /// frames separately.
@@ -28,8 +29,8 @@ crate::counters! {
         pub tx_ring_full: u64,
         /// Number of frames that were dropped because the link was down.
         pub tx_link_down: u64,
-        /// Number of frames that were dropped because the port could not send them (too long, too many
-        /// segments).
+        /// Number of frames that were dropped because the port could not send them, for example because they
+        /// were too long or had too many segments.
         pub tx_dropped: u64,
         /// Number of changes of the link state.
         pub link_changes: u64,

@@ -12,8 +12,8 @@ pub struct DeviceStat {
     pub value: u64,
 }
 
-/// Reads all counts of a device's driver: checksum and CRC errors, missed frames, and many others. Cloning is
-/// cheap, and any thread may use a clone. A `DeviceStats` does not keep the device open.
+/// Reads all counts of a device's driver, for example of checksum errors, CRC errors and missed frames.
+/// Cloning is cheap, and any thread may use a clone. A `DeviceStats` does not keep the device open.
 #[derive(Clone)]
 pub struct DeviceStats(Arc<dyn Fn() -> Vec<DeviceStat> + Send + Sync>);
 

@@ -177,7 +177,7 @@ impl Link for Plain {}
 impl Sleep for Plain {}
 impl Statistics for Plain {}
 
-/// Each wrapper of this crate, and a wrapper that defines no optional function. Each wrapper wraps a port
+/// Makes each wrapper of this crate, and wrappers that define no optional function. Each wrapper wraps a port
 /// from `make`.
 fn wrappers(make: &dyn Fn() -> Box<dyn Port>) -> [(&'static str, Box<dyn Port>); 4] {
     let tap = Tap::new(make(), Box::new(io::sink()), Some(0)).unwrap();
@@ -210,7 +210,7 @@ fn base() -> PortBase {
     PortBase::new(PortInfo::new("base", [2; 6], 1500, Offloads::empty()), Mempool::heap("base", 5, 64))
 }
 
-/// Checks that the table above has all functions, so that nobody forgets to add a new function.
+/// Checks that [`FUNCTIONS`] has all functions, so that nobody forgets to add a new function.
 #[test]
 fn every_function_of_a_port_is_asked() {
     let mut functions = Vec::new();

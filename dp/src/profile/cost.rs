@@ -1,7 +1,7 @@
 //! The layers of the data path, and the costs of the layers.
 
-/// The layers of the data path. First the layers of reception from the wire upwards, and then the layers of
-/// transmission downwards.
+/// The layers of the data path. Between `User` and `Engine`, the variants are in the order of the data path:
+/// reception upwards from the wire, the verbs, and transmission downwards to the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Layer {

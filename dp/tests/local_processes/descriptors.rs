@@ -1,5 +1,5 @@
-//! Tests of a process without free descriptors. Also tests of the descriptors and memory of a process that
-//! opens ports again and again.
+//! Tests of a process without free descriptors, and of the descriptors and memory of a process that opens
+//! ports again and again.
 
 use std::fs::File;
 

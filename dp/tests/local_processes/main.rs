@@ -1,5 +1,5 @@
-//! Tests of a local wire between processes. The processes end, are killed, restart, compete for stations,
-//! sleep and fork.
+//! Tests of a local wire between processes. For example, the processes are killed, restart, compete for
+//! stations, sleep or fork.
 //!
 //! The other processes run this test program itself. Each process is started with the name of one ignored
 //! test.
@@ -47,7 +47,7 @@ impl Wire {
         self.start_by(Command::new(std::env::current_exe().unwrap()), name, station)
     }
 
-    /// Starts another process like [`start`](Self::start), by `command`, which runs this program.
+    /// Starts another process like [`start`](Self::start). `command` runs this program.
     fn start_by(&self, mut command: Command, name: &str, station: u16) -> Process {
         let mut child = command
             .args(["--ignored", "--exact", name, "--nocapture"])
@@ -313,8 +313,8 @@ fn processes_that_claim_at_once_get_stations_of_their_own() {
     assert!(local::stations(&wire.0).unwrap().is_empty());
 }
 
-/// The test below starts several of these processes at the same time, and all of them find the same stale
-/// socket.
+/// [`a_stale_station_is_taken_over_by_exactly_one`] starts several of these processes at the same time, and
+/// all of them find the same stale socket.
 #[test]
 #[ignore = "another process: claims one station until it gets it or another one has it"]
 fn process_that_claims_one() {

@@ -17,7 +17,8 @@ fn process_that_looks_out() {
     println!("outcome fine");
 }
 
-/// In another PID namespace the owner of a station has no PID. Nevertheless the station is listed.
+/// A process in an inner PID namespace sees no PID for the owner of a station outside. Nevertheless the
+/// process can list the station.
 #[test]
 fn a_station_of_another_pid_namespace_has_no_process_number() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,5 @@
-//! Code that the tests with DPDK share: EAL without privileges, and a second process.
+//! Code that the tests with DPDK share, for example to start EAL without privileges, to start a second
+//! process, and to make frames.
 //!
 //! The second process is the test program itself, started with the name of one ignored test.
 #![allow(dead_code)]
@@ -195,8 +196,8 @@ pub(crate) const TCP_OFFLOAD: TxOffload = TxOffload {
 /// Offset of the TCP checksum in [`tcp_frame`].
 pub(crate) const TCP_CHECKSUM: std::ops::Range<usize> = 50..52;
 
-/// The length of a [`tcp_frame`] that is echoed with its headers in several buffers. Drivers refuse checksum
-/// offload for such a frame.
+/// The length of a [`tcp_frame`] that [`echo`] sends with its headers in several buffers. The driver of
+/// virtio-user refuses checksum offload for such a frame.
 pub(crate) const SPLIT_BYTES: usize = 613;
 
 /// Makes an IPv4 TCP frame whose checksum field contains only the sum of the pseudo-header.

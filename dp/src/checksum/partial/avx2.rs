@@ -66,7 +66,7 @@ fn load(half: &[u8; BLOCK / 2]) -> __m256i {
     unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
 }
 
-/// See [`partial`](super::partial).
+/// The AVX2 variant of [`partial`](super::partial).
 #[target_feature(enable = "avx2")]
 pub(super) fn partial(bytes: &[u8]) -> u64 {
     let (halves, rest) = bytes.as_chunks();
@@ -109,7 +109,7 @@ fn last_bytes(end: &[u8; BLOCK / 2], bytes: usize) -> __m256i {
     }
 }
 
-/// Copies half a block and returns it.
+/// Copies half a block, and returns the copied bytes as a vector.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn copy_half(dst: &mut [u8; BLOCK / 2], src: &[u8; BLOCK / 2]) -> __m256i {
@@ -119,7 +119,7 @@ fn copy_half(dst: &mut [u8; BLOCK / 2], src: &[u8; BLOCK / 2]) -> __m256i {
     words
 }
 
-/// See [`copy_partial`](super::copy_partial). The caller checks that the lengths are equal.
+/// The AVX2 variant of [`copy_partial`](super::copy_partial). The caller checks that the lengths are equal.
 #[target_feature(enable = "avx2")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_halves, dst_rest) = dst.as_chunks_mut();

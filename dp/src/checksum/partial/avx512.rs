@@ -42,7 +42,7 @@ fn load(block: &[u8; BLOCK]) -> __m512i {
     unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
 }
 
-/// See [`partial`](super::partial).
+/// The AVX-512 variant of [`partial`](super::partial).
 #[target_feature(enable = "avx512f")]
 pub(super) fn partial(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks();
@@ -53,7 +53,7 @@ pub(super) fn partial(bytes: &[u8]) -> u64 {
     lanes.sum() + small(rest)
 }
 
-/// Copies a block and returns it.
+/// Copies a block, and returns the copied bytes as a vector.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn copy_block(dst: &mut [u8; BLOCK], src: &[u8; BLOCK]) -> __m512i {
@@ -63,7 +63,8 @@ fn copy_block(dst: &mut [u8; BLOCK], src: &[u8; BLOCK]) -> __m512i {
     words
 }
 
-/// See [`copy_partial`](super::copy_partial). The caller checks that the lengths are equal.
+/// The AVX-512 variant of [`copy_partial`](super::copy_partial). The caller checks that the lengths are
+/// equal.
 #[target_feature(enable = "avx512f")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();

@@ -1,5 +1,5 @@
-//! Tests of links with several queues at each end. The tests check the queue and the order of arriving
-//! frames, with one thread and with several threads.
+//! Tests of links with several queues at each end. Most of the tests check at which queue frames arrive, and
+//! in which order.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,7 +38,7 @@ fn named(frame: &Mbuf) -> (u16, u32) {
     (Flow::of_frame(frame.head()).unwrap().src.1, u32::from_be_bytes(number))
 }
 
-/// Returns the queue that the other end announces for a flow.
+/// Returns the queue that the receiving end announces for the flow with this source port.
 fn announced(to: &End, source: u16) -> u16 {
     let flow = Flow { src: ("10.0.0.1".parse().unwrap(), source), dst: ("10.0.0.2".parse().unwrap(), 7471) };
     to.info().queue.rss.as_ref().unwrap().queue(&flow)

@@ -1,5 +1,5 @@
-//! Tests with many processes that connect at the same time, and with stations that answer late. All processes
-//! get a pair, and no frame that can wait is lost.
+//! Tests of ports that have to wait: for example, many processes connect at the same time, stations answer
+//! late or read slowly, and claims wait for the folder's lock.
 
 use std::os::fd::OwnedFd;
 
@@ -40,7 +40,7 @@ fn send_new(port: &mut LocalPort, now_us: u64, to: u16, number: u32, bytes: usiz
 }
 
 /// Three hundred processes have connected, and send their hellos so late that other connections wait.
-/// Processes that have to connect again also get their pair.
+/// Processes that have to connect again also have a pair in the end.
 #[test]
 fn all_of_many_that_connect_at_once_get_a_pair() {
     let scratch = Scratch::new();
@@ -142,7 +142,8 @@ fn a_station_that_is_stopped_for_half_a_minute_is_not_gone() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
 }
 
-/// Both stations were stopped while they connected to each other.
+/// Both stations were stopped while they connected to each other. The lower station answers `Crossed`, but
+/// its own hello never arrives, so the other station connects again.
 #[test]
 fn a_hello_that_was_on_its_way_and_is_lost_is_not_waited_for() {
     let scratch = Scratch::new();
@@ -203,7 +204,7 @@ fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
             now_us += 100 + pause_us;
             poll_once(&mut a, now_us);
         }
-        // From now on the station exists.
+        // The process of the station ends, and another process claims the station.
         drop(claim);
         let mut late = scratch.open(9);
         assert_eq!(departed(&mut a).0, 9);
@@ -396,7 +397,7 @@ fn a_claim_waits_while_others_claim_however_many_they_are() {
     let locked = lock(&scratch);
     let folder = scratch.0.clone();
     let others = std::thread::spawn(move || {
-        // The loop takes one and a half times as long as the limit.
+        // The loop runs one and a half times as long as the limit.
         for number in 0..15 {
             std::thread::sleep(std::time::Duration::from_millis(500));
             std::fs::write(folder.join(format!("{number}.other")), "").unwrap();

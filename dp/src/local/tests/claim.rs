@@ -117,7 +117,7 @@ fn station_0_is_refused_and_nothing_is_made() {
     assert!(!scratch.0.exists());
 }
 
-/// Checks whether the other side belongs to this user and process, or to another user.
+/// Checks that the credentials of a socket distinguish a process of this user from a process of another user.
 #[test]
 fn the_other_side_of_a_socket_is_of_the_same_user_or_not() {
     let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

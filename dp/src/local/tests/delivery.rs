@@ -1,5 +1,5 @@
-//! Tests of the frames of a pair: the order of the frames, the limits of a burst, the time at which the
-//! reader gets the frames, and the time at which the writer gets the space back.
+//! Tests of the frames of a pair: for example, their order, the limits of a burst, when the reader can read
+//! the frames, and when the writer can use the space again.
 
 use super::super::hello::{Heard, hear};
 use super::super::peer::{Pair, Peer, PeerState, Sent, Side, make_memory};
@@ -16,7 +16,7 @@ fn fill(a: &mut LocalPort, now_us: u64, first: u32) -> u32 {
     refused.expect("a port takes no more at some time") - first
 }
 
-/// Receives at most `count` frames with one burst.
+/// Receives at most `count` frames with one burst. Returns the numbers of the frames.
 fn receive_some(port: &mut LocalPort, count: usize) -> Vec<u32> {
     let mut burst: Burst = (0..BURST - count).map(|_| frame(port, 1, 0, 16)).collect();
     port.rx_burst(0, &mut burst);
@@ -107,7 +107,7 @@ fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls()
     }
 }
 
-/// The limit of 256 KiB keeps the bytes of a burst in the cache until the engine places them.
+/// A burst ends at 256 KiB, so that its bytes are usually still in the cache when the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {
     let scratch = Scratch::new();
@@ -192,7 +192,8 @@ fn a_port_that_polls_again_is_not_woken() {
     assert_eq!(receive(&mut [&mut a], 2).len(), 2);
 }
 
-/// On the socket of a pair, `hear` returns silence or a message.
+/// Publishing a record sends one wake-up message to a sleeping reader. If no record was written, or if the
+/// reader was already woken, publishing sends no message.
 #[test]
 fn a_wake_up_is_one_message() {
     let (memory, _memfd) = make_memory(256 << 10).unwrap();

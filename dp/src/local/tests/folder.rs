@@ -1,4 +1,5 @@
-//! Tests of folders that other users can change, and of stations that are taken, stale or free.
+//! Tests of folders, wires and stations, such as folders that other users can change, and stations that are
+//! taken, stale or free.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

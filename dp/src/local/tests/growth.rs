@@ -1,5 +1,5 @@
-//! Tests of rings that grow: during any sequence of records, as often as is allowed, and with false values
-//! from the other side.
+//! Tests of rings that grow: for example, during any sequence of records, as often as is allowed, and with
+//! false values from the other side.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ fn write(tx: &mut Producer, bytes: &[u8]) -> bool {
     tx.write(bytes.len(), 0, std::iter::once(bytes)).unwrap()
 }
 
-/// Consumes and returns the oldest record.
+/// Consumes and returns the oldest record. Returns `None` if there is no record.
 fn take(rx: &mut Consumer) -> Option<Vec<u8>> {
     let record = rx.peek().unwrap()?;
     let mut bytes = vec![0; record.bytes];

@@ -1,4 +1,5 @@
-//! Tests of hellos that cross each other, arrive twice, or come from another process than before.
+//! Tests of hellos: hellos that cross each other, arrive twice or come from another process than before,
+//! wrong answers, and processes of another user.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -85,8 +86,8 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// Like the test above, but the hello of this station has made the pair. The welcome has the serial number of
-/// the other station's latest hello.
+/// This test is like `a_hello_from_before_the_pair_is_dropped_without_a_word`, but the hello of this station
+/// has made the pair. The welcome has the serial number of the other station's latest hello.
 #[test]
 fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
     let scratch = Scratch::new();

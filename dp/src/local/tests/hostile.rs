@@ -121,7 +121,7 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
     // Other tests of this process also open descriptors, but not thousands.
     assert!(open() < before + 200 + 64 + 100);
     assert_eq!((a.next_due_us(), is_readable(&a)), (Some(11_000), false), "others wait for a place");
-    // A station that sends a hello gets a pair without waiting for two seconds.
+    // A station that sends a hello has a pair soon, and does not wait for two seconds.
     let mut c = scratch.open(3);
     let sent = frame(&c, 1, 5, 64);
     assert!(send(&mut c, sent));
@@ -318,7 +318,7 @@ proptest! {
     }
 }
 
-/// Words that may be a position, a header, or anything.
+/// Generates words that may be a position, a header, or anything.
 fn any_word() -> impl Strategy<Value = u64> {
     prop_oneof![
         (0..5000_u64).prop_map(|lines| lines * 64),

@@ -1,4 +1,4 @@
-//! Tests of a ring against a model, and with a peer that writes any words to the ring's memory.
+//! Tests of a ring, for example against a model, and with a peer that writes any words to the ring's memory.
 
 use std::collections::VecDeque;
 
@@ -118,7 +118,7 @@ proptest! {
         prop_assert!(guards_are_untouched(&memory));
     }
 
-    /// The other side writes any words between any two steps. A reader gets frames of valid lengths or
+    /// The other side writes any words between any two steps. The reader returns frames of valid lengths, or
     /// `Broken`. The reader never reads or writes outside of the ring, and uses its own copies of the words.
     #[test]
     fn a_reader_survives_any_memory(
@@ -165,7 +165,7 @@ proptest! {
     }
 }
 
-/// Words that may be a position, a header, or anything.
+/// Generates words that may be a position, a header, or anything.
 fn any_word() -> impl Strategy<Value = u64> {
     prop_oneof![
         (0..200_u64).prop_map(|lines| lines * 64),
@@ -184,8 +184,9 @@ fn each_lie_of_a_writer_is_found() {
         }
     };
     let (tail, header) = (at(PLACE.control), at(PLACE.data));
-    // Invalid tails are between two lines, beyond the ring, or decrease (below). Invalid headers have an
-    // unknown kind, or a length that is too short, too long or longer than the published bytes.
+    // Invalid tails are between two lines, are beyond the ring, or decrease (the last check of this test).
+    // Invalid headers have an unknown kind, or a length that is too short, too long or longer than the
+    // published bytes.
     for (position, word) in [(1, 14), (63, 14), (4096 + 64, 14), (u64::MAX - 63, 14), (64, 13), (64, 57)]
         .into_iter()
         .chain([(4096, 65_554), (64, u64::MAX), (64, 2 << 32 | 14), (64, 1 << 63 | 14), (64, 0)])

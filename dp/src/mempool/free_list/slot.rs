@@ -1,7 +1,7 @@
 //! Slots of threads. A slot is a small number that one thread owns from the thread's first call until the
 //! thread ends. Only one thread at a time uses the data of a slot, so the data need no lock.
 //!
-//! If a thread finds no free slot at its first call, the thread never gets a slot.
+//! If a thread finds no free slot at its first call, the thread never has a slot.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) const SLOTS: usize = 8;
 /// The thread has not requested a slot yet.
 const UNASKED: usize = usize::MAX;
-/// The thread has no slot, and will never get one.
+/// The thread has no slot, and never will.
 const NONE: usize = usize::MAX - 1;
 
 /// A bit for each slot that is owned.
@@ -47,8 +47,8 @@ pub(super) fn own() -> usize {
 
 #[cold]
 fn ask() -> usize {
-    // `try_with` fails in a thread that is already ending. Such a thread gets no slot, since nothing would
-    // release the slot.
+    // `try_with` fails in a thread that is already ending. Such a thread receives no slot, since nothing
+    // would release the slot.
     let found = ENDING.try_with(|_| ()).is_ok().then(|| (0..SLOTS).find(|slot| try_own(*slot))).flatten();
     SLOT.set(found.unwrap_or(NONE));
     SLOT.get()

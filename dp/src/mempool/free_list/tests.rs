@@ -1,4 +1,4 @@
-//! Tests of the free list: no item is lost, no item is returned twice, and no item stays hidden.
+//! Tests of the free list: for example, no item is lost, no item is returned twice, and no item stays hidden.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,8 +13,8 @@ fn full(capacity: usize) -> FreeList<usize> {
 /// could own the slot for which the other test waits.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Removes all items. Some items may be in the cache of a slot that a thread of another test owns now. These
-/// items are found when that thread has ended.
+/// Removes and returns all items. Some items may be in the cache of a slot that a thread of another test owns
+/// now. These items are found when that thread has ended.
 fn drained(list: &FreeList<usize>) -> Vec<usize> {
     let mut items = Vec::new();
     for _ in 0..10_000 {
