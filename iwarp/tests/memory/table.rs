@@ -1,4 +1,4 @@
-//! Registered memory: the rights, the exact ranges, and the STags.
+//! Registered memory, for example the rights, the exact ranges, the STags, and their invalidation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -168,8 +168,8 @@ fn both_kinds_of_association() {
     }
 }
 
-/// Tagged offsets may start in three ways. A range may end at 2^64, and its last byte then cannot be
-/// accessed.
+/// Tagged offsets may start at the address of the memory, at 0, or at another value. A range may end at 2^64,
+/// and its last byte then cannot be accessed.
 // Proves DDP-005, DDP-185.
 #[test]
 fn tagged_offsets_start_where_asked() {

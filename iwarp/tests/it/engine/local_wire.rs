@@ -1,4 +1,4 @@
-//! Engines on a wire in shared memory: one process has the ports of two processes.
+//! Engines on a wire in shared memory. One process opens both ports, which otherwise belong to two processes.
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;

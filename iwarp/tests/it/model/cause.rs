@@ -105,8 +105,8 @@ impl PossibleEnd {
     /// Whether `side` may report `error` because of this cause.
     pub(crate) fn explains(&self, side: usize, error: StreamError) -> bool {
         let StreamError { layer, etype, code, from_peer } = error;
-        // Each endpoint notices a lost connection by itself. Every other error is found by one endpoint and
-        // reported to the other endpoint.
+        // Each endpoint notices a lost connection or corrupted bytes by itself. Every other error is found by
+        // one endpoint and reported to the other endpoint.
         let who = (layer, etype, code) == (2, 0, 1)
             || self.cause == Cause::Wire
             || from_peer == (side != self.finder);

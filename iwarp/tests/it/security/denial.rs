@@ -181,7 +181,7 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
     [counters.port.rx_frames, counters.rx_fpdus, counters.rx_placed_bytes]
 }
 
-/// A hostile peer sends anything that does not end its stream. In the same number of polls, an honest client
+/// A hostile peer sends a flood that does not end its stream. In the same number of polls, an honest client
 /// completes at least half of the transfers that it completes without the hostile peer. No byte is processed
 /// twice, no answer is larger than what arrived, and every limit holds.
 // Proves SEC-119, SEC-153: the floods are empty Writes and Reads, split FPDUs, doubled and late frames, and

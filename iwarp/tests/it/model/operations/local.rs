@@ -114,7 +114,7 @@ fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId
         addr: if zero_based { 0 } else { addr },
         key: rkey,
         access,
-        // The window is never wider than the region.
+        // The window is never valid on more streams than the region.
         stream: if kind == WindowKind::Type1 { grant.stream } else { Some(by.0) },
         life: Validity::Coming,
         giver: by,
