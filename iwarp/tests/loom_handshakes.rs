@@ -91,7 +91,7 @@ impl Arming for UnfencedArm {
     }
 }
 
-/// Each of `producers` enters a completion and checks whether the completion causes an event. The owner arms
+/// Each of `producers` adds a completion and checks whether the completion causes an event. The owner arms
 /// the queue and polls once more. The owner may sleep only if this poll saw all completions or an event was
 /// generated.
 fn no_completion_is_slept_through<A: Arming>(producers: usize) {
@@ -102,7 +102,7 @@ fn no_completion_is_slept_through<A: Arming>(producers: usize) {
             .map(|_| {
                 let (arm, entered) = (Arc::clone(&arm), Arc::clone(&entered));
                 thread::spawn(move || {
-                    // This is the weakest ordering with which the queue may enter a completion.
+                    // This is the weakest ordering with which the queue may add a completion.
                     entered.fetch_add(1, Ordering::Release);
                     usize::from(arm.fires(false))
                 })

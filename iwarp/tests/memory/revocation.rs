@@ -58,7 +58,7 @@ fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte:
 }
 
 /// After `deregister` has returned, no byte of the caller's memory changes, although engines still use the
-/// old STag. The memory is written and freed at once.
+/// old STag. The test then writes to the memory, reads it, and frees it.
 // Proves DDP-219, DDP-231, SEC-099 to SEC-101, SEC-177.
 #[test]
 fn after_deregistration_not_a_byte_changes() {

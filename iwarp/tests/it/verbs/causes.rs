@@ -243,7 +243,8 @@ fn an_end_by_our_own_user() {
     }
 }
 
-/// A queue pair that its user drops has no cause. For the peer of such a queue pair, the cause is the reset.
+/// The flushed completions of a queue pair that its user drops have no cause. At the peer, the cause is the
+/// reset.
 #[test]
 fn a_dropped_queue_pair() {
     let mut hosts = Hosts::new();

@@ -259,8 +259,8 @@ fn a_close_of_the_peer_comes_behind_its_messages() {
     }
 }
 
-/// Nobody posts a receive for the message before the FIN. After the close timeout, both sides report the loss
-/// of the message as an error, and the engine holds no bytes.
+/// Nobody posts a receive for the message, and the sender closes the connection behind it. After the close
+/// timeout, both sides report the loss of the message as an error, and the engine holds no bytes.
 #[test]
 fn a_close_behind_a_message_that_nobody_takes_ends() {
     let (mut pair, c) = Pair::agreeing();

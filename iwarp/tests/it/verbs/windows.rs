@@ -288,8 +288,8 @@ fn expect_terminate_told(x: &mut Exposure) {
     assert_eq!((error.layer, error.etype, error.from_peer), (0, 0, true));
 }
 
-/// For a window of type 1, the call chooses the key. When the window is bound again, the old STag is invalid.
-/// When the window is bound to no bytes, it has no valid STag.
+/// For a window of type 1, the binding call chooses the key. When the window is bound again, the old STag is
+/// invalid. When the window is bound to no bytes, it has no valid STag.
 #[test]
 fn a_window_of_type_1_moves() {
     for unbind in [false, true] {
