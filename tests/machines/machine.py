@@ -108,7 +108,8 @@ def prepare(name):
 
 
 def options(sd, cmdline):
-    """Returns QEMU's options for the kernel, the console, random numbers and the command slots, which all machines have."""
+    """Returns QEMU's options that all machines have: for the kernel, the console, random numbers and the command
+    slots."""
     made = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-bios", "qboot.rom",
             "-kernel", str(cache_dir() / "vmlinux"), "-initrd", str(cache_dir() / "initramfs.cpio"),
             "-append", "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable random.trust_cpu=on "

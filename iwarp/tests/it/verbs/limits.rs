@@ -114,8 +114,8 @@ fn every_kind_of_object_has_its_limit() {
     assert!(wr(context.create_cq(65, None).map(drop), "max_cqe"));
 }
 
-/// A user creates as many objects as possible, until the limit's error. An existing stream continues, and the
-/// limits of another context are not affected.
+/// A user creates objects until a call fails because of a limit. An existing stream continues, and the limits
+/// of another context are not affected.
 // Proves SEC-008, RDMAP-369.
 #[test]
 fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
