@@ -30,8 +30,8 @@ fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
     table.register(Arc::clone(region), &options(WRITE)).unwrap()
 }
 
-/// 10^5 registrations are created and dropped. No STag is 0, every bit of the index is fair, consecutive
-/// STags are unrelated, and no index is used twice.
+/// 10^5 registrations are created and dropped. No STag is 0, each bit of the index is 1 in half of the STags,
+/// consecutive STags are unrelated, and no index is used twice.
 // Proves SEC-060, SEC-092.
 #[test]
 fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {

@@ -18,7 +18,8 @@ pub(crate) enum Cause {
     NoReceive,
     /// A message is longer than its buffer.
     TooLong,
-    /// The payload of a request is invalid when it is sent, or a local request cannot be executed.
+    /// The memory of a request's payload is invalid when the payload is to be sent, or a local request cannot
+    /// be executed.
     Local,
     /// A window cannot be bound, or memory cannot be registered, as the request says.
     Bind,

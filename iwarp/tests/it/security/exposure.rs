@@ -89,7 +89,7 @@ fn bytes_stored_after_an_invalidation_are_not_readable() {
     assert_eq!(x.reads(remote_addr(&region, 0), 8), b"for you.");
     region.write_at(0, b"private.").unwrap();
     assert_eq!(x.reads(remote_addr(&region, 0), 8), b"private.", "the threat");
-    // Bytes may change after the host has checked them.
+    // The peer may also change bytes after the host has checked them.
     x.writes(remote_addr(&region, 0), 8);
     let mut bytes = [0; 8];
     region.read_at(0, &mut bytes).unwrap();

@@ -91,8 +91,8 @@ impl Server {
     }
 }
 
-/// The STag of a loan is invalid before the server reads the buffer. The test has three cases: the client has
-/// invalidated the STag, no STag, or another STag.
+/// The server gets the bytes of a loan only when the STag of the loan is invalid. In the three cases of the
+/// test, the client has invalidated this STag, no STag, or another STag.
 // Proves SEC-178, SEC-100.
 #[test]
 fn the_stag_is_invalid_before_the_bytes_are_checked() {

@@ -143,7 +143,8 @@ fn a_bad_terminate_is_told_and_not_answered() {
     }
 }
 
-/// If the payload of a request is invalid when it is sent, a Terminate without a header is sent instead.
+/// If the memory of a request's payload is invalid when the payload is to be sent, a Terminate without a
+/// header is sent instead.
 // Proves RDMAP-017, RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324 to RDMAP-326.
 #[test]
 fn a_local_fault_stands_in_place_of_the_request() {
