@@ -1,5 +1,5 @@
-# What the scripts share: paths, headings, one job at a time in its own
-# process group, results, and cleanup. bash sources this file.
+# Functions and variables that the scripts share, for paths, headings, jobs with
+# time limits, results, and cleanup. bash sources this file.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -56,7 +56,7 @@ bounded() {
 # ---- results ----------------------------------------------------------------------
 # A script that counts results adds to these counters. The last line that it prints is that of `totals`.
 passed=0 failed=0 skipped=0
-# A line for each check.
+# The lines of the summary, one for each check.
 times=()
 
 # check NAME COMMAND...: runs the command for at most half an hour, and counts it as passed or failed.

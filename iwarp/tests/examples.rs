@@ -1,4 +1,4 @@
-//! Runs each example, and compares its output. `cargo test` builds the examples together with the tests.
+//! Runs the examples, and compares their output. `cargo test` builds the examples together with the tests.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -129,7 +129,7 @@ impl Host {
         }
     }
 
-    /// A connection to the server.
+    /// Begins a connection to the server.
     fn connect(&self) -> (QueuePair, CmId) {
         let (qp, id) = (self.qp(), self.context.create_id(&self.events));
         id.connect(&qp, format!("100.64.0.2:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
@@ -137,7 +137,7 @@ impl Host {
     }
 }
 
-/// Accepts connections, and answers each Send with a Send of the same bytes.
+/// Accepts connections, and answers each Send with a Send of the same bytes on the last connection.
 #[test]
 #[ignore = "the second process"]
 fn process_that_serves() {

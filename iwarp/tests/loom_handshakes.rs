@@ -1,10 +1,10 @@
-//! Tries every interleaving of the lock-free handshakes: arming and completing, sleeping and waking, ringing
-//! and answering a doorbell, adding to a ring and removing from it, and handing the polling over to another
-//! thread. In the largest models, interleavings with more than three preemptions are left out.
+//! Tries the interleavings of the lock-free handshakes, such as arming and completing, sleeping and waking,
+//! ringing and answering a doorbell, adding to a ring and removing from it, and handing the polling over to
+//! another thread. In the largest models, interleavings with more than three preemptions are left out.
 //!
 //! The source files of the crate are compiled here with loom's atomics, so that `cargo test` runs these tests
-//! together with the others. Each handshake has a copy without its fences. Loom has to find the defect of
-//! this copy, because otherwise the test would prove nothing.
+//! together with the others. Most handshakes have a copy without their fences or orderings. Loom has to find
+//! the defect of this copy, because otherwise the test would prove nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -91,7 +91,7 @@ impl Arming for UnfencedArm {
     }
 }
 
-/// Each of `producers` enters a completion and checks whether the completion causes an event. The owner arms
+/// Each of `producers` adds a completion and checks whether the completion causes an event. The owner arms
 /// the queue and polls once more. The owner may sleep only if this poll saw all completions or an event was
 /// generated.
 fn no_completion_is_slept_through<A: Arming>(producers: usize) {
@@ -102,7 +102,7 @@ fn no_completion_is_slept_through<A: Arming>(producers: usize) {
             .map(|_| {
                 let (arm, entered) = (Arc::clone(&arm), Arc::clone(&entered));
                 thread::spawn(move || {
-                    // The weakest ordering with which the queue may enter a completion.
+                    // This is the weakest ordering with which the queue may add a completion.
                     entered.fetch_add(1, Ordering::Release);
                     usize::from(arm.fires(false))
                 })
@@ -189,7 +189,8 @@ impl Dozing for UnorderedDoze {
     }
 }
 
-/// Each of `posters` adds work and announces it. The engine prepares to sleep, and checks for work.
+/// Each of `posters` adds work and announces it. The engine prepares to sleep, and sleeps only if it has seen
+/// no work. If it sleeps although work was added, a poster wakes it.
 fn no_work_is_slept_through<D: Dozing>(posters: usize) {
     loom::model(move || {
         let doze = Arc::new(D::create());
@@ -416,7 +417,7 @@ fn loom_catches_a_doorbell_without_fences() {
     caught(no_work_stays_behind_a_doorbell::<UnfencedRung>);
 }
 
-/// The two ends of a ring, for the test and for its negative control.
+/// The writer and the reader of a ring, for the test and for its negative control.
 trait TwoEnds: 'static {
     type Writer: Send + 'static;
     type Reader: Send + 'static;

@@ -71,7 +71,7 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
     let engine = table.join();
     let guard = engine.enter();
     let (bytes, mut out) = (vec![0xee; len], vec![0; len]);
-    // Memory with gaps between the bytes, as markers cause them.
+    // This memory has gaps between the bytes, as markers cause them.
     let stride = Stride::new(60);
     let mut in_runs = vec![0xee; stride.span(len)];
     [
@@ -127,8 +127,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     }
 }
 
-/// Accesses of every length and alignment close to the end of the mapped pages. An access beyond the end
-/// fails as on a revoked STag. An access inside still works, and the mapped bytes are the placed bytes.
+/// Accesses of different lengths and alignments close to the end of the mapped pages. An access beyond the
+/// end fails as on a revoked STag. An access inside still works, and the mapped bytes are the placed bytes.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {
@@ -358,9 +358,9 @@ fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_again").code(), Some(0));
 }
 
-/// A handler is installed after the guard. After the next registration, the guard gets each signal before
+/// A handler is installed after the guard. After the next registration, the guard receives each signal before
 /// this handler, whether or not the handler passes signals on to the guard. If the handler passes a signal
-/// on, the handler that was installed before the guard gets the signal once.
+/// on, the handler that was installed before the guard receives the signal once.
 #[test]
 fn a_handler_from_after_the_first_registration_does_not_disarm() {
     assert_eq!(run("later").code(), Some(42));
@@ -385,7 +385,7 @@ fn trusted_memory_has_no_guard() {
 fn the_parts() {
     // This test does something only in the processes that the tests above start.
     let Ok(part) = std::env::var(PART) else { return };
-    // The signal action that was installed before the guard.
+    // Some parts install a signal action before the guard.
     match part.as_str() {
         "fault_by_default" => handle(libc::SIGSEGV, libc::SIG_DFL, 0),
         "sent_by_default" => handle(libc::SIGBUS, libc::SIG_DFL, 0),

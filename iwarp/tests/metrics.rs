@@ -1,5 +1,5 @@
-//! The counters that the crate `metrics` receives. A program can have only one recorder, so this test is a
-//! program of its own.
+//! The counters and gauges that the crate `metrics` receives. A program can have only one recorder, so this
+//! test is a program of its own.
 #![cfg(feature = "metrics")]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use iwarp::memory::Access;
 use iwarp::verbs::{Context, ContextConfig};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-/// The values by name and labels, and the descriptions by name, as the recorder got them.
+/// The values by name and labels, and the descriptions by name, as the recorder received them.
 #[derive(Clone, Default)]
 struct Kept {
     values: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,

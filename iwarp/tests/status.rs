@@ -1,4 +1,5 @@
-//! The status that processes report: two contexts that serve their status, their sockets, and dead processes.
+//! The status that processes report, for example connections, queue pairs and memory. Also the sockets of
+//! contexts and of dead processes.
 #![cfg(all(feature = "status", target_os = "linux"))]
 
 use std::fs;
@@ -224,7 +225,8 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
     assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
 }
 
-/// The engine reports a connection. The connection's queue pair is dropped before the report is complete.
+/// The engine reports a connection. The connection's queue pair is dropped before the report is complete, and
+/// the report still has both.
 #[test]
 fn a_connection_that_is_shown_has_its_queue_pair() {
     let folder = Folder::new("both");
@@ -327,7 +329,7 @@ fn sockets_of_dead_processes_are_removed() {
     let folder = Folder::new("dead");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
-    // The socket of a killed process, on which no process listens any more.
+    // This is the socket of a killed process, on which no process listens any more.
     let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
     let dead = child.id();
     child.kill().unwrap();
@@ -336,7 +338,7 @@ fn sockets_of_dead_processes_are_removed() {
     drop(UnixListener::bind(&path).unwrap());
     status::processes(&folder.sockets()).unwrap();
     assert!(!path.exists(), "found by a client");
-    // The socket of a dead process. A child of the dead process still has the descriptor, and answers
+    // This is the socket of a dead process. A child of the dead process still has the descriptor, and answers
     // nothing. The peer credentials of the socket are those of the dead process. The name of the socket has
     // the process ID of this process, as the name of a process in another PID namespace may.
     let path = folder.sockets().join(format!("{}-7.status", std::process::id()));

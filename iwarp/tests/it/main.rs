@@ -3,10 +3,10 @@
 //! | folder | what |
 //! |---|---|
 //! | `common` | the testbed, and other helpers |
-//! | `mpa`, `ddp`, `rdmap`, `ext` | the protocols, byte by byte |
-//! | `startup` | MPA startup, and listeners |
-//! | `stream` | the messages of a connection, from a bare TCP peer |
-//! | `verbs`, `engine` | two engines on a wire |
+//! | `mpa`, `ddp`, `rdmap`, `ext` | the protocols and their extensions, mostly byte by byte |
+//! | `startup` | MPA startup, streaming mode, and listeners |
+//! | `stream` | the messages of a connection, mostly from a bare TCP peer |
+//! | `verbs`, `engine` | the verbs and the engine, mostly with two engines on a wire |
 //! | `security` | hostile peers |
 //! | `model` | long random runs against a model |
 //!

@@ -52,7 +52,7 @@ fn the_word_is_changed_in_one_step() {
     assert_eq!((value & 0xffff_ffff, value >> 32 & 0xffff, value >> 48), (low, EACH & 0xffff, EACH & 0xffff));
 }
 
-/// A word whose access was admitted is not changed after the word was revoked, whichever call revokes it.
+/// A word whose access was admitted is not changed after its STag was invalidated.
 #[test]
 fn a_revoked_word_is_not_changed() {
     let table = MemoryTable::new(16, [4; 32]);
@@ -66,9 +66,10 @@ fn a_revoked_word_is_not_changed() {
     assert_eq!(words.memory().load_u64_acquire(0), Ok(1));
 }
 
-/// The caller's code computes the new value. In this test, the caller's code also ends the registration of
-/// the word, which frees the memory. Then the code registers other memory, which may get the same slot and
-/// the same address.
+/// The caller's code computes the new value. In this test, the caller's code also ends or renews the
+/// registration of the word. For example, it drops the registration, which frees the memory, and registers
+/// other memory, which may get the same slot and the same address. The update then fails and changes no
+/// memory.
 #[test]
 fn a_change_that_ends_its_registration_writes_nowhere() {
     let ends: [fn(Registration, &MemoryTable) -> Registration; 4] = [
@@ -145,7 +146,7 @@ fn a_change_is_of_the_value_that_it_replaces() {
         }
         value + 10
     });
-    // A weak exchange may fail spuriously. Then the closure gets the same value again.
+    // A weak exchange may fail spuriously. Then the closure receives the same value again.
     seen.borrow_mut().dedup();
     assert_eq!((before, words.memory().load_u64_acquire(0), seen.into_inner()), (Ok(5), Ok(15), vec![0, 5]));
 }

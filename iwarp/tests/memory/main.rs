@@ -1,5 +1,5 @@
-//! Registered memory without an engine: rights, STags, windows and revocation. `scripts/asan` runs these
-//! tests under AddressSanitizer.
+//! Registered memory without an engine, for example rights, STags, windows, atomics and revocation.
+//! `scripts/asan` runs these tests under AddressSanitizer.
 
 mod atomic;
 mod revocation;

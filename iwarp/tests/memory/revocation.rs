@@ -58,7 +58,7 @@ fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte:
 }
 
 /// After `deregister` has returned, no byte of the caller's memory changes, although engines still use the
-/// old STag. The memory is written and freed at once.
+/// old STag. The test then writes to the memory, reads it, and frees it.
 // Proves DDP-219, DDP-231, SEC-099 to SEC-101, SEC-177.
 #[test]
 fn after_deregistration_not_a_byte_changes() {
@@ -118,7 +118,7 @@ fn a_region_lives_as_long_as_its_registrations() {
     assert_eq!(Arc::strong_count(&region), 1);
 }
 
-/// Deregistering waits only for an epoch that is open on another thread.
+/// A revocation waits for an epoch that is open on another thread, and not for participants outside an epoch.
 #[test]
 fn deregistration_waits_for_the_open_epoch() {
     let table = MemoryTable::new(16, [5; 32]);
@@ -207,8 +207,8 @@ fn fetching_outside_an_epoch_is_waited_for() {
     });
 }
 
-/// A send queue invalidates STags of all or a part of a region: windows of either type, and fast
-/// registrations. When the call returns, no engine changes or reads the memory through the STag any more.
+/// A send queue ends the STags of memory: windows of either type, and fast registrations. When the call
+/// returns, no engine changes or reads the memory through the STag any more.
 // Proves SEC-099, SEC-101, RDMAP-355, DDP-231.
 #[test]
 fn memory_invalidated_by_a_send_queue_does_not_change() {

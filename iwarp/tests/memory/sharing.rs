@@ -1,5 +1,5 @@
-//! STags over shared memory and shared domains: access rights, the difficulty of guessing STags, and several
-//! writers of one range.
+//! STags over shared memory and shared domains, for example their access rights, the difficulty of guessing
+//! STags, and several writers of one range.
 
 use std::sync::Arc;
 
@@ -150,12 +150,12 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
     // with sigma 25.
     let guessed = hits(&|n| n.wrapping_mul(0x9e_3779) % Stag::INDICES, 1 << 20);
     assert!((500..750).contains(&guessed), "{guessed}");
-    // Neighbours of valid STags: 10^4 * 10^4 / 2^24 = 6 hits are expected on each side.
+    // For the neighbours of valid STags, 10^4 * 10^4 / 2^24 = 6 hits are expected on each side.
     for delta in [1, Stag::INDICES - 1] {
         let neighbours = hits(&|n| (all[n as usize].stag().index() + delta) % Stag::INDICES, LIVE);
         assert!(neighbours < 20, "{neighbours}");
     }
-    // 256 equal parts of the space: 39 STags are expected in each part, with sigma 6.2.
+    // In each of 256 equal parts of the space, 39 STags are expected, with sigma 6.2.
     let mut parts = [0; 256];
     for registration in &all {
         parts[registration.stag().0 as usize >> 24] += 1;
@@ -166,7 +166,8 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
     assert!(steps.len() > 9_900, "{} different steps", steps.len());
 }
 
-/// Reads close to both ends of a range, with the error codes that the peer gets.
+/// Reads outside a range, also close to its ends, are refused with the right error codes. Reads inside the
+/// range are allowed.
 // Proves SEC-096, SEC-104.
 #[test]
 fn reads_outside_are_refused_with_their_codes() {

@@ -1,4 +1,4 @@
-//! Registered memory: the rights, the exact ranges, and the STags.
+//! Registered memory, for example the rights, the exact ranges, the STags, and their invalidation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
     table.register(Arc::clone(region), &options(WRITE)).unwrap()
 }
 
-/// 10^5 registrations are created and dropped. No STag is 0, every bit of the index is fair, consecutive
-/// STags are unrelated, and no index is used twice.
+/// 10^5 registrations are created and dropped. No STag is 0, each bit of the index is 1 in half of the STags,
+/// consecutive STags are unrelated, and no index is used twice.
 // Proves SEC-060, SEC-092.
 #[test]
 fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
@@ -168,8 +168,8 @@ fn both_kinds_of_association() {
     }
 }
 
-/// Tagged offsets may start in three ways. A range may end at 2^64, and its last byte then cannot be
-/// accessed.
+/// Tagged offsets may start at the address of the memory, at 0, or at another value. A range may end at 2^64,
+/// and its last byte then cannot be accessed.
 // Proves DDP-005, DDP-185.
 #[test]
 fn tagged_offsets_start_where_asked() {

@@ -93,7 +93,7 @@ fn a_window_opens_its_range_to_its_scope() {
     }
 }
 
-/// Every kind of wrong bind is refused and makes no STag valid.
+/// Wrong binds are refused and make no STag valid.
 // Proves SEC-026, SEC-038, SEC-170, DDP-237, RDMAP-367.
 #[test]
 fn a_wrong_bind_makes_nothing_valid() {
@@ -255,7 +255,7 @@ fn a_window_ends_with_its_region() {
     region.revalidate(0, region.access()).unwrap();
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
     assert_eq!(write(&epoch, stag, BASE + 100, 1, ME), Err(Fault::InvalidStag));
-    // The window can be bound again, since its region is deregistered.
+    // The window is bound to the region again, and then the region is dropped.
     assert_eq!(epoch.bind_window(&bind(stag, &region), ME), Ok(()));
     let target = epoch.check_write(stag, BASE + 100, 1, ME).unwrap();
     let source = epoch.check_read(stag, BASE + 100, 1, ME).unwrap();

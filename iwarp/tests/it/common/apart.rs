@@ -1,21 +1,21 @@
-//! Memory at addresses that the kernel does not choose for other mappings: a range that a test unmaps stays
-//! unmapped while other tests map memory.
+//! Memory at addresses that the kernel does not choose for other mappings. So a range that a test unmaps
+//! stays unmapped while other tests map memory.
 
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-/// The kernel places mappings downwards from the stack, and a program's heap upwards from its image. The
-/// kernel uses the terabytes between stack and heap last. The value is below 2^38, which is within aarch64's
-/// smallest address space.
+/// The address of the next mapping. The kernel places mappings downwards from the stack, and a program's heap
+/// upwards from its image, so it uses the terabytes between stack and heap last. The first value is below
+/// 2^38, which is within aarch64's smallest address space.
 static NEXT: AtomicUsize = AtomicUsize::new(0x20_0000_0000);
 
 /// Maps `bytes` bytes for this test alone, and returns their address. `bytes` is a multiple of the page size.
 ///
 /// # Panics
 ///
-/// If a part of the range is already mapped.
+/// Panics if a part of the range is already mapped.
 pub(crate) fn apart(bytes: usize, rights: ProtFlags) -> *mut u8 {
     const GAP: usize = 1 << 20;
     let place = NEXT.fetch_add(bytes + GAP, Ordering::Relaxed);

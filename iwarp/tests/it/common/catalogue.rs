@@ -1,6 +1,6 @@
 //! The catalogue of attacks: for each resource of RFC 5042 section 2.2, the messages that attack the
-//! resource, and the answer to each message. In this crate, DDP is used only below RDMAP, so there is no
-//! second catalogue for DDP alone.
+//! resource, and the Terminate that answers each message. In this crate, DDP is used only below RDMAP, so
+//! there is no second catalogue for DDP alone.
 
 use iwarp::rdmap::TerminateError;
 
@@ -19,7 +19,7 @@ pub(crate) enum Echo {
 pub(crate) enum Resource {
     StreamContext,
     DataBuffers,
-    /// The table of STags: this implementation has no page tables.
+    /// The table of STags, since this implementation has no page tables.
     TranslationTables,
     ProtectionDomain,
     StagNamespace,
@@ -41,21 +41,22 @@ impl Resource {
     ];
 }
 
-/// How a message names its buffer. Each `AttackMethod` has attacks of its own (section 2.1).
+/// What is wrong with the message of an attack (section 2.1). Each `AttackMethod` has at least one attack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum AttackMethod {
-    /// The message is tagged, or is a Read Request, which names its source by STag.
+    /// `Stag` to `Domain`: the message names memory by an STag. It is tagged, is a Read Request, or is a Send
+    /// that invalidates the STag.
     Stag,
     Rights,
     Bounds,
     Wrap,
     Domain,
-    /// The message is untagged.
+    /// `Queue` to `Length`: the message is untagged.
     Queue,
     Number,
     Offset,
     Length,
-    /// The message names no buffer.
+    /// The error does not depend on the buffer that the message names. For example, a version is wrong.
     Form,
 }
 
@@ -74,21 +75,21 @@ impl AttackMethod {
     ];
 }
 
-/// Memory whose STag the peer knows.
+/// The STag and the tagged offset of memory, which the peer knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Name {
     pub(crate) stag: u32,
     pub(crate) to: u64,
 }
 
-/// The STags that the peer knows.
+/// The memory whose STags the peer knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Names {
-    /// Exposed to the peer for reading and writing.
+    /// Memory that is exposed to the peer for reading and writing.
     pub(crate) mine: Name,
-    /// Exposed to another peer only.
+    /// Memory that is exposed only to another peer.
     pub(crate) others: Name,
-    /// Exposed to the peer for writing only.
+    /// Memory that is exposed to the peer only for writing.
     pub(crate) unreadable: Name,
 }
 
@@ -99,12 +100,12 @@ pub(crate) struct Attack {
     pub(crate) by: AttackMethod,
     pub(crate) error: TerminateError,
     pub(crate) echo: Echo,
-    /// Valid messages that are sent first.
+    /// Valid messages that are sent before `ulpdu`.
     pub(crate) before: Vec<Vec<u8>>,
     pub(crate) ulpdu: Vec<u8>,
 }
 
-/// What an attack is called, the resource at which it aims, and how the attack names its buffer.
+/// The name of an attack, the resource at which the attack aims, and what is wrong with its message.
 struct Target {
     name: &'static str,
     on: Resource,
@@ -112,14 +113,14 @@ struct Target {
 }
 
 impl Target {
-    /// The attack that sends `ulpdu`, after which the stream has to end with `error`.
+    /// Returns the attack that sends `ulpdu`, after which the stream has to end with `error`.
     fn ends(self, error: TerminateError, echo: Echo, ulpdu: Vec<u8>) -> Attack {
         let Self { name, on, by } = self;
         Attack { name, on, by, error, echo, before: Vec::new(), ulpdu }
     }
 }
 
-/// A tagged segment of `len` bytes.
+/// A tagged segment with `len` bytes of payload.
 pub(crate) fn tagged(control: [u8; 2], stag: u32, to: u64, len: usize) -> Vec<u8> {
     ulpdu::tagged(control, stag, to, &vec![7; len])
 }
@@ -129,7 +130,7 @@ pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
     read_request(1, (9, 0), size, (source.stag, source.to))
 }
 
-/// All attacks on a stream that exposes `names` and has one receive of 64 bytes.
+/// Returns all attacks, for a stream whose peer knows `names` and that has one receive request of 64 bytes.
 pub(crate) fn catalogue(names: &Names) -> Vec<Attack> {
     use AttackMethod::{Bounds, Domain, Form, Length, Number, Offset, Queue, Rights, Stag, Wrap};
     use Echo::{Header, Nothing, ReadRequest};

@@ -1,5 +1,5 @@
-//! The system's allocator, which counts the allocations of each thread. This file is not part of `common`: a
-//! test program that includes this file by its path uses this allocator.
+//! The system's allocator, which counts the allocations of each thread. It is the global allocator of the
+//! test program `it`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::cell::Cell;
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
 thread_local!(static HELD: Cell<i64> = const { Cell::new(0) });
 
-/// Number of blocks that this thread has allocated or grown.
+/// Number of blocks that this thread has allocated or reallocated, without those of [`uncounted`].
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
@@ -17,7 +17,7 @@ pub(crate) fn held() -> i64 {
     HELD.get()
 }
 
-/// Runs `act` without counting.
+/// Runs `act` without counting its allocations in [`allocations`].
 pub(crate) fn uncounted<T>(act: impl FnOnce() -> T) -> T {
     let count = ALLOCATIONS.get();
     let result = act();

@@ -7,10 +7,10 @@ use iwarp::verbs::{AtomicOp, MemoryRegion, QueuePair, RecvRequest, RemoteAddr, S
 use super::served::{Served, Setup};
 use super::ulpdu;
 
-/// The rights of a region whose words a peer may change.
+/// The rights of a region whose words a peer may change by atomics.
 pub(crate) const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// All rights that a peer can have.
+/// The local right to write, and all remote rights.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
 pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -20,7 +20,8 @@ pub(crate) fn cas(compare: u64, swap: u64) -> AtomicOp {
     AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
 }
 
-/// An atomic on the word at `remote`; the word's old value goes to offset `at` of `local`.
+/// A request for an atomic operation on the word at `remote`. The word's old value is placed at offset `at`
+/// of `local`.
 pub(crate) fn atomic(
     wr_id: u64,
     op: AtomicOp,

@@ -1,8 +1,9 @@
-//! A port in front of another port. A test can change the bursts between the two ports.
+//! A port that wraps another port, so that a test can change the bursts of the wrapped port.
 
 use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 
-/// Methods that are called in place of the port's methods. The default methods call the port.
+/// Methods that are called in place of the wrapped port's methods of the same names. The default methods call
+/// this port.
 pub(crate) trait Hooks: Send + 'static {
     fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         port.rx_burst(now_us, frames)
@@ -17,7 +18,7 @@ pub(crate) trait Hooks: Send + 'static {
     }
 }
 
-/// Wraps `port`, so that calls of the port go to `hooks`.
+/// Wraps `port`, so that calls of `rx_burst`, `tx_burst` and `next_due_us` are calls of `hooks`.
 pub(crate) fn hooked(port: Box<dyn Port>, hooks: impl Hooks) -> Box<dyn Port> {
     Box::new(Hooked { port, hooks })
 }

@@ -11,7 +11,7 @@ pub(crate) struct Hub {
     first: usize,
 }
 
-/// Returns the hub, and the port at the far end of each wire. `links` are configured as seen from the hub.
+/// Returns the hub, and the port at the other side of each wire. `links` are configured as seen from the hub.
 pub(crate) fn hub(links: [&LinkConfig; 2]) -> (Box<dyn Port>, [Box<dyn Port>; 2]) {
     let [(near_0, far_0), (near_1, far_1)] = links.map(pair);
     (Box::new(Hub { wires: [near_0, near_1], heard: Vec::new(), first: 0 }), [far_0, far_1])
@@ -61,7 +61,7 @@ impl Port for Hub {
             }
         }
         for (wire, mut way) in self.wires.iter_mut().zip(ways) {
-            // Frames for which the ring has no space are lost, as in a switch.
+            // Frames for which the wire's ring has no space are lost, as in a switch.
             wire.tx_burst(now_us, &mut way);
         }
         count

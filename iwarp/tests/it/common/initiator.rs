@@ -33,8 +33,8 @@ impl Initiator {
         Self { pair, cq, qp, id, channel }
     }
 
-    /// The peer answers the Request with `reply`. After this call, `pair.inbox` contains only the bytes that
-    /// the engine has sent after its Request.
+    /// Connects, and answers the Request with `reply`. After this call, `pair.inbox` contains only the bytes
+    /// that the engine has sent after its Request.
     pub(crate) fn answered(param: &ConnParam, reply: &[u8]) -> Self {
         let mut initiator = Self::new(param);
         initiator.pair.inbox.clear();

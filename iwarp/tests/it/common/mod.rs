@@ -1,5 +1,5 @@
-//! Engines that are joined by a wire in memory and polled by the test. The connections are complete, but need
-//! no threads and no clock. A test begins with a [`Testbed`].
+//! Helpers of the tests, above all engines that are joined by a wire in memory and polled by the test.
+//! Connections between them need no threads and no clock. Most tests begin with a [`Testbed`].
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod apart;
@@ -32,7 +32,7 @@ macro_rules! told {
     }};
 }
 
-/// `len` bytes in which a test notices a lost, repeated or moved piece.
+/// Returns `len` pseudo-random bytes, in which a test notices a lost, repeated or moved piece.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     Dice::xorshift(seed).bytes(len)
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 /// Runs a Python script with `input` on its standard input, and returns the script's output. The script can
-/// import the reference models. The test fails with a message if the machine has no Python 3.
+/// import the reference models. Panics if the script fails or if the machine has no Python 3.
 pub(crate) fn oracle(script: &str, input: &str) -> String {
     let reference = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference");
     let mut child = Command::new("python3")

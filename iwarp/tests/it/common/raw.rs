@@ -25,11 +25,11 @@ pub(crate) struct RawPair {
     port: Box<dyn Port>,
     out: Burst,
     pub(crate) conn: Option<ConnId>,
-    /// The received bytes of the engine's stream.
+    /// The bytes that the peer has received from the engine.
     pub(crate) inbox: Vec<u8>,
-    /// The length of each TCP segment of the engine.
+    /// The payload length of each TCP segment that the peer has received in order.
     pub(crate) segments: Vec<usize>,
-    /// How the connection ended.
+    /// How the connection ended, or `None` if it has not ended.
     pub(crate) closed: Option<CloseReason>,
     pub(crate) peer_closed: bool,
     /// Number of connections that the engine has made to this peer's listener.
@@ -88,7 +88,7 @@ impl RawPair {
         }
     }
 
-    /// Opens a TCP connection to the engine's listener, and aborts the previous connection.
+    /// Aborts the previous connection, if there is one, and opens a TCP connection to the engine's listener.
     pub(crate) fn connect(&mut self) {
         let now = Instant::from_micros(self.now_us);
         if let Some(old) = self.conn.take() {
@@ -101,7 +101,7 @@ impl RawPair {
         self.conn = Some(self.stack.connect(now, remote, None).unwrap());
     }
 
-    /// Opens one more TCP connection to the engine's listener.
+    /// Opens one more TCP connection to the engine's listener. The previous connection stays open.
     pub(crate) fn connect_beside(&mut self) {
         self.conn = None;
         self.connect();
@@ -292,7 +292,8 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
 }
 
-/// A Request of revision 2, without the peer-to-peer model, whose IRD and ORD are 8.
+/// A Request of revision 2, without the peer-to-peer model, whose IRD and ORD are 8. `crc` is the value of
+/// its C bit.
 pub(crate) fn request(crc: bool) -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame".to_vec();
     bytes.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
@@ -309,8 +310,8 @@ pub(crate) fn ib_request() -> Vec<u8> {
     bytes
 }
 
-/// A Request of revision 2 for the peer-to-peer model. `bits` select the RTR form: they are set in IRD and
-/// ORD, the last four bytes of the frame.
+/// A Request of revision 2 for the peer-to-peer model. `bits` select the kinds of RTR: they are set in IRD
+/// and ORD, the last four bytes of the frame.
 pub(crate) fn peer_to_peer_request(bits: [u8; 2]) -> Vec<u8> {
     let mut bytes = request(true);
     let depths = bytes.len() - 4;
@@ -327,7 +328,7 @@ pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
 }
 
 /// Removes the complete FPDUs from `bytes`, and returns their ULPDUs. Frames each ULPDU again with `theirs`,
-/// and checks that the bytes are equal.
+/// and checks that the result equals the removed bytes.
 pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();
     loop {

@@ -49,7 +49,7 @@ impl Responder {
         self.pair.send_request(bytes);
     }
 
-    /// Opens a connection, sends `bytes`, and returns the connect request that the user gets.
+    /// Opens a connection, sends `bytes`, and returns the connect request that the user receives.
     pub(crate) fn connect_request(&mut self, bytes: &[u8]) -> CmEvent {
         self.open(bytes);
         let event = self.event();

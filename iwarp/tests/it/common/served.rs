@@ -1,5 +1,5 @@
-//! A connection that an engine has accepted from a bare TCP peer, and one object of each kind for it. The
-//! peer sends and checks exact bytes.
+//! A connection that an engine has accepted from a bare TCP peer, and the objects of the engine's user, such
+//! as a queue pair and a region. The peer sends and checks exact bytes.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Setup<'_> {
         }
     }
 
-    /// Connects until the Reply has arrived. The peer has not sent an FPDU yet.
+    /// Connects, and waits until the Reply has arrived. The peer has not sent an FPDU yet.
     pub(crate) fn accepted(self) -> Served {
         let mut door = Responder::over(self.pair, self.listen);
         let region = door.pd.reg_mr(self.region, ALL).unwrap();
@@ -134,14 +134,14 @@ impl Served {
         self.send_all(&[ulpdu]);
     }
 
-    /// Sends the FPDUs of `ulpdus` as one piece of data.
+    /// Sends the FPDUs of `ulpdus` back to back.
     pub(crate) fn send_all<T: AsRef<[u8]>>(&mut self, ulpdus: &[T]) {
         let framer = &mut self.framer;
         let bytes: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(framer, ulpdu.as_ref())).collect();
         self.pair.send(&bytes);
     }
 
-    /// Sends the FPDUs of `ulpdus` as one piece of data, and polls for 20 ms.
+    /// Sends the FPDUs of `ulpdus` back to back, and polls for 20 ms.
     pub(crate) fn send_and_run<T: AsRef<[u8]>>(&mut self, ulpdus: &[T]) {
         self.send_all(ulpdus);
         self.run(20_000);
@@ -151,7 +151,7 @@ impl Served {
         self.pair.until(us, |_| false);
     }
 
-    /// The ULPDUs that the engine sends within `us` microseconds. Every byte of the FPDUs is checked.
+    /// Returns the ULPDUs that the engine sends within `us` microseconds. Checks every byte of their FPDUs.
     pub(crate) fn received(&mut self, us: i64) -> Vec<Vec<u8>> {
         self.run(us);
         let ulpdus = ulpdus(&mut self.theirs, &mut self.pair.inbox);
@@ -159,7 +159,7 @@ impl Served {
         ulpdus
     }
 
-    /// The engine's next ULPDU.
+    /// Waits for the engine's next FPDU, which has no markers, and returns its ULPDU.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         let whole = |pair: &RawPair| {
             let length = pair.inbox.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes) as usize)?;
@@ -173,7 +173,7 @@ impl Served {
         ulpdu
     }
 
-    /// The payload of the engine's next ULPDU, which has to be a Terminate.
+    /// Waits for the engine's next ULPDU, which has to be a Terminate, and returns its payload.
     pub(crate) fn receive_terminate(&mut self) -> Vec<u8> {
         let ulpdu = self.receive();
         assert_eq!(ulpdu[..18], untagged([0x41, 0x47], 0, [2, 1, 0], &[]), "no Terminate but {ulpdu:02x?}");
@@ -200,7 +200,7 @@ impl Served {
 
     // ---- the engine's user ----
 
-    /// The next event of the connection.
+    /// Waits for the next event of the connection.
     pub(crate) fn event(&mut self) -> CmEvent {
         self.pair.next_event(&self.channel, 30_000_000).expect("no event")
     }
@@ -232,7 +232,7 @@ impl Served {
         SendRequest::new(wr_id, SendOp::Read { remote }, self.region.sge(0, 8))
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn wc(&mut self) -> WorkCompletion {
         let mut wc = None;
         assert!(self.pair.until(1_000_000, |_| {

@@ -54,13 +54,13 @@ impl<'a> Testbed<'a> {
         Self { ports, configure: Box::new(|_| {}), context: None, late_memory_checks: false }
     }
 
-    /// Hooks the bursts of the first host's port.
+    /// Calls `hooks` for the bursts of the first host's port.
     pub(crate) fn hook_a(mut self, hooks: impl Hooks) -> Self {
         self.ports.0 = hooked(self.ports.0, hooks);
         self
     }
 
-    /// Hooks the bursts of the second host's port.
+    /// Calls `hooks` for the bursts of the second host's port.
     pub(crate) fn hook_b(mut self, hooks: impl Hooks) -> Self {
         self.ports.1 = hooked(self.ports.1, hooks);
         self

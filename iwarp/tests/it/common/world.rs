@@ -28,7 +28,7 @@ const SLOT: usize = 64;
 const SLOTS: usize = 32;
 pub(crate) const HONEST: usize = 2;
 
-/// The objects that the streams of a set share (RFC 5042 section 2.2).
+/// Which objects the streams of a set share (RFC 5042 section 2.2).
 #[derive(Clone, Copy)]
 pub(crate) struct Model {
     pub(crate) one_domain: bool,
@@ -49,8 +49,8 @@ pub(crate) const NOTHING_SHARED: Model = Model {
     single_stream: false,
     hostile_inside: false,
 };
-/// Clients that do not trust each other share objects. For protection, each stream may hold one shared
-/// buffer, each STag is valid on one stream, and the completion queue cannot overflow.
+/// Clients that do not trust each other share objects. For protection, each stream may hold at most one
+/// shared buffer, each STag is valid on one stream, and the completion queue cannot overflow.
 pub(crate) const SHARED_UNTRUSTED: Model = Model {
     one_domain: true,
     one_completion_queue: true,
@@ -312,8 +312,8 @@ impl World {
         );
     }
 
-    /// Returns the virtual time for 500 Writes of one honest client. Each Write completes before the next one
-    /// is posted.
+    /// Returns the virtual time in microseconds that 500 Writes of one honest client take. Each Write
+    /// completes before the next Write is posted.
     pub(crate) fn speed(&mut self) -> i64 {
         let start = self.raw.now_us;
         let honest = &self.honest[0];

@@ -95,9 +95,10 @@ fn a_write_may_have_gaps() {
     assert_eq!(peer.qp.error(), None);
 }
 
-/// A gap or an overlap in an untagged message, on any queue, ends the stream with an invalid MO (1/2/04), as
-/// with Linux's siw: otherwise the message would contain bytes that the peer never sent. The message is not
-/// delivered. A segment that arrives in order and leaves a gap or overlaps is not placed.
+/// A gap or an overlap in an untagged message, on any queue, ends the stream, as with Linux's siw: otherwise
+/// the message would contain bytes that the peer never sent. The error is an invalid MO (1/2/04), but a bad
+/// Terminate is not answered. The message is not delivered. A segment that arrives in order and leaves a gap
+/// or overlaps is not placed.
 #[test]
 fn an_untagged_message_has_no_gaps() {
     const READ_REQUEST: u8 = 1;
@@ -106,7 +107,7 @@ fn an_untagged_message_has_no_gaps() {
     for (opcode, queue, payload) in
         [whole(SEND, 0, 12), whole(READ_REQUEST, 1, 28), whole(TERMINATE, 2, 20), whole(0xB, 3, 12)]
     {
-        // The length of the first segment, and the offset of the second segment.
+        // Each case has the length of the first segment, and the offset of the second segment.
         for (first, second) in [(0, 4), (0, 1), (8, 9), (8, 7), (8, 0)] {
             let mut peer = setup().ready();
             peer.post_recv(0, 100);
@@ -174,7 +175,8 @@ fn queues_count_for_themselves() {
     peer.send(&untagged(0x41, 1, [1, 1, 0], &ask));
     peer.send(&untagged(0x41, SEND, [0, 2, 0], b"two"));
     assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3), (1000, WcStatus::Success, 3)]);
-    // A Read Response to STag 9 at offset 7, and then the Terminate, which is the first message of queue 2.
+    // The peer receives a Read Response to STag 9 at offset 7, and then the Terminate, which is the first
+    // message of queue 2.
     let heard = peer.received(10_000);
     assert_eq!(heard.len(), 1);
     assert_eq!(heard[0][..14], [0xC1, 0x42, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -186,10 +188,10 @@ fn queues_count_for_themselves() {
 
 // Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189 to
 // DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169) and places
-// nothing (DDP-007, DDP-210). The user gets the error (DDP-157, DDP-222). The peer gets one more message,
-// with the error's numbers, the header and the length (DDP-189 to DDP-195); DDP alone ends the stream without
-// this message (DDP-144, DDP-160, DDP-161). Later segments are dropped silently, and our engine sends no more
-// requests (DDP-039).
+// nothing (DDP-007, DDP-210). The user receives the error (DDP-157, DDP-222). The peer receives one more
+// message, with the error's numbers, the header and the length (DDP-189 to DDP-195); DDP alone ends the
+// stream without this message (DDP-144, DDP-160, DDP-161). Later segments are dropped silently, and our
+// engine sends no more requests (DDP-039).
 #[test]
 fn an_error_ends_reception_and_is_told_once() {
     let probe = setup().ready();
@@ -253,7 +255,7 @@ fn an_error_ends_reception_and_is_told_once() {
     }
 }
 
-// Proves DDP-155, DDP-159: when the TCP connection is lost, each outstanding request completes once, in
+// Proves DDP-155, DDP-159: when the TCP connection is lost, each outstanding request completes once, with an
 // error, whether its message was partly sent or not sent at all.
 #[test]
 fn a_lost_connection_completes_all_that_is_outstanding() {

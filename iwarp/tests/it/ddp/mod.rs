@@ -10,14 +10,14 @@ use iwarp::verbs::{MemoryRegion, QueuePair};
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu;
 
-/// Length of the region that is exposed to the peer.
+/// Length in bytes of the region that is exposed to the peer.
 const REGION: usize = 1 << 16;
 
 fn fill(_: &QueuePair, region: &MemoryRegion) {
     region.write_at(0, &[0xEE; REGION]).unwrap();
 }
 
-/// A connection whose region is full of 0xEE.
+/// How to establish a connection whose region is full of 0xEE.
 fn setup() -> Setup<'static> {
     Setup { region: REGION, prepare: &fill, ..Setup::default() }
 }
@@ -32,7 +32,7 @@ fn tagged(control: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     ulpdu::tagged([control, 0x40], stag, to, payload)
 }
 
-/// An untagged segment with this RDMAP opcode.
+/// An untagged segment with the RDMAP opcode `opcode`.
 fn untagged(control: u8, opcode: u8, queue: [u32; 3], payload: &[u8]) -> Vec<u8> {
     ulpdu::untagged([control, 0x40 | opcode], 0, queue, payload)
 }

@@ -94,8 +94,8 @@ impl Sink {
         }
     }
 
-    /// Returns `Err(None)` for a segment that is shorter than its header: DDP has no error for such a
-    /// segment.
+    /// Returns the header and the payload length of the segment, or DDP's error. Returns `Err(None)` for a
+    /// segment that is shorter than its header, for which DDP has no error.
     fn arrive(&mut self, arrival: Arrival, segment: &[u8]) -> Result<(Header, usize), Option<DdpError>> {
         let header = Header::parse(segment).map_err(DdpError::of_header)?;
         let payload = &segment[header.wire_len()..];
@@ -380,11 +380,12 @@ fn first_difference(ours: &str, model: &str) -> String {
     format!("first difference (line, (ours, model)): {pair:?}")
 }
 
-/// The second of three segments has each error of the table, in every arrival order. The message before the
-/// bad segment is delivered, the message behind it is not, and only the first message is in memory.
+/// The second of three segments has an error: each error of the table in turn, and each in every arrival
+/// order. The message before the bad segment is delivered, the message behind it is not, and only the first
+/// message is in memory.
 // Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199:
-// the table has a line for each cause, with the error that the cause must have. If two checks fail, either
-// error is right. The region does not begin at offset 0.
+// the table has a line for each cause, with the error that the cause must have. The region does not begin at
+// offset 0.
 #[test]
 fn every_error_of_the_table_at_any_arrival() {
     let tagged = |stag: Stag, to: u64, control: u8, payload: &[u8]| {
@@ -549,7 +550,7 @@ fn a_message_is_delivered_without_gaps() {
         for last in [false, true] {
             let mut queue = UntaggedQueue::new();
             assert!(queue.post(3));
-            // No state of the previous message is left.
+            // The first message leaves no state for the second message.
             assert!(queue.deliver(&segment(1, 0, false), 3) == Ok(None));
             assert!(queue.deliver(&segment(1, 3, true), 3).unwrap().is_some());
             let mut mo = 0;
@@ -569,8 +570,8 @@ fn a_message_is_delivered_without_gaps() {
     }
 }
 
-/// Ten thousand random strings arrive at one sink as segments. Each string causes an error or a placement,
-/// and never a panic.
+/// Ten thousand random strings arrive as segments, each at a new sink. Each string that has a complete header
+/// causes an error or a placement, and no string causes a panic.
 #[test]
 fn random_segments_never_panic() {
     let mut dice = Dice::split_mix(0xDD);

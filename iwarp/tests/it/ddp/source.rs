@@ -234,7 +234,7 @@ fn tcp_segments_hold_whole_fpdus() {
 // later FPDU fits into a segment. The test runs with markers and without.
 #[test]
 fn mulpdu_follows_the_path() {
-    // MULPDU for an EMSS of 1448, and for an EMSS of 1000 - 20 - 32.
+    // `wide` is the MULPDU for an EMSS of 1448, and `narrow` for an EMSS of 1000 - 20 - 32.
     for (markers, wide, narrow) in [(false, MULPDU, 942), (true, 1430, 934)] {
         let mut peer = ready_for(asking(markers));
         let len = 3 * (wide - 14) - 100;
@@ -297,7 +297,7 @@ fn local_requests_send_nothing() {
     assert!(peer.received(100_000).is_empty());
 }
 
-/// A Request that asks for markers (bit 0 of the flags) if `markers` is set.
+/// A Request that asks for markers (the M bit) if `markers` is set.
 fn asking(markers: bool) -> Vec<u8> {
     let mut request = request(true);
     request[16] |= if markers { 0x80 } else { 0 };

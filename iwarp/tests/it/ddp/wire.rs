@@ -1,4 +1,4 @@
-//! DDP's headers on the wire: golden headers, parsing, and how messages are cut.
+//! DDP's bytes on the wire: golden headers, parsing, how messages are cut, and the numbers of errors.
 
 use crate::common::ulpdu::from_hex;
 use iwarp::ddp::{DdpError, Header, HeaderError, Segmenter, TaggedHeader, UntaggedHeader};

@@ -166,7 +166,7 @@ fn a_port_with_few_frames_is_asked_once_in_a_poll() {
 }
 
 /// A port that accepts no frames while the flag is set. Records the maximum number of frames that the engine
-/// offers then.
+/// offers in this time.
 struct Stuck(Arc<AtomicBool>, Arc<AtomicUsize>);
 
 impl Hooks for Stuck {

@@ -1,4 +1,4 @@
-//! Engines on a wire in shared memory: one process has the ports of two processes.
+//! Engines on a wire in shared memory. One process opens both ports, which otherwise belong to two processes.
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;
@@ -108,6 +108,6 @@ fn a_sleep_takes_no_longer_than_its_limit_where_frames_wake() {
         pair.a.engine.poll();
         pair.a.engine.sleep(limit);
     }
-    // Nothing wakes this engine, and it has no timer.
+    // Nothing wakes this engine, and it has no timer, so only the limit can end a sleep.
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }

@@ -1,4 +1,4 @@
-//! An engine and its port.
+//! Engines: their polls, their ports and queues, and what they report.
 
 mod due;
 mod local_wire;

@@ -48,8 +48,8 @@ fn bytes_in_flight_are_acknowledged_after_a_pause() {
     goes_on(&mut pair, &c);
 }
 
-/// The pause occurs while the neighbour is resolved, while A waits for the Reply, or before A sends its
-/// Request.
+/// The pause occurs while the neighbour is resolved, while A waits for the Reply, or while a responder waits
+/// for the Request.
 #[test]
 fn a_connection_is_set_up_across_pauses() {
     let (mut pair, _listener) = Pair::listening();

@@ -1,4 +1,5 @@
-//! Events of an engine's port: the link goes down or up, or another host uses the engine's address.
+//! Events of an engine's port: for example, the link goes down or up, the device is taken away, or another
+//! host uses the engine's address.
 
 use crate::common::{Connected, Pair, Testbed, remote_addr};
 use dp::link::{LinkConfig, LinkControl};
@@ -180,8 +181,7 @@ fn two_hosts_with_one_address_are_told_so() {
     }
 }
 
-/// The connections are idle, or have outstanding requests. A connection that is begun afterwards fails as
-/// well.
+/// The connections are idle, or have outstanding requests. Each outstanding request is flushed.
 #[test]
 fn connections_end_at_once_and_say_why_when_the_device_is_taken_away() {
     for busy in [false, true] {

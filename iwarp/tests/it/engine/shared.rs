@@ -89,7 +89,7 @@ fn a_post_leaves_without_a_turn() {
     }
 }
 
-/// While another thread uses the engine, the call returns at once, and the request is sent later.
+/// While another thread uses the engine, `send_posted` returns at once, and the request is sent later.
 #[test]
 fn a_post_waits_for_nobody() {
     let (ends, qps, _ids) = connected();

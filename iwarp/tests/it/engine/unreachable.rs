@@ -18,7 +18,7 @@ fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
         let id = context.create_id(&channel);
         id.connect(&qp, format!("10.0.0.9:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
         let end_us = pair.now_us + 9_000_000;
-        // Address resolution has just failed, so the second connection ends in its first poll.
+        // In the second round, address resolution has just failed, so the connection ends in its first poll.
         loop {
             pair.now_us += 100;
             pair.engine.poll_at(Instant::from_micros(pair.now_us));

@@ -62,8 +62,8 @@ fn an_answer_in_time_needs_no_frame_for_the_acknowledgement() {
     assert_eq!(frames(&pair) - before, 50);
 }
 
-/// With `acknowledge_at_once`, an engine sends the acknowledgement in the poll in which the request arrives,
-/// because the engine may not be polled again.
+/// With `acknowledge_at_once`, an engine acknowledges a request in the poll in which the request arrives,
+/// because the engine may not be polled again. Without it, the engine needs one more poll.
 #[test]
 fn one_poll_of_the_peer_is_enough_if_it_is_told_so() {
     for (at_once, polls) in [(true, 1), (false, 2)] {
@@ -84,8 +84,8 @@ fn one_poll_of_the_peer_is_enough_if_it_is_told_so() {
     }
 }
 
-/// On InfiniBand, a Send is acknowledged before its answer arrives. Programs with space for one Send post the
-/// next Send as soon as the answer has arrived.
+/// On InfiniBand, a Send is acknowledged before its answer arrives. So programs whose send queue has space
+/// for one Send post the next Send as soon as the answer has arrived.
 #[test]
 fn a_send_completes_before_its_answer() {
     let (mut pair, c) = Pair::agreeing();
@@ -297,8 +297,8 @@ fn a_refused_write_fails_whatever_else_is_acknowledged() {
     }
 }
 
-/// The peer accepts a Send for which it had announced no receive request, and closes before it has sent the
-/// new limit. The Send succeeds.
+/// The peer accepts a Send although it has not announced a receive request, and closes before it announces
+/// that it has accepted the Send. The Send succeeds.
 #[test]
 fn a_send_that_is_taken_succeeds_although_the_peer_closes_at_once() {
     for shared in [false, true] {
@@ -328,7 +328,7 @@ fn a_send_that_is_taken_succeeds_although_the_peer_closes_at_once() {
 }
 
 /// Two messages of the peer are lost: the report that the peer has accepted a Send, and the FIN. Another Send
-/// then arrives, which the peer refuses with a reset. The sequence number of the reset is behind the bytes of
+/// then arrives, which the peer refuses with a reset. The sequence number of the reset is beyond the bytes of
 /// the lost frames.
 #[test]
 fn a_send_that_is_taken_succeeds_although_a_later_one_is_refused() {
@@ -385,7 +385,7 @@ fn a_write_that_arrives_after_the_peers_close_fails() {
     assert_eq!([ended(pair.event_a()), ended(pair.event_b())], [None, None]);
 }
 
-/// `b` receives what `a` sends, and answers in one poll.
+/// Polls `a`, and then `b`. So `b` receives the frames of `a` and answers in one poll.
 fn poll_a_then_b(pair: &mut Pair) {
     let now = Instant::from_micros(pair.now_us);
     pair.a.engine.poll_at(now);

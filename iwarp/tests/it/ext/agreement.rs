@@ -1,5 +1,5 @@
-//! The agreement on InfiniBand's semantics between peers of different versions, and on connections that begin
-//! in streaming mode.
+//! The agreement on InfiniBand's semantics, for example between peers of different versions, through a proxy,
+//! and on connections that begin in streaming mode.
 
 use iwarp::mpa::StartupFault;
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpInit, ResponderOptions, StreamOptions};
@@ -69,7 +69,8 @@ fn an_older_end_is_refused() {
     assert!(said.contains("version 3 of InfiniBand's semantics, the other one 2"), "{said}");
 }
 
-/// A connection that begins in streaming mode already has a user, so this user gets an event.
+/// If a connection began in streaming mode, it already has a user. So this user receives an event when the
+/// Request of a peer of an older version arrives.
 #[test]
 fn the_user_is_told_of_an_older_end() {
     let mut pair = Testbed::new().peer();
@@ -91,7 +92,7 @@ fn the_user_is_told_of_an_older_end() {
 
 /// A proxy on the path has a separate TCP connection to each peer, with different sequence numbers. The proxy
 /// would acknowledge messages that the peer has not accepted, so the peers do not agree. The program still
-/// gets its private data.
+/// receives its private data.
 #[test]
 fn ends_with_a_proxy_between_them_do_not_agree() {
     for is_proxy in [false, true] {

@@ -1,5 +1,5 @@
-//! Atomics between two engines: their effect on the word, the rights that they need, and the order of their
-//! completions.
+//! Atomics between two engines, for example their effect on the word, the alignment and the rights that they
+//! need, and the order of their completions.
 
 use crate::common::ext::{ADD_ONE, ALL, ATOMIC, atomic, cas, set_word, word};
 use crate::common::{Pair, expect_terminate, read_bytes, remote_addr};
@@ -12,8 +12,8 @@ use iwarp::verbs::{
 
 /// Each operation changes only the eight bytes at its address, and returns their old value.
 // Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
-// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: for each operation, with each of its operands (EXT-044 to
-// EXT-059), the word, the bytes beside it and the returned value are compared.
+// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: for each operation and its operands (EXT-044 to EXT-059),
+// the test checks the word, the bytes beside it and the returned value.
 #[test]
 fn each_operation_changes_its_word_alone() {
     let (mut pair, c) = Pair::connected();
@@ -92,7 +92,7 @@ fn adding_nothing_is_a_safe_probe() {
     }
 }
 
-/// Atomics on the first, the second and the last word of a region succeed.
+/// An atomic on each aligned word of a region succeeds.
 // Proves EXT-073, EXT-189.
 #[test]
 fn every_aligned_word_of_a_region_will_do() {
@@ -105,7 +105,7 @@ fn every_aligned_word_of_a_region_will_do() {
 }
 
 /// A misaligned target is refused: the word and the bytes around it do not change, no value is returned, and
-/// both users get the error.
+/// both users receive the error.
 // Proves EXT-043, EXT-048, EXT-058, EXT-178 to EXT-180, EXT-182 to EXT-185, EXT-202.
 #[test]
 fn a_misaligned_target_is_refused() {
@@ -148,7 +148,8 @@ fn the_memory_is_aligned_not_its_tagged_offset() {
     }
 }
 
-/// Each fault of rights, STags or ranges has its error code, and the memory does not change.
+/// An atomic with a fault of its rights, STag or range is refused with the error code of the fault, and the
+/// memory does not change.
 // Proves EXT-086, EXT-152 to EXT-153, EXT-155, EXT-204.
 #[test]
 fn a_refused_atomic_terminates_the_stream() {
@@ -179,7 +180,7 @@ fn a_refused_atomic_terminates_the_stream() {
     }
 }
 
-/// The cases are STags of another stream or protection domain, and offsets whose range wraps.
+/// An atomic is refused if its STag belongs to another stream or protection domain, or if its range wraps.
 // Proves EXT-071, EXT-152, EXT-155, EXT-204.
 #[test]
 fn an_stag_of_another_stream_is_refused() {
@@ -226,7 +227,7 @@ fn reading_and_writing_amount_to_atomics() {
     }
 }
 
-/// The post refuses impossible requests. The error is one line and says what to do.
+/// `post_send` refuses impossible requests. The error is one line and says what to do.
 #[test]
 fn invalid_atomics_are_refused_when_posted() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -249,7 +250,8 @@ fn invalid_atomics_are_refused_when_posted() {
     let error = c.qp_a.post_send(&SendRequest::new(1, op, sealed.sge(0, 8))).unwrap_err();
     assert!(matches!(error, VerbsError::LocalProtection(_)), "{error}");
 
-    // First a queue pair without atomics is used, then a connection without space for them.
+    // The next three cases are a queue pair without atomics, a queue pair without swaps, and a connection
+    // whose ORD is 0.
     let made = |extensions| {
         let init = QpInit { extensions, ..QpInit::new(&pair.a.cq) };
         pair.a.pd.create_qp(&init).unwrap()
@@ -284,8 +286,8 @@ fn invalid_atomics_are_refused_when_posted() {
     no_swap.qp_a.post_send(&SendRequest::new(1, add, local.sge(0, 8))).unwrap();
 }
 
-/// A peer without atomics answers with a Terminate with the error Unexpected Opcode. The application can read
-/// this error.
+/// A peer without the extension that an atomic needs answers with a Terminate with the error Unexpected
+/// Opcode. The application can read this error.
 // Proves EXT-003, EXT-027, EXT-067, EXT-160, EXT-163, EXT-165, EXT-188, EXT-190.
 #[test]
 fn a_peer_without_the_extension_refuses() {
@@ -311,8 +313,8 @@ fn a_peer_without_the_extension_refuses() {
     }
 }
 
-/// With ORD 2, at most two Reads and atomics together wait for their answers, however many are posted. All
-/// requests complete in post order.
+/// With an ORD of 1, 2 or 128, 300 Reads and atomics can be posted, although at most ORD of them may wait for
+/// their answers at a time. All requests complete in post order.
 // Proves EXT-062, EXT-088, EXT-090, EXT-098 to EXT-099, EXT-102, EXT-105, EXT-112 to EXT-113, EXT-192.
 #[test]
 fn reads_and_atomics_share_the_depth() {
@@ -351,8 +353,8 @@ fn reads_and_atomics_share_the_depth() {
     }
 }
 
-/// Each compare-and-swap of a chain depends on the result of the previous one. The whole chain is posted at
-/// once, and is executed in the order sent.
+/// Each compare-and-swap of a chain depends on the result of the compare-and-swap before it. The whole chain
+/// is posted at once, and is executed in the order sent.
 // Proves EXT-089, EXT-112, EXT-141, EXT-201.
 #[test]
 fn a_chain_posted_at_once_is_carried_out_in_order() {

@@ -1,5 +1,5 @@
-//! Immediate Data after both peers have agreed on InfiniBand's semantics: Immediate Data does not change the
-//! buffer, and a Send may carry Immediate Data.
+//! The agreement on InfiniBand's semantics by private data, and Immediate Data after the agreement: Immediate
+//! Data does not change the buffer, and a Send may carry Immediate Data.
 
 use arrayvec::ArrayVec;
 
@@ -173,8 +173,8 @@ fn immediate_data_leaves_the_buffer_alone() {
     }
 }
 
-/// Messages of all kinds are sent over a wire that loses and reorders frames, with markers and without. Each
-/// completion has the Immediate Data of its own message.
+/// Sends, Sends with Immediate, and Immediate Data are sent over a wire that loses and reorders frames, with
+/// markers and without. Each completion has the Immediate Data of its own message.
 #[test]
 fn immediate_data_stays_with_its_message_on_a_bad_wire() {
     const COUNT: u64 = 300;
@@ -264,8 +264,8 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
         assert_eq!(pair.wc_a().status, WcStatus::LocalQpOperationError);
         assert!(c.qp_a.error().is_some());
     }
-    // A queue pair without the extension for Immediate Data also refuses the request, because the request
-    // contains Immediate Data.
+    // A queue pair without the extension for Immediate Data also refuses a Send with Immediate, because this
+    // request contains Immediate Data.
     let (mut pair, _listener) = Pair::listening();
     let init = QpInit { extensions: Extensions::ATOMICS, ..QpInit::new(&pair.a.cq) };
     let (qp_a, qp_b) = (pair.a.pd.create_qp(&init).unwrap(), pair.b.qp());
@@ -345,7 +345,8 @@ fn a_send_with_immediate_fails_as_a_send() {
     assert_eq!((wc.wr_id, wc.status, wc.immediate), (7, WcStatus::WrFlushError, None));
 }
 
-/// Connects an engine that agrees to a bare peer that sends the offer byte by byte.
+/// Connects an engine, which agrees on InfiniBand's semantics, and a bare peer, which sends the offer byte by
+/// byte.
 fn agreed_with_a_raw_peer() -> Served {
     let served = Setup { request: ib_request(), accept: agreeing(), ..Setup::default() }.ready();
     assert!(served.reply.ends_with(b"uwarp!3\x07"), "{:?}", served.reply);
@@ -372,8 +373,8 @@ fn raw_immediate(msn: u32, data: &[u8]) -> Vec<u8> {
 const JOINED: &[u8] = b"data\xff\xff\xff\xff";
 
 /// On the wire, a Send with Immediate is Immediate Data with a mark, which consumes no receive request,
-/// followed by a Send. Immediate Data of eight bytes, and messages in several segments, are handled as
-/// without the agreement.
+/// followed by a Send. Immediate Data of eight bytes without the mark consumes a receive request. Each
+/// message may have several segments.
 #[test]
 fn immediate_data_in_front_of_a_send_takes_no_receive() {
     let mut served = agreed_with_a_raw_peer();
@@ -387,7 +388,7 @@ fn immediate_data_in_front_of_a_send_takes_no_receive() {
     assert_eq!((served.qp.query().recv_in_process, served.completions().len()), (1, 0));
     served.send(&untagged([0x41, 0x43], 0, [0, 2, 0], b"first"));
     served.send(&raw_immediate(3, b"8 bytes!"));
-    // Each message has two segments.
+    // Each of the next two messages has two segments.
     served.send(&untagged([0x01, 0x48], 0, [0, 4, 0], &JOINED[..3]));
     served.send(&untagged([0x41, 0x48], 0, [0, 4, 3], &JOINED[3..]));
     served.send(&untagged([0x01, 0x43], 0, [0, 5, 0], b"se"));

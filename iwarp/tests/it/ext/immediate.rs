@@ -21,8 +21,8 @@ fn number(wc: &WorkCompletion) -> u64 {
     u64::from_be_bytes(wc.immediate.unwrap())
 }
 
-/// The eight bytes are in the completion and in the buffer, in the order given. The sender gets its
-/// completion.
+/// The eight bytes are in the completion and in the buffer, in the order given. The sender's request
+/// completes.
 // Proves EXT-001, EXT-115 to EXT-116, EXT-119, EXT-121, EXT-197, EXT-199.
 #[test]
 fn the_bytes_are_in_the_completion_and_in_the_buffer() {
@@ -93,7 +93,7 @@ fn a_write_is_placed_before_its_immediate_data_completes() {
     }
 }
 
-/// A hundred messages of Immediate Data among Sends are delivered in the order sent, over a bad wire.
+/// A hundred messages, which are Immediate Data or Sends, complete in the order sent, over a bad wire.
 // Proves EXT-121, EXT-123, EXT-126, EXT-128, EXT-130, EXT-134.
 #[test]
 fn a_hundred_keep_their_order_among_sends() {
@@ -128,8 +128,8 @@ fn a_hundred_keep_their_order_among_sends() {
     }
 }
 
-/// Only the solicited variant causes a solicited event, and no message causes an event that was not
-/// requested.
+/// Only the solicited variant of Immediate Data causes a solicited event, and no message causes an event that
+/// was not requested.
 // Proves EXT-117, EXT-198.
 #[test]
 fn only_the_solicited_variant_raises_a_solicited_event() {
@@ -176,8 +176,8 @@ fn a_receive_needs_room_for_eight_bytes() {
     expect_terminate(&mut pair, &c, 1, 2, 2);
 }
 
-/// Immediate Data has no elements. A stream without the extension does not send Immediate Data and does not
-/// accept it.
+/// A request of Immediate Data with scatter/gather elements is refused. A stream without the extension does
+/// not send Immediate Data and does not accept it.
 // Proves EXT-115, EXT-163, EXT-165.
 #[test]
 fn a_stream_without_immediate_data_refuses_it() {
@@ -207,7 +207,8 @@ fn a_stream_without_immediate_data_refuses_it() {
     expect_terminate(&mut pair, &c, 0, 2, 6);
 }
 
-/// Immediate Data of any length but eight bytes is an error for both sides, and completes no receive.
+/// Immediate Data of any length but eight bytes ends the stream with an error, and its receive request is
+/// flushed.
 // Proves EXT-026, EXT-118, EXT-127, EXT-145 to EXT-146, EXT-148, EXT-200.
 #[test]
 fn other_lengths_end_the_stream() {
@@ -250,8 +251,8 @@ fn pieces_make_eight_bytes() {
             assert_ne!(peer.wc().status, WcStatus::Success);
         }
     }
-    // The first case has a segment that leaves a gap, the second has segments of two messages. No completion
-    // covers bytes that never arrived.
+    // In the first case, a segment leaves a gap. In the second case, the segments have different opcodes. No
+    // completion covers bytes that never arrived.
     for (segments, codes) in [
         ([piece(0x48, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 5, true, &DATA[..3])], [0x12, 0x04]),
         ([piece(0x43, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 4, true, &DATA[..4])], [0x12, 0x04]),

@@ -1,5 +1,5 @@
-//! Messages that arrive between the segments of another message, and the counter of placed bytes for an
-//! atomic.
+//! Messages that arrive between the segments of another message, messages whose segments have different
+//! opcodes, and the counter of placed bytes for an atomic.
 
 use crate::common::ext::{ADD_ONE, atomic_response, piece, untagged, word};
 use crate::common::served::Served;
@@ -8,7 +8,8 @@ use iwarp::rdmap::{BitOrder, Terminate};
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, StreamError, TerminateOrigin, WcOpcode, WcStatus};
 
 /// If an Atomic Request does not fit into one segment, the requester may fail between the two segments. The
-/// sink reads the requester's Terminate from the Terminate's own first byte on, in one segment or in two.
+/// sink then receives the requester's Terminate, in one segment or in two, and does not join it with the
+/// unfinished request.
 #[test]
 fn a_terminate_ends_a_request_that_is_half_there() {
     for cut in [0, 2] {
@@ -29,8 +30,8 @@ fn a_terminate_ends_a_request_that_is_half_there() {
     }
 }
 
-/// If the segments of a message have different opcodes, the opcode of the last segment counts (RFC 5041
-/// section 4.3, DDP-083 and DDP-084), because a sink need not compare the segments.
+/// A sink need not compare the segments of a message. If they have different opcodes, the opcode of the last
+/// segment counts (RFC 5041 section 4.3, DDP-083 and DDP-084).
 #[test]
 fn the_last_segment_says_what_a_message_is() {
     let mut peer = Served::new();

@@ -48,7 +48,7 @@ fn ended(pair: &Pair) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Checks the event at A, and checks that later requests are flushed.
+/// Checks the events, the error and the state at A, and that later requests are flushed.
 fn check_end(pair: &mut Pair, c: &Connected, reason: CloseReason) {
     let event = pair.a.channel.poll().expect("an event");
     let error = ConnectionError::Tcp(reason);
@@ -66,7 +66,8 @@ fn check_end(pair: &mut Pair, c: &Connected, reason: CloseReason) {
     assert_eq!(late, [(1, FLUSHED), (9, FLUSHED)]);
 }
 
-/// The peer is silent. The oldest request fails in the same way with `outlives_peer` and without.
+/// The peer is silent. With InfiniBand's semantics, the oldest request fails in the same way with
+/// `outlives_peer` and without.
 #[test]
 fn a_silent_peer_fails_the_oldest_request() {
     let by_gid = ConnParam { outlives_peer: true, ..agreeing() };

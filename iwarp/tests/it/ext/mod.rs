@@ -1,4 +1,5 @@
-//! The extensions of RFC 7306: atomics and Immediate Data.
+//! The extensions of RFC 7306 (atomics and Immediate Data), and connections whose peers agree on InfiniBand's
+//! semantics.
 
 mod acknowledged;
 mod agreement;

@@ -81,7 +81,8 @@ impl Stage {
     }
 }
 
-/// Wires without faults, wires with random losses, and for each frame a wire that loses this frame.
+/// A wire without faults, wires with random losses, and wires that each lose one frame: the first wire loses
+/// frame 4, the next one frame 5, and so on.
 fn wires() -> Vec<LinkConfig> {
     let lossy = LinkPlan {
         drop_ppm: 50_000,
@@ -132,7 +133,7 @@ fn each_wire(first: Op, second: Op, guaranteed: impl Fn(&Stage)) {
     }
 }
 
-/// Checks that B's completions so far are a prefix of `opcodes`.
+/// Checks that B's completions so far are a prefix of `opcodes`, and have the right data.
 fn completed_in_order(stage: &Stage, opcodes: &[WcOpcode]) {
     let done: Vec<_> = stage.done_b.iter().map(|wc| wc.opcode).collect();
     assert!(opcodes.starts_with(&done), "{done:?}");
@@ -226,7 +227,7 @@ fn where_nothing_is_promised_all_ends_well() {
 }
 
 /// Whatever frame is lost, an atomic is not executed until all bytes before it are placed, even if the bytes
-/// of its own word were placed early. The atomic adds to the value that the Write has placed.
+/// of the atomic's word were placed early. The atomic adds to the value that the Write has placed.
 // Proves EXT-107, EXT-109, EXT-143, EXT-196.
 #[test]
 fn an_atomic_waits_for_all_before_it() {
@@ -255,8 +256,7 @@ fn an_atomic_waits_for_all_before_it() {
     }
 }
 
-/// With segments of about 60 bytes, every message of the extensions is cut, and is complete again at the
-/// peer.
+/// With segments of about 60 bytes, Atomic Requests and Writes are cut, and are complete again at the peer.
 // Proves EXT-157, EXT-200.
 #[test]
 fn tiny_segments_cut_every_message() {

@@ -99,7 +99,7 @@ fn an_open_request_fails() {
     assert_eq!(c.qp_a.state(), QpState::Error);
 }
 
-/// A request that is posted while the connection ends is either sent or fails.
+/// A request that is posted while the connection ends completes exactly once: either it is sent, or it fails.
 #[test]
 fn a_send_in_between_completes_once() {
     for steps in 0..40 {
@@ -141,10 +141,10 @@ fn retrying() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// The peer accepts one Send and then ends. The next Send is posted before this side has received the peer's
-/// FIN or RST, or afterwards. The first Send succeeds at once. The next Send fails when the time of its
-/// retries is over, so that a program that waits for other completions gets these first. Requests behind the
-/// failed Send are flushed.
+/// The peer accepts one Send and then ends the connection. The next Send is posted before or after this side
+/// receives the peer's FIN or RST. The first Send succeeds at once. The next Send fails when the retry time
+/// is over, so that a program that waits for other completions gets these first. Requests behind the failed
+/// Send are flushed.
 #[test]
 fn a_send_to_a_peer_that_has_ended_is_retried() {
     let (flushed, failed) = (WcStatus::WrFlushError, WcStatus::RetryExceeded);
@@ -171,8 +171,8 @@ fn a_send_to_a_peer_that_has_ended_is_retried() {
     }
 }
 
-/// In the first case, two Reads are outstanding when the peer ends. In the second case, a Send is posted when
-/// the time of the retries is over.
+/// Two Reads that are outstanding when the peer ends the connection fail when the retry time is over. A Send
+/// that is posted after the retry time fails at once.
 #[test]
 fn reads_are_retried_and_late_sends_are_not() {
     let (mut pair, c) = connected_with(&outliving());
@@ -200,7 +200,8 @@ fn reads_are_retried_and_late_sends_are_not() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::RetryExceeded));
 }
 
-/// While requests are retried, the user can end or drop the queue pair, and the engine can stop.
+/// While requests are retried, the user can end or drop the queue pair, and the engine can stop. The requests
+/// then fail at once.
 #[test]
 fn retries_end_with_their_user() {
     let (flushed, failed) = (WcStatus::WrFlushError, WcStatus::RetryExceeded);
@@ -230,7 +231,7 @@ fn retries_end_with_their_user() {
     }
 }
 
-/// A queue pair ends with its connection if the peer has not agreed on InfiniBand's semantics, if
+/// A queue pair ends with its connection if the peers have not agreed on InfiniBand's semantics, if
 /// `outlives_peer` is not set, or after an error of the stream.
 #[test]
 fn otherwise_it_ends_with_its_peer() {
@@ -344,8 +345,8 @@ fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
     }
 }
 
-/// As soon as the peer has ended, other connections can use the slots that were reserved for the peer's
-/// Reads.
+/// As soon as the peer has ended the connection, other connections can use the slots that were reserved for
+/// the peer's Reads.
 #[test]
 fn without_a_peer_it_has_no_read_slots() {
     let (mut pair, c) = connected_with(&outliving());
@@ -403,13 +404,13 @@ fn a_request_that_fails_at_home_leaves_the_peer_alone() {
         assert_ne!(c.qp_a.state(), QpState::Rts);
         assert_eq!(c.qp_b.state(), QpState::Orphaned);
         assert!(pair.b.cq.poll_one().is_none(), "nothing is flushed");
-        // The atomic was executed, but its value could not be placed.
+        // The Write was not executed. The atomic was executed, but its value could not be placed.
         assert_eq!(read_bytes(&remote, 8, 8), u64::from(is_atomic).to_ne_bytes());
     }
 }
 
-/// If the response of a Read or atomic cannot be placed, a Write behind it is flushed, although the peer has
-/// accepted the Write: no request succeeds behind a failed request.
+/// If the response of a Read or atomic cannot be placed, a later Write is flushed, although the peer has
+/// accepted the Write: no request succeeds after a failed request.
 #[test]
 fn nothing_succeeds_behind_a_request_whose_response_finds_no_place() {
     for is_atomic in [true, false] {

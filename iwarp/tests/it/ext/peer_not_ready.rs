@@ -56,8 +56,9 @@ fn await_outcome(pair: &mut Pair, expected: (u64, WcStatus)) -> i64 {
     pair.now_us - begun
 }
 
-/// For each kind of message, the request completes when a receive has accepted the message, and not before. A
-/// Write before the message completes, and later requests wait. TCP has acknowledged all bytes long before.
+/// For each kind of message, the request completes when a receive request has accepted the message, and not
+/// before. A Write before the message completes, and later requests wait. TCP has acknowledged all bytes long
+/// before.
 #[test]
 fn a_request_completes_when_a_receive_took_its_message() {
     let (mut pair, c) = connected();
@@ -88,7 +89,7 @@ fn a_request_completes_when_a_receive_took_its_message() {
         pair.run_us(300_000);
         assert_eq!(completed(&mut pair), []);
     }
-    // After that, the connection works as before.
+    // After these messages, the connection works as before.
     recv(&c.qp_b, 9, &remote, 8);
     c.qp_a.post_send(&send(9, &local, 8)).unwrap();
     assert!(await_outcome(&mut pair, (9, DONE)) < 100);
@@ -97,7 +98,7 @@ fn a_request_completes_when_a_receive_took_its_message() {
 }
 
 /// A message waits for the number of tries multiplied by the peer's time per try. Then the request of the
-/// message fails, later requests are flushed, and the peer's user gets no part of the message.
+/// message fails, later requests are flushed, and the peer's user receives no part of the message.
 #[test]
 fn a_request_fails_after_its_tries() {
     for retry in 0..7 {
@@ -131,7 +132,7 @@ fn a_request_fails_after_its_tries() {
     }
 }
 
-/// The number seven means that the tries have no limit.
+/// If the number of tries is seven, the engine tries without a limit.
 #[test]
 fn seven_tries_never_end() {
     let (mut pair, c) = connected();
@@ -144,7 +145,7 @@ fn seven_tries_never_end() {
     assert!(await_outcome(&mut pair, (1, DONE)) < 200);
 }
 
-/// The peer accepts each message before the next one waits, so each message has all tries.
+/// The peer accepts each message before the next message waits, so each message has all tries.
 #[test]
 fn each_message_has_the_whole_time() {
     let (mut pair, c) = connected();
@@ -163,7 +164,7 @@ fn each_message_has_the_whole_time() {
 }
 
 /// As in InfiniBand's connection manager, the peer may announce the number of tries for the messages that it
-/// receives. A number that our user sets takes precedence.
+/// receives. A number that our user sets takes precedence. Numbers above seven are invalid.
 #[test]
 fn the_peer_tells_how_often_it_is_tried() {
     for (own, told, fails) in [(None, 7, false), (None, 1, true), (Some(7), 1, false), (Some(1), 7, true)] {
@@ -251,8 +252,8 @@ fn only_a_message_that_waits_takes_more_frames() {
     assert_eq!(exchange(&mut pair, false), [40, 20]);
 }
 
-/// Messages of both sides wait. Each side gets the reports about its own messages, although the messages of
-/// the other side that were sent before these reports are not accepted yet.
+/// Messages of both sides wait. Each side receives the reports about its own messages, even while messages
+/// that the other side sent before these reports still wait.
 #[test]
 fn messages_of_both_ends_may_wait() {
     let (mut pair, c) = connected();
@@ -314,7 +315,8 @@ fn messages_wait_at_a_shared_queue() {
     assert_eq!((first.qp_a.state(), second.qp_a.state()), (QpState::Rts, QpState::Error));
 }
 
-/// The peer ends, gracefully or not, while a message waits: the request does not succeed.
+/// If the peer ends the connection, gracefully or not, while a message waits, the request of the message
+/// fails.
 #[test]
 fn a_message_that_waits_is_lost_with_the_peer() {
     for end in [QpState::Closing, QpState::Error] {
@@ -350,8 +352,9 @@ fn our_reset_drops_the_message() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// A graceful close waits for receive requests of the peer for a limited time. Messages that were posted
-/// before the close are accepted.
+/// A graceful close waits for receive requests of the peer. If the peer posts them in time, messages that
+/// were posted before the close are accepted. Otherwise their requests are flushed, and the close ends with a
+/// timeout.
 #[test]
 fn a_close_waits_for_receives_of_the_peer() {
     for takes in [true, false] {

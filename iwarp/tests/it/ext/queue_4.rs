@@ -96,8 +96,8 @@ fn requests_before_the_end_of_the_peer_are_done() {
     }
     served.run(100_000);
     assert_eq!(served.completions(), []);
-    // The position is behind the Reply and an FPDU, which has an 18-byte header, eight bytes, padding and
-    // CRC.
+    // The position is behind the Reply and one FPDU of 32 bytes, which has the length, an 18-byte header,
+    // eight bytes of payload and the CRC.
     let position = served.reply.len() as u64 + 32;
     served.send_and_run(&[message(ENDS, 1, position)]);
     assert_eq!(served.completions(), [(1, WcStatus::Success)]);
@@ -149,7 +149,7 @@ fn a_message_out_of_turn_ends_the_stream() {
 fn what_is_not_taken_is_acknowledged_when_the_peer_knows() {
     let write = tagged([0xc1, 0x40], 0, 0, b"bytes");
     let terminate = untagged([0x41, 0x47], 0, [2, 1, 0], &[0, 0, 0, 0]);
-    // The number of bytes is larger than the window.
+    // The peer sends 8 MiB after the Write, which is more than the window.
     for (what, ending, bytes) in [("a Write to no memory", write, 8 << 20), ("a Terminate", terminate, 0)] {
         let mut served = agreed();
         served.send(&ending);

@@ -28,8 +28,7 @@ fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
     tagged(0x42, local.rkey(), local.addr() + at, &[0xAB; 8])
 }
 
-/// Atomics share queue 1 and its numbers with Reads. The headers of atomics are those of the RFC, byte for
-/// byte.
+/// Atomics share queue 1 and its MSNs with Reads. The headers of atomics are those of the RFC, byte for byte.
 // Proves EXT-012, EXT-018, EXT-022, EXT-060, EXT-061, EXT-063, EXT-067, EXT-075, EXT-076, EXT-078, EXT-080,
 // EXT-082, EXT-087, EXT-088, EXT-169, EXT-186: each atomic is one message, whose operands and masks are
 // compared byte for byte.
@@ -196,7 +195,8 @@ fn an_answer_may_come_in_pieces() {
 // Proves EXT-026, EXT-101, EXT-145, EXT-148 to EXT-149, EXT-151, EXT-167.
 #[test]
 fn every_wrong_answer_ends_the_stream() {
-    // The columns: the outstanding requests (a Read before the atomic), the answer, and the error codes.
+    // The columns: the name, whether a Read is outstanding before the atomic, the answer, and the error
+    // codes.
     type Answer = fn(u32, &MemoryRegion) -> Vec<u8>;
     let cases: &[(&str, bool, Answer, [u8; 2])] = &[
         ("another identifier", false, |id, _| atomic_response(1, id ^ 1, 7), [0x02, 0xFF]),
@@ -255,7 +255,7 @@ fn every_wrong_answer_ends_the_stream() {
     assert_eq!((peer.wc().status, word(&local, 0)), (WcStatus::Success, 7));
 }
 
-/// A peer without atomics answers with Unexpected Opcode. The application can read this error.
+/// A peer without the extension answers with Unexpected Opcode. The application can read this error.
 // Proves EXT-003, EXT-163, EXT-165.
 #[test]
 fn an_unexpected_opcode_reaches_the_application() {
@@ -285,7 +285,7 @@ fn an_unexpected_opcode_reaches_the_application() {
     }
 }
 
-/// Immediate Data shares queue 0 and its numbers with Sends. Behind a Write, Immediate Data is sent at once.
+/// Immediate Data shares queue 0 and its MSNs with Sends. Behind a Write, Immediate Data is sent at once.
 // Proves EXT-010 to EXT-011, EXT-015 to EXT-017, EXT-020, EXT-022 to EXT-023, EXT-115, EXT-119 to EXT-121,
 // EXT-124 to EXT-126, EXT-159, EXT-169.
 #[test]
@@ -355,8 +355,8 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
 /// both cases the request fails, the next request is flushed, and the event does not blame the peer. The
 /// Terminate for a Read Response contains the response's header with the STag. The Terminate for an Atomic
 /// Response, which has no STag and is correct, contains no header.
-// Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for the answer of a Read and of an atomic, byte for
-// byte.
+// Proves RDMAP-325, RDMAP-332, DDP-181: the Terminates for the answers of a Read and of an atomic are
+// compared byte for byte.
 #[test]
 fn an_answer_without_a_place_is_our_users_fault() {
     for is_read in [true, false] {

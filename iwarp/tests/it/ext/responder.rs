@@ -1,5 +1,4 @@
-//! The answers to a peer's Atomic Requests, byte for byte, for valid requests and for every kind of wrong
-//! request.
+//! The answers to a peer's Atomic Requests, byte for byte, for valid and for wrong requests.
 
 use crate::common::ext::{
     ADD_ONE, ALL, ATOMIC, atomic_request, atomic_response, cas, piece, read_request, receiving, set_word,
@@ -22,8 +21,8 @@ fn terminate_of(codes: [u8; 2], segment: &[u8]) -> Vec<u8> {
     [&codes[..], &[0xc0, 0, 0, segment.len() as u8], &segment[..header]].concat()
 }
 
-/// Every request is answered in the order of arrival, on queue 3. The MSNs of this queue count only atomics.
-/// Each answer has the identifier of its request.
+/// Atomic Requests are answered on queue 3, and in the order of arrival also among Read Requests. The MSNs of
+/// queue 3 count only atomics. Each answer has the identifier of its request.
 // Proves EXT-005, EXT-019, EXT-021, EXT-025, EXT-060, EXT-061, EXT-070, EXT-090, EXT-093 to EXT-097, EXT-102,
 // EXT-113, EXT-168, EXT-175: three requests get three answers, each with the 12 bytes of the response header,
 // byte for byte.
@@ -146,8 +145,8 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
     }
 }
 
-/// Each wrong request causes its Terminate, and the word does not change. Of an Atomic Request, the Terminate
-/// contains only the DDP header.
+/// Each wrong request causes the right Terminate, and the word does not change. Of an Atomic Request, the
+/// Terminate contains only the DDP header.
 // Proves EXT-009, EXT-014, EXT-026, EXT-043, EXT-069, EXT-086, EXT-145 to EXT-146, EXT-148 to EXT-152,
 // EXT-154, EXT-168, EXT-180, EXT-185, EXT-190, EXT-202 to EXT-203.
 #[test]
@@ -230,8 +229,8 @@ fn opcodes_belong_to_one_queue() {
     }
 }
 
-/// The STag is invalidated after the request has arrived and before it is executed. The Terminate is the same
-/// as for a Read that is being answered, without the request's own header.
+/// The STag is invalidated after the request has arrived and before it is executed. As for a Read Request
+/// that is being answered, the Terminate does not contain the request's own header.
 // Proves EXT-148, EXT-155.
 #[test]
 fn a_word_revoked_before_its_turn_is_not_touched() {
@@ -283,7 +282,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
     assert_eq!([peer.receive(), peer.receive()], [atomic_response(2, 3, 1), atomic_response(3, 4, 2)]);
 }
 
-/// Without atomics, queue 3 is not open, and the opcodes of atomics are unknown.
+/// Without extensions, queue 3 is not open, and the opcodes of atomics and Immediate Data are unknown.
 // Proves EXT-027, EXT-168.
 #[test]
 fn a_stream_without_atomics_has_three_queues() {

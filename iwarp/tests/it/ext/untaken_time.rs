@@ -1,5 +1,5 @@
 //! The time for which a message of ours may wait at a peer without a receive request. Other messages that are
-//! sent in this time do not extend the time.
+//! sent in this time do not extend it.
 
 use std::time::Duration;
 

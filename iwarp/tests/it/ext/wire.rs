@@ -1,5 +1,5 @@
-//! The messages of RFC 7306 on the wire, byte for byte. The effect of atomics on their word is compared with
-//! the bit loop of the RFC and with the reference model.
+//! The messages of RFC 7306 on the wire, byte for byte. The result of FetchAdd is compared with the bit loop
+//! of the RFC, and the results of all atomics with the reference model.
 
 use crate::common::ulpdu::from_hex;
 use std::fmt::Write as _;
@@ -166,7 +166,7 @@ fn reserved_and_unused_fields_are_ignored() {
     }
 }
 
-/// Each message accepts one length only.
+/// An Atomic Request and an Atomic Response each accept only one length.
 // Proves EXT-026, EXT-167.
 #[test]
 fn other_lengths_are_invalid() {
@@ -241,7 +241,7 @@ fn fetch_add_bit_by_bit(original: u64, add: u64, mask: u64) -> u64 {
     result
 }
 
-/// The table of additions, with one, two, four and 64 fields, and with fields of unequal size.
+/// The table of additions, with different numbers and sizes of fields.
 // Proves EXT-032, EXT-033, EXT-035 to EXT-036, EXT-038 to EXT-040.
 #[test]
 fn additions_by_the_table() {
@@ -312,8 +312,7 @@ proptest! {
         prop_assert_eq!(new, op(compare ^ (noise & !compare_mask), swap ^ (noise & !swap_mask)));
     }
 
-    /// A message that is built is parsed to the same value. Random bytes of the right length are parsed and
-    /// then emitted unchanged.
+    /// An Atomic Request or Atomic Response that is built from its fields is parsed to the same fields.
     #[test]
     fn requests_survive_the_wire(id: u32, stag: u32, to: u64, a: u64, b: u64, c: u64, d: u64, which in 0..3) {
         let op = match which {

@@ -18,7 +18,8 @@ pub(crate) enum Cause {
     NoReceive,
     /// A message is longer than its buffer.
     TooLong,
-    /// The payload of a request is invalid when it is sent, or a local request cannot be executed.
+    /// The memory of a request's payload is invalid when the payload is to be sent, or a local request cannot
+    /// be executed.
     Local,
     /// A window cannot be bound, or memory cannot be registered, as the request says.
     Bind,
@@ -105,8 +106,8 @@ impl PossibleEnd {
     /// Whether `side` may report `error` because of this cause.
     pub(crate) fn explains(&self, side: usize, error: StreamError) -> bool {
         let StreamError { layer, etype, code, from_peer } = error;
-        // Each endpoint notices a lost connection by itself. Every other error is found by one endpoint and
-        // reported to the other endpoint.
+        // Each endpoint notices a lost connection or corrupted bytes by itself. Every other error is found by
+        // one endpoint and reported to the other endpoint.
         let who = (layer, etype, code) == (2, 0, 1)
             || self.cause == Cause::Wire
             || from_peer == (side != self.finder);

@@ -1,11 +1,11 @@
 //! The values that the bytes of registered memory may have.
 //!
 //! For each byte, the model stores the value that it saw last, and the effects that are under way on the
-//! byte. An effect is a Write, a Send into its receive buffer, a Read's response, or a store of the
-//! application. An effect is *settled* when an event was seen that the RFCs allow only after the whole effect
-//! was placed. Until then a part of the effect may have happened. There is one rule: **a value is gone if an
-//! effect began after the value had settled, and has settled itself.** Effects that overlap in time may leave
-//! either value (RFC 5040 section 5.5 rule 3).
+//! byte. An effect is, for example, a Write, a Send into its receive buffer, a Read's response, or a store of
+//! the application. An effect is *settled* when an event was seen that the RFCs allow only after the whole
+//! effect was placed. Until then a part of the effect may have happened. There is one rule: **a value is gone
+//! if an effect began after the value had settled, and has settled itself.** Effects that overlap in time may
+//! leave either value (RFC 5040 section 5.5 rule 3).
 
 use iwarp::memory::Access;
 
@@ -48,9 +48,9 @@ pub(crate) struct Region {
     pub(crate) giver: Option<StreamEnd>,
     /// The endpoint whose request invalidates the region.
     pub(crate) taker: Option<StreamEnd>,
-    /// The memory is for fast registration.
+    /// Whether the memory is for fast registration.
     pub(crate) prepared: bool,
-    /// The memory was registered again, or deregistered.
+    /// Whether the memory was registered again, or deregistered.
     pub(crate) left: bool,
     /// The bytes of the whole memory that were seen last. `None` is an unknown byte.
     pub(crate) base: Vec<Option<u8>>,
@@ -80,9 +80,9 @@ pub(crate) struct Effect {
     pub(crate) op: u64,
     pub(crate) by: StreamEnd,
     pub(crate) flow: Flow,
-    /// The bytes are placed in a receive buffer of the peer.
+    /// Whether the bytes are placed in a receive buffer of the peer.
     pub(crate) message: bool,
-    /// The request waits for the Reads before it.
+    /// Whether the request waits for the Reads before it.
     pub(crate) fenced: bool,
     pub(crate) from: Vec<Span>,
     pub(crate) to: Vec<Span>,
@@ -127,7 +127,7 @@ struct Run {
     alive: Vec<(usize, usize)>,
 }
 
-/// All regions of both hosts.
+/// The regions, windows and bindings of both hosts, and the effects on their bytes.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) regions: Vec<Region>,

@@ -7,7 +7,7 @@
 //! | `memory.rs` | the values that each byte of registered memory may have |
 //! | `names.rs` | STags of regions and windows: the bytes that they name, and whether they are valid |
 //! | `streams.rs`, `streams/` | which request completes, in which order, with what, and what that says about memory |
-//! | `cause.rs` | the causes that end a stream, and what each end may then report |
+//! | `cause.rs` | the causes that end a stream, and what each endpoint may then report |
 //! | `world.rs`, `world/` | the engines on their wire, the comparison, and the objects that hosts hold |
 //! | `wire.rs` | bits that the wire flips |
 //! | `sabotage.rs` | deliberate defects, which must be found |

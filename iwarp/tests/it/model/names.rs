@@ -2,8 +2,8 @@
 //!
 //! A [`Name`] is used once. Memory that is registered again and a window that is bound again get a new name,
 //! and the old name stays invalid. A request that makes a name valid or invalid is executed in its order in
-//! the send queue. Later requests see the result at once; everything else sees it when the request has
-//! completed.
+//! the send queue. Later requests of this queue see the result at once. For all other users of the name, the
+//! result is certain when the request has completed.
 
 use iwarp::memory::{Access, WindowKind};
 

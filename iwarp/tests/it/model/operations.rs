@@ -24,7 +24,7 @@ pub(crate) struct Drawn {
 /// Chooses a request for `by` at random. Returns `None` if there is no memory for the request.
 type Draw = fn(&mut Dice, &Model, StreamEnd, u64) -> Option<Drawn>;
 
-/// Every operation, with its relative frequency.
+/// The operations, each with its relative frequency.
 const OPERATIONS: &[(u64, Draw)] = &[
     (8, send),
     (3, send_invalidate),

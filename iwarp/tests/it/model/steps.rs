@@ -43,7 +43,7 @@ const WEIGHTS: &[(u64, StepKind)] = &[
     (5, StepKind::Rest),
 ];
 
-/// Draws the steps of a run: first memory and a connection, then memory for this connection only, then random
+/// Draws the steps of a run: first registrations, then connects, then more registrations, and then random
 /// steps.
 pub(crate) fn draw(dice: &mut Dice) -> Vec<Step> {
     let first =

@@ -68,7 +68,7 @@ pub(crate) struct Semantics {
     pub(crate) flow: Flow,
     /// Memory of the poster, in the order of the elements.
     pub(crate) local: Vec<Span>,
-    /// The payload is copied when it is posted.
+    /// Whether the payload is copied when it is posted.
     pub(crate) inline: bool,
     /// The memory of the peer that the request uses.
     pub(crate) remote: Option<Remote>,
@@ -80,9 +80,10 @@ pub(crate) struct Semantics {
     pub(crate) takes: Option<Name>,
     /// A name that the request makes valid.
     pub(crate) gives: Option<NewName>,
-    /// The request cannot be executed.
+    /// Whether the request is one that cannot be executed.
     pub(crate) wrong: bool,
-    /// The request is posted by a verb of its own, and is always signaled and never fenced.
+    /// Whether the request is posted by a verb of its own. Such a request is always signaled and never
+    /// fenced.
     pub(crate) plain: bool,
     pub(crate) completes: WcOpcode,
     pub(crate) byte_len: usize,
@@ -95,9 +96,10 @@ struct Sent {
     meaning: Semantics,
     /// The name that the request makes valid.
     gives: Option<Name>,
-    /// The request was posted in the error state, and completes as flushed, whatever its flags.
+    /// Whether the request was posted in the error state. Such a request completes as flushed, whatever its
+    /// flags.
     late: bool,
-    /// An earlier request invalidates the memory of this request, which must fail.
+    /// Whether an earlier request invalidates the memory of this request. Such a request must fail.
     hopeless: bool,
 }
 
@@ -116,7 +118,7 @@ struct Received {
 struct Arriving {
     op: u64,
     message: Message,
-    /// The message is behind a message that ends the stream, and must not arrive.
+    /// Whether the message is behind a message that ends the stream. Such a message must not arrive.
     cut_off: bool,
 }
 
@@ -130,19 +132,19 @@ pub(crate) struct End {
     blamed_send: bool,
     blamed_recv: bool,
     flushed_recv: bool,
-    /// This endpoint has posted a request that ends the stream when it arrives.
+    /// Whether this endpoint has posted a request that ends the stream when it arrives.
     poisoned: bool,
-    /// The user of this endpoint has received the event of the end.
+    /// Whether the user of this endpoint has received the event of the end.
     pub(crate) over: bool,
-    /// The user has closed gracefully: the send queue accepts no more requests, and accepted requests are
-    /// sent.
+    /// Whether the user has closed gracefully. Then the send queue accepts no more requests, and accepted
+    /// requests are sent.
     pub(crate) closed: bool,
     pub(crate) reads: bool,
-    /// This endpoint receives through the shared queue of its host.
+    /// Whether this endpoint receives through the shared queue of its host.
     pub(crate) shared: bool,
     /// The last buffer of the shared queue that completed for this endpoint.
     last_shared: u64,
-    /// The event for the last shared receive of this endpoint has arrived.
+    /// Whether the event for the last shared receive of this endpoint has arrived.
     last_told: bool,
 }
 

@@ -244,11 +244,11 @@ impl World {
         self.post_drawn(dice, slot, by, drawn)
     }
 
-    /// In most cases, sends a message of several segments and lets some of them arrive, so that the stream
-    /// ends in the middle of the message.
+    /// If an endpoint has a shared queue, in most cases sends it a message of several segments and lets some
+    /// of them arrive, so that the stream ends in the middle of the message.
     fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
-        // The receiver has a shared queue. The message reserves a buffer that no other stream can use then.
+        // The message reserves a buffer of the shared queue, which no other stream can use then.
         let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
         let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
         let (by, op) = ((stream, 1 - receiver), self.next_op());

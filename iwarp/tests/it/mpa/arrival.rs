@@ -1,4 +1,5 @@
-//! FPDUs with any content, which TCP cuts at any byte (RFC 5044 sections 2.1, 4.5, A.5.2, B.1, B.2.1).
+//! How FPDUs arrive, for example with any content, and cut by TCP at any byte (RFC 5044 sections 2.1, 4.5,
+//! A.5.2, B.1, B.2.1).
 
 use super::support::{Receiver, Sink};
 use dp::Mempool;
@@ -79,8 +80,8 @@ fn what_imitates_framing_is_payload() {
     }
 }
 
-/// ULPDUs around a marker. The FPDU of the second ULPDU has 140 bytes, which is the maximum for a 128-byte
-/// ULPDU.
+/// ULPDUs around a marker. With markers, the FPDU of the second ULPDU has 140 bytes, which is the maximum for
+/// a 128-byte ULPDU.
 fn around_a_marker() -> Vec<Vec<u8>> {
     let mut dice = Dice::split_mix(291);
     [430, 127, 1, 300].map(|bytes| dice.bytes(bytes)).to_vec()
@@ -98,7 +99,7 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
         assert_eq!(lengths.contains(&140), markers, "{lengths:?}");
         for cut in 0..wire.len() {
             assert_eq!(arrive(markers, true, &wire, &[cut]).unwrap().ulpdus, ulpdus, "cut at {cut}");
-            // The other FPDUs are cut where they end, so that only this FPDU is not aligned.
+            // The FPDUs are also cut where they end, so that only the FPDU around `cut` is not aligned.
             let mut cuts = [ends.as_slice(), &[cut]].concat();
             cuts.sort_unstable();
             cuts.dedup();
@@ -106,7 +107,7 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
         }
         let every: Vec<usize> = (0..wire.len()).collect();
         assert_eq!(arrive(markers, true, &wire, &every).unwrap().ulpdus, ulpdus);
-        // The test changes each byte of either part.
+        // The test changes each byte of the second FPDU behind its length field, in either part.
         let (from, to) = (ends[0], ends[1]);
         for at in from + 2..to {
             for cut in [from + 1, at, at + 1, to - 1] {

@@ -47,7 +47,7 @@ fn the_deframer_takes_anything() {
         let mut dice = Dice::split_mix(seed);
         let start = dice.index(1000) as u64;
         let mut receiver = Receiver::with_pool(pool.clone(), start, seed % 3 != 0, seed % 2 == 0);
-        // Random bytes, and correct FPDUs at wrong positions.
+        // The stream consists of random bytes, and of correct FPDUs at wrong positions.
         let mut wire: Vec<u8> = (0..4).flat_map(|_| stream(&mut dice)).collect();
         for _ in 0..dice.index(6) {
             let at = 4 * dice.index(wire.len() / 4);

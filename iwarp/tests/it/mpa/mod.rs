@@ -1,4 +1,5 @@
-//! MPA (RFC 5044): FPDUs in any segmentation and order of arrival.
+//! MPA (RFC 5044): FPDUs in any segmentation and order of arrival. Also random bytes for the parser of
+//! startup frames.
 
 mod arrival;
 mod fuzz;

@@ -22,7 +22,7 @@ fn ours(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> Vec<u8> 
     wire
 }
 
-/// ULPDUs of all sizes, of which most are small.
+/// Random ULPDUs of at most `largest` bytes, of which most are small.
 fn ulpdus(dice: &mut Dice, count: usize, largest: usize) -> Vec<Vec<u8>> {
     let sizes = [1, 2, 3, 4, 14, 18, 46, 500, 508, 1442];
     (0..count)
@@ -81,7 +81,7 @@ fn the_framer_agrees_without_markers_and_with_the_longest_ulpdu() {
     }
 }
 
-/// Cuts a stream at random points.
+/// Cuts a stream at random points. Returns the start and the end of each piece.
 fn cut(dice: &mut Dice, bytes: usize, smallest: usize, largest: usize) -> Vec<(usize, usize)> {
     let mut segments = Vec::new();
     let mut at = 0;
@@ -202,8 +202,8 @@ fn what_was_given_up_and_comes_again_arrives_once() {
 }
 
 // Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033: each FPDU is in a segment of its own, and one segment
-// is lost. All FPDUs with a marker behind the loss are placed before the hole is filled, including FPDUs that
-// are found by the length of the previous FPDU. The bytes of placed FPDUs are released.
+// is lost. All FPDUs behind the loss are placed before the hole is filled, whether a marker or the length of
+// the previous FPDU shows where they begin. The bytes of placed FPDUs are released.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut dice = Dice::split_mix(2);
@@ -228,7 +228,8 @@ fn aligned_segments_behind_a_loss_are_placed() {
     assert!(receiver.finish().ulpdus == ulpdus);
 }
 
-/// The deframer's result for a stream: ULPDUs and error code.
+/// The deframer's result for a stream: the delivered ULPDUs, the error code or 0, and the ULPDUs that were
+/// placed early and not delivered.
 fn decode(
     wire: &[u8],
     segments: &[(usize, usize)],

@@ -113,7 +113,7 @@ impl Receiver {
         self.seen[&self.start]
     }
 
-    /// Receives a TCP segment. The new parts of the segment go to the deframer.
+    /// Receives a TCP segment, and passes the new parts of the segment to the deframer.
     pub(crate) fn segment(&mut self, offset: u64, bytes: &[u8], chunk: usize) -> Result<(), MpaError> {
         let (mut at, end) = (offset, offset + bytes.len() as u64);
         while at < end {
@@ -147,7 +147,8 @@ impl Receiver {
         self.receive(at, buf, frontier)
     }
 
-    /// If the stream begins at an even offset, the deframer first gets complete FPDUs, as in an engine.
+    /// If the stream begins at an even offset, the deframer first receives complete FPDUs by `receive_whole`,
+    /// as in an engine.
     fn receive(&mut self, offset: u64, mut buf: Mbuf, frontier: u64) -> Result<(), MpaError> {
         let Self { deframer, slab, sink, .. } = self;
         let mut taken = 0;

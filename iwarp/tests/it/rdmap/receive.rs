@@ -27,7 +27,7 @@ struct Receiver {
     queues: [UntaggedQueue; 3],
 }
 
-/// Why a segment is refused, and the Read Request that was refused.
+/// Why a segment is refused, and the refused Read Request if the segment is a valid one.
 struct Refusal {
     error: TerminateError,
     request: Option<ReadRequest>,
@@ -196,8 +196,8 @@ fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Each of twelve thousand segments goes to a fresh stream. The stream accepts or refuses the segment as the
-/// model does, with the model's Terminate byte for byte.
+/// Each of twelve thousand segments arrives on a fresh stream. The stream accepts or refuses the segment as
+/// the model does, with the model's Terminate byte for byte.
 // Proves RDMAP-093, RDMAP-095, RDMAP-108, RDMAP-128, RDMAP-192 to RDMAP-194, RDMAP-220, RDMAP-221, RDMAP-249
 // to RDMAP-251.
 #[test]
@@ -235,7 +235,7 @@ fn every_answer_is_the_models() {
         *answers.entry(model.chars().take(4).collect()).or_default() += 1;
     }
     assert_eq!(model.lines().count(), ours.len());
-    // The run has to contain each possible answer to a segment.
+    // The run has to contain each of these answers to a segment.
     for answer in ["ok", "runt", "0100", "0101", "0102", "0103", "0104", "0109", "0205", "0206", "02ff"]
         .into_iter()
         .chain(["1100", "1101", "1102", "1103", "1104", "1201", "1202", "1203", "1204", "1205", "1206"])

@@ -23,7 +23,7 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
         let numbers = [layer, etype, code].map(|number| number.parse::<u8>().unwrap());
         assert_eq!([terminate.layer, terminate.etype, terminate.code], numbers, "{cause}");
         // If the bit order cannot be recognised, the parser assumes the RFC's bit order, and the application
-        // gets the numbers in this order.
+        // receives the numbers in this order.
         let order = if order == "siw" { BitOrder::Siw } else { BitOrder::Standard };
         assert_eq!(terminate.bit_order, order, "{cause}");
         // A Terminate of more than four bytes contains the header of the refused message. For a Read, it also

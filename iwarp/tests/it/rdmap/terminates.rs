@@ -1,5 +1,6 @@
-//! Every Terminate that a peer can provoke: the fault, the bytes of the Terminate, and what the application
-//! reads (RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044 section 8).
+//! Terminates that a peer can provoke, above all by the catalogue of attacks: the fault, the bytes of the
+//! Terminate, and what the application reads (RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044 section
+//! 8). Also Terminates of the peer, and of a fault of our own.
 
 use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
 use std::sync::Arc;
@@ -39,9 +40,8 @@ fn expected(case: &Attack) -> Vec<u8> {
 // Proves SEC-002, SEC-013, SEC-014, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179,
 // RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: the test compares control word, segment length and
 // headers on the wire. The test also compares the layer, type, code, length and headers that the application
-// gets from its queue pair and from the event of the end. Between registration and attack, only the engine
-// acts. The attacks include each resource of section 2.2, and each kind of attack that tagged and untagged
-// messages allow.
+// reads from its queue pair and from the event of the end. Between registration and attack, only the engine
+// acts. The attacks include each resource of section 2.2, and each `AttackMethod`.
 #[test]
 fn each_fault_of_a_peer_has_its_terminate() {
     let count = catalogue(&Names::default()).len();
@@ -144,8 +144,8 @@ fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
     }
 }
 
-// Proves RDMAP-174, RDMAP-176: the user gets the parsed Terminate of the peer, with its bit order, its bytes,
-// and the other possible interpretation.
+// Proves RDMAP-174, RDMAP-176: the user receives the parsed Terminate of the peer, with its bit order, its
+// bytes, and the other possible interpretation.
 #[test]
 fn a_terminate_is_told_with_its_bytes() {
     for (control, codes, order, other) in [
@@ -166,7 +166,7 @@ fn a_terminate_is_told_with_its_bytes() {
         assert_eq!((terminate.bit_order, terminate.other_reading()), (order, other), "{control:02x?}");
         let (layer, etype, code) = codes;
         assert_eq!(served.qp.error(), Some(StreamError { layer, etype, code, from_peer: true }));
-        // The engine does not answer with another Terminate.
+        // The engine does not answer with a Terminate.
         assert_eq!(served.pair.engine.counters().tx_terminates, 0);
     }
 }

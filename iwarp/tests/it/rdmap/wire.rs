@@ -223,7 +223,7 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     assert_eq!(bad_stag.error(), Some(TerminateError::DdpInvalidStag));
     assert_eq!((bad_stag.segment_len, bad_stag.ddp_header.unwrap().len()), (Some(8), 14));
 
-    // Without M, D and R: layer 0 has no type 2 with code 2, so 02 02 means 2/0/02.
+    // This Terminate has no M, D and R. Layer 0 has no type 2 with code 2, so 02 02 means 2/0/02.
     let crc = Terminate::parse(&from_hex("02020000")).unwrap();
     assert_eq!((crc.error(), crc.bit_order), (Some(TerminateError::MpaCrc), BitOrder::Siw));
 
@@ -240,7 +240,8 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     assert_eq!(read.read_request, Some(REQUEST));
 }
 
-/// Parses Terminates in the zero-filled long form, with undefined numbers, and cut short at every byte.
+/// Parses unusual Terminates, for example in the zero-filled long form, with undefined numbers, or cut short
+/// at any byte.
 // Proves RDMAP-174, RDMAP-176, RDMAP-179, RDMAP-182, RDMAP-184.
 #[test]
 fn odd_terminates_are_parsed_by_their_bits() {
@@ -262,7 +263,7 @@ fn odd_terminates_are_parsed_by_their_bits() {
     }
 }
 
-/// Checks RV, opcode, buffer model and queue, for all 256 control bytes on every queue and in tagged
+/// Checks RV, opcode, buffer model and queue, for all 256 control bytes, on the queues 0 to 5 and in tagged
 /// messages.
 // Proves RDMAP-093, RDMAP-095, RDMAP-096, RDMAP-099, RDMAP-108.
 #[test]

@@ -181,7 +181,7 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
     [counters.port.rx_frames, counters.rx_fpdus, counters.rx_placed_bytes]
 }
 
-/// A hostile peer sends anything that does not end its stream. In the same number of polls, an honest client
+/// A hostile peer sends a flood that does not end its stream. In the same number of polls, an honest client
 /// completes at least half of the transfers that it completes without the hostile peer. No byte is processed
 /// twice, no answer is larger than what arrived, and every limit holds.
 // Proves SEC-119, SEC-153: the floods are empty Writes and Reads, split FPDUs, doubled and late frames, and
@@ -255,8 +255,8 @@ fn pending_reads_take_their_own_streams_places_alone() {
     }
 }
 
-/// A client sends segments of one byte, or Writes of no bytes. The counters of each connection show who sends
-/// them, and the application ends this connection. The counters of honest clients have different values.
+/// A client sends segments of one byte, or Writes of no bytes. The counters of its connection show this, and
+/// the application ends the connection. The counters of honest clients do not look like this.
 // Proves SEC-154: the test uses segments and FPDUs with almost no data. Frames that TCP drops, because they
 // are duplicates or fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`,
 // `rx_slow`). `a_flood_leaves_honest_clients_their_share` tests that other streams keep their share.

@@ -1,5 +1,5 @@
-//! The memory of a host that a peer can see and change: stale bytes, bytes written after a transfer, memory
-//! of other streams, and memory that was unmapped.
+//! The memory of a host that a peer can see and change, for example stale bytes, bytes written after a
+//! transfer, memory of other streams, and memory that was unmapped.
 
 use crate::common::{Connected, Pair, expect_terminate, pattern, read_bytes, remote_addr};
 use iwarp::memory::Access;
@@ -39,7 +39,7 @@ impl Exposure {
         read_bytes(&self.local, 0, len)
     }
 
-    /// A writes. The zero-length Read behind the Write shows that B has placed the bytes.
+    /// Writes `len` bytes from A. The zero-length Read behind the Write shows that B has placed the bytes.
     fn writes(&mut self, remote: RemoteAddr, len: usize) {
         self.post(SendOp::Write { remote }, len);
         assert_eq!(self.pair.wc_a().status, WcStatus::Success);
@@ -79,7 +79,7 @@ fn fresh_regions_show_nothing_of_what_was_there() {
 }
 
 /// While an STag is valid, the peer reads new bytes. If the STag is invalidated before the memory is used
-/// again, the peer gets an error.
+/// again, the peer receives an error.
 // Proves SEC-098, SEC-107.
 #[test]
 fn bytes_stored_after_an_invalidation_are_not_readable() {
@@ -89,7 +89,7 @@ fn bytes_stored_after_an_invalidation_are_not_readable() {
     assert_eq!(x.reads(remote_addr(&region, 0), 8), b"for you.");
     region.write_at(0, b"private.").unwrap();
     assert_eq!(x.reads(remote_addr(&region, 0), 8), b"private.", "the threat");
-    // Bytes may change after the host has checked them.
+    // The peer may also change bytes after the host has checked them.
     x.writes(remote_addr(&region, 0), 8);
     let mut bytes = [0; 8];
     region.read_at(0, &mut bytes).unwrap();
@@ -130,15 +130,16 @@ fn memory_for_writing_shows_nothing() {
     x.refused(SendOp::Atomic { remote: remote_addr(&region, 0), op }, (0, 1, 2));
 }
 
-/// A peer uses an STag of another domain, or of another queue pair of the same domain. Every use ends the
-/// peer's own stream, no byte changes, and the owner's stream can still use the STag.
+/// A peer uses an STag of another domain, or of another queue pair of the same domain, for a Write, a Read,
+/// an atomic or an invalidation. Each use ends the peer's own stream, no byte changes, and the owner's stream
+/// can still use the STag.
 // Proves SEC-085, SEC-087 to SEC-089, RDMAP-350, RDMAP-351, DDP-226, DDP-227.
 #[test]
 fn a_stolen_name_is_of_no_use() {
     for in_other_pd in [true, false] {
         for kind in 0..4 {
             let mut x = Exposure::new();
-            // The victim: another connection between the same hosts.
+            // The victim is another connection between the same hosts.
             let listener = x.pair.listen();
             let pd = if in_other_pd { x.pair.b.context.alloc_pd().unwrap() } else { x.pair.b.pd.clone() };
             let qp_b = pd.create_qp(&iwarp::verbs::QpInit::new(&x.pair.b.cq)).unwrap();
@@ -226,8 +227,7 @@ fn the_streams_of_one_client_share_a_domain() {
     }
 }
 
-/// If a new queue pair gets the number of an old one, an STag of the old queue pair is not valid on the new
-/// one.
+/// An STag that is valid only on one queue pair is not valid on the next queue pair of the same hosts.
 // Proves SEC-091.
 #[test]
 fn a_name_does_not_outlive_its_queue_pair() {
@@ -297,7 +297,7 @@ fn a_domain_for_each_queue_pair() {
 }
 
 /// B's program unmaps memory while the memory is registered. The peer's Write and Read fail with an invalid
-/// STag; B's own Send, receive and Read fail with local errors.
+/// STag; B's own Send, receive, Read and Write fail with local errors.
 // Proves SEC-169.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[test]

@@ -24,7 +24,7 @@ fn accepted(request: Vec<u8>) -> Served {
     Setup { request, prepare: &prepare, ..Setup::default() }.accepted()
 }
 
-/// Invalid startup frames close the connection, and the application gets no event.
+/// Invalid startup frames close the connection, and the application receives no event.
 #[test]
 fn a_bad_request_closes_the_connection() {
     let mut door = Responder::new();
@@ -78,12 +78,12 @@ fn a_bad_crc_is_answered_with_its_terminate() {
     assert_eq!(qp.error(), Some(StreamError { layer: 2, etype: 0, code: 2, from_peer: false }));
 }
 
-/// If a Terminate is in siw's bit order, the application gets the layer, type and code that siw meant.
+/// If a Terminate is in siw's bit order, the application receives the layer, type and code that siw meant.
 #[test]
 fn a_terminate_of_siw_is_understood() {
     let mut served = accepted(request(false));
-    // siw's answer to a Write with an invalid STag: 11 00 03 00, and the payload length in place of the
-    // segment length.
+    // To a Write with an invalid STag, siw answers with 11 00 03 00, and with the payload length in place of
+    // the segment length.
     let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
     ulpdu.extend([0x11, 0x00, 0x03, 0x00, 0, 8]);
     ulpdu.extend([0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -123,7 +123,7 @@ fn a_close_that_hangs_ends_in_a_reset() {
 /// An attacker on the path, who changes bytes of the payload of FPDUs and corrects checksums.
 #[derive(Clone, Copy, Debug)]
 struct OnPath {
-    /// The attacker corrects MPA's CRC as well as TCP's checksum.
+    /// Whether the attacker corrects MPA's CRC as well as TCP's checksum.
     sees_to_crc: bool,
 }
 

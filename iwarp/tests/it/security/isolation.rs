@@ -1,4 +1,4 @@
-//! Streams that share nothing, and a path that loses all frames for a while.
+//! Streams and contexts that share nothing, and a path that loses all frames for a while.
 
 use crate::common::raw::fpdu;
 use crate::common::served::{Served, Setup};
@@ -40,7 +40,7 @@ fn streams_share_nothing_by_default() {
                 read.extend(secret.addr().to_be_bytes());
                 read
             }
-            // The attacker has posted no receive, and the message does not consume the victim's receive.
+            // The attacker's stream has no receive, and the message does not consume the victim's receive.
             _ => vec![0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3],
         };
         served.pair.inbox.clear();

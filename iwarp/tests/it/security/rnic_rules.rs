@@ -39,7 +39,7 @@ impl Host {
         Self { pair, _listener: listener, victim, domain, lent, local, rounds: 0 }
     }
 
-    /// A stream of another application of the host, with the objects of its peer.
+    /// Connects a stream of another application of the host.
     fn other(&mut self, param: &ConnParam) -> Connected {
         self.pair.connect_again(param, param)
     }
@@ -50,7 +50,8 @@ impl Host {
         self.pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 99))
     }
 
-    /// Posts a request at A, and checks that the host refuses the request and ends its stream.
+    /// Posts a request at A, and checks that the host refuses the request, ends the stream `c`, and does not
+    /// disturb the victim.
     fn refuses(&mut self, c: &Connected, op: SendOp, bytes: usize) {
         c.qp_a.post_send(&SendRequest::new(98, op, self.local.sge(0, bytes))).unwrap();
         self.pair.until(|_| (c.qp_a.state() == QpState::Error && c.qp_b.error().is_some()).then_some(()));
@@ -58,7 +59,7 @@ impl Host {
         self.undisturbed();
     }
 
-    /// The victim's peer writes bytes and reads them back.
+    /// Checks that the victim's peer can write bytes and read them back.
     fn undisturbed(&mut self) {
         self.pair.run_us(1000);
         // Drops the completions and events of other streams.

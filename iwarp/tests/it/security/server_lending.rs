@@ -91,8 +91,8 @@ impl Server {
     }
 }
 
-/// The STag of a loan is invalid before the server reads the buffer. The test has three cases: the client has
-/// invalidated the STag, no STag, or another STag.
+/// The server gets the bytes of a loan only when the STag of the loan is invalid. In the three cases of the
+/// test, the client has invalidated this STag, no STag, or another STag.
 // Proves SEC-178, SEC-100.
 #[test]
 fn the_stag_is_invalid_before_the_bytes_are_checked() {
@@ -165,7 +165,7 @@ fn a_buffer_goes_from_client_to_client() {
         server.write(client, loan.name(), &pattern(round as u64, BUFFER));
         assert_eq!(server.pair.wc_a().status, WcStatus::Success);
         names[client] = loan.name();
-        // No second client gets the buffer during the loan.
+        // The other client does not get the buffer during the loan.
         let qp = server.clients[1 - client].qp_b.clone();
         assert!(server.lender.lend(&qp, READ, &[]).unwrap().is_none());
         let done = server.send(client, SendOp::Send);
@@ -199,7 +199,7 @@ fn a_name_is_one_clients() {
     }
 }
 
-/// A client writes one byte outside the buffer, or reads a buffer that was lent for writing.
+/// A client reads one byte outside the buffer, or reads a buffer that was lent for writing. Its stream ends.
 // Proves SEC-180.
 #[test]
 fn a_loan_is_just_what_was_meant() {

@@ -17,8 +17,8 @@ fn asks(frame: &[u8]) -> bool {
     frame[16] & 0x40 != 0
 }
 
-/// Returns the default connection parameters, and parameters in which one setting of an application is
-/// changed.
+/// Returns the default connection parameters, and parameters that differ from the default in a setting of an
+/// application.
 fn settings() -> Vec<ConnParam> {
     let with = |change: fn(&mut ConnParam)| {
         let mut param = ConnParam::default();

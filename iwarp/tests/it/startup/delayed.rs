@@ -216,7 +216,8 @@ fn stray_bytes_at_the_switch_end_the_connection() {
         assert_eq!(error.mpa_code(), Some(4));
         assert!(d.is_over() && d.pair.inbox.is_empty());
     }
-    // A Request is an error here, since an initiator accepts only a Reply.
+    // An initiator does not start before the user has read all received bytes. Then any bytes except a Reply
+    // are an error.
     let mut s = Streams::simple();
     s.b.send_stream(b"stray").unwrap();
     s.pair.run_us(10_000);
@@ -241,7 +242,8 @@ fn a_start_whose_queue_pair_is_gone_ends_at_once() {
     assert!(s.pair.now_us - start < 1_000_000, "after {} us", s.pair.now_us - start);
 }
 
-// Proves MPA-144, MPA-200: two initiators both receive a Request in place of a Reply, and both report code 4.
+// Proves MPA-144, MPA-200: if both sides are initiators, each receives a Request in place of a Reply. The
+// side that receives it first reports code 4.
 #[test]
 fn two_initiators_find_out() {
     let mut s = Streams::simple();

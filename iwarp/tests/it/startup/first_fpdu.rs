@@ -13,7 +13,7 @@ use crate::common::raw::{EMPTY_WRITE, RawPair, fpdu, peer_to_peer_request};
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu::{tagged, untagged};
 
-/// The peer offers a Send without bytes as its RTR.
+/// The bits in IRD and ORD of a Request that offers a Send without bytes as the RTR.
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 
 /// Two receives of 1000 bytes, at the beginning of the region.
@@ -35,7 +35,7 @@ fn post_send(peer: &Served) {
     peer.post(&SendRequest::new(9, SendOp::Send, peer.region.sge(3000, 5)));
 }
 
-/// Any FPDU counts as the first FPDU, even a Write with data.
+/// A Write with data also counts as the first FPDU, after which the responder may send.
 #[test]
 fn a_write_with_data_lets_the_responder_send() {
     let mut peer = Setup::default().accepted();
@@ -59,7 +59,8 @@ fn a_send_behind_a_write_with_data_is_no_rtr() {
     assert_eq!(done, [(0, WcStatus::Success, 0), (1, WcStatus::Success, 5)]);
 }
 
-/// Any other first message on queue 0 consumes a receive.
+/// Only a whole Send without bytes that is the first message is the RTR. Any other first message of queue 0
+/// consumes a receive.
 #[test]
 fn only_a_whole_send_without_bytes_is_an_rtr() {
     let begins = untagged([0x01, 0x43], 0, [0, 1, 0], b"");
@@ -79,7 +80,7 @@ fn only_a_whole_send_without_bytes_is_an_rtr() {
 }
 
 /// The lost segment is the RTR, which may be a Send that consumes no receive. Therefore the responder does
-/// not yet know which receive belongs to a Send behind the RTR.
+/// not yet know which receive belongs to a Send behind the RTR, and does not place this Send early.
 #[test]
 fn nothing_is_placed_before_the_rtr() {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());

@@ -1,5 +1,5 @@
 //! MPA startup on the wire, with the engine as the initiator: the bytes that the engine sends before its
-//! first message, and the engine's reaction to each Reply.
+//! first message, and the engine's reaction to Replies.
 
 use crate::common::connect_error;
 use crate::common::ulpdu::from_hex;
@@ -154,7 +154,7 @@ fn another_try_with_other_terms_is_the_users() {
 }
 
 // Proves MPA-151, MPA-189, MPA-196, MPA-205, MPA-227, MPA-228, MPA-242, MPA-301, MPA2-128, MPA2-129: code 4
-// ends TCP at once, without another byte, and the user gets the code.
+// ends TCP at once, without another byte, and the user receives the code.
 #[test]
 fn an_invalid_reply_ends_the_connection() {
     let one = ConnParam { mpa_revision: 1, ..ConnParam::default() };
@@ -216,7 +216,7 @@ fn a_reply_that_stalls_is_given_up() {
     }
 }
 
-// Proves MPA2-105: without the option `fallback`, the user gets the end of TCP as an error.
+// Proves MPA2-105: without the option `fallback`, the user receives the end of TCP as an error.
 #[test]
 fn a_close_without_a_reply_is_told() {
     for resets in [false, true] {
@@ -328,7 +328,7 @@ fn crcs_are_used_if_either_asks() {
         let used = ours || theirs;
         assert_eq!(d.pair.inbox[..20], good[..20]);
         assert_eq!(d.pair.inbox[20..] == good[20..], used, "{:02x?}", d.pair.inbox);
-        // An empty Write with a wrong CRC field.
+        // The peer sends an empty Write with a wrong CRC field.
         let mut framer = Framer::new(false, true);
         let mut bad = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         bad[16..].fill(0xab);
@@ -340,7 +340,7 @@ fn crcs_are_used_if_either_asks() {
 }
 
 // Proves MPA-037, MPA-186, MPA-188, MPA-192, MPA2-058, MPA2-094: the depths are settled, and FPDUs are sent
-// and read, only when the Reply is complete. The user gets the depths of the Reply unchanged.
+// and read, only when the Reply is complete. The user receives the depths of the Reply unchanged.
 #[test]
 fn nothing_leaves_before_the_whole_reply() {
     // Virtual time advances a lot between the bytes, so the timeout is long.
@@ -455,7 +455,7 @@ fn a_local_error_is_told_before_the_end() {
 }
 
 // Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is sent first as plain bytes in a segment
-// of its own. The bytes after the Reply are also sent in segments of their own.
+// of its own. The engine sends no other bytes than the Request, the RTR and the posted Send.
 #[test]
 fn startup_bytes_have_segments_of_their_own() {
     let param = ConnParam::default().with_private_data(b"hello").unwrap();
@@ -552,8 +552,8 @@ fn mpa_begins_behind_the_handshake() {
     assert!(before[2..].iter().all(|it| *it == (true, ACK)), "{before:?}");
 }
 
-/// After a Reply that rejects, the user gets no more events of the connection, and the identifier no longer
-/// belongs to the connection. A call on the identifier does not disturb the close.
+/// After a Reply that rejects, the identifier no longer belongs to the connection. A call on the identifier
+/// does not disturb the close.
 #[test]
 fn an_identifier_is_over_when_its_connection_is_rejected() {
     let mut d = Initiator::answered(&client_server(), &reply(0x70, 2, &[0, 8, 0, 8]));

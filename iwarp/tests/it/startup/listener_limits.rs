@@ -1,5 +1,5 @@
-//! What a listener admits: the limits for all connections and for each address, the counters of refusals, and
-//! the resources that a stranger can reserve.
+//! What a listener admits, for example the limits for all connections and for each address, the counters of
+//! refusals, and the resources that a stranger can reserve. Also the timeouts of accepted connections.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +24,8 @@ fn request() -> Vec<u8> {
     frame("Req", 0x50, 2, &[0, 8, 0, 8])
 }
 
-/// Connects once more from A to B's listener. Returns B's connect request, if it has arrived.
+/// Connects once more from A to B's listener. Returns A's identifier and queue pair, and B's connect request
+/// if it arrives.
 fn ask(pair: &mut Pair) -> (CmId, iwarp::verbs::QueuePair, Option<CmId>) {
     let (qp, id) = pair.dial(&ConnParam::default());
     let mut asked = None;
@@ -268,7 +269,7 @@ fn stuck_startups_make_room() {
     d.connect_request(&request());
 }
 
-/// If the user does not decide in time, the peer gets a reject, and the request is dropped.
+/// If the user does not decide in time, the peer receives a reject, and the request is dropped.
 #[test]
 fn an_undecided_request_is_rejected_in_time() {
     let mut d = Responder::with(|options| options.responder.decision_timeout = Some(Duration::from_secs(3)));
@@ -346,7 +347,7 @@ fn a_decision_in_the_last_poll_before_the_timeout_counts() {
     }
 }
 
-/// A listener may refuse peers that want markers.
+/// A listener may reject the Requests of peers that want markers.
 #[test]
 fn markers_are_the_listeners_policy() {
     let mut d = Responder::with(|options| options.responder.refuse_markers = true);
@@ -477,8 +478,8 @@ fn engines_made_later_join() {
     assert_eq!(asked.listener, Some(listener));
 }
 
-/// Listeners and connect requests end with their last handle, because nobody could stop or decide them any
-/// more.
+/// A listener or a connect request ends with its last handle, because nobody could stop this listener or
+/// decide on this request any more.
 #[test]
 fn listeners_and_requests_end_with_their_last_handle() {
     let mut d = Responder::new();

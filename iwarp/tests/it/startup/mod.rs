@@ -1,4 +1,4 @@
-//! MPA startup (RFC 5044 section 7, RFC 6581), and what a listener admits.
+//! MPA startup (RFC 5044 section 7, RFC 6581), streaming mode before it, and what a listener admits.
 
 mod crc_policy;
 mod delayed;

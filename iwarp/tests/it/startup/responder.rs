@@ -1,5 +1,5 @@
-//! MPA startup on the wire, with the engine as the responder: the engine's reaction to each Request, the
-//! bytes for which it waits, and the bytes that it sends.
+//! MPA startup on the wire, with the engine as the responder: the engine's reaction to Requests, the bytes
+//! for which it waits, and the bytes that it sends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,7 +64,7 @@ fn an_invalid_request_ends_the_connection() {
     d.open(&plain_request());
     assert!(d.is_over());
     assert_eq!(d.pair.inbox.len(), 0);
-    // Revision 1 is always accepted.
+    // Revision 1 is still accepted.
     d.connect_request(&request(0x40, 1, &[]));
 }
 
@@ -163,8 +163,8 @@ fn the_stag_of_an_rtr_says_nothing() {
     assert_eq!(qp.error(), None);
 }
 
-// Proves MPA2-112, MPA2-003: a Read of no bytes that is the RTR gets an empty response, and the next Read has
-// MSN 2.
+// Proves MPA2-112, MPA2-003: a Read of no bytes that is the RTR is answered by an empty response, and the
+// next Read has MSN 2.
 #[test]
 fn a_read_as_rtr_is_answered() {
     let mut d = Responder::new();
@@ -196,8 +196,8 @@ fn a_missing_rtr_is_given_up() {
     assert!(d.pair.now_us - start < 2_100_000);
 }
 
-// Proves MPA2-062, MPA2-063, MPA2-116: if a peer serves too few Reads, it gets a reject of revision 2 with
-// the depth that is needed. Only our user gets the error code.
+// Proves MPA2-062, MPA2-063, MPA2-116: if a peer serves too few Reads, it receives a reject of revision 2
+// with the depth that is needed. Only our user receives the error code.
 #[test]
 fn a_peer_that_serves_too_few_reads_is_rejected() {
     let mut d = Responder::new();
@@ -213,7 +213,7 @@ fn a_peer_that_serves_too_few_reads_is_rejected() {
 }
 
 // Proves MPA-166, MPA-168, MPA-171, MPA-173, MPA-175, MPA-203, MPA2-021, MPA2-046, MPA2-058, MPA2-163: the
-// user gets the peer's private data of every size, and the peer's depths, unchanged.
+// user receives the peer's private data, up to the largest size, and the peer's depths, unchanged.
 #[test]
 fn the_user_gets_what_the_peer_sent() {
     for size in [0, 1, 8, 508, 511, 512] {
@@ -238,8 +238,8 @@ fn the_user_gets_what_the_peer_sent() {
     }
 }
 
-// Proves MPA-172, MPA-179, MPA-184: a Reply that accepts and a Reply that rejects carry private data, each up
-// to its limit.
+// Proves MPA-172, MPA-179, MPA-184: a Reply that accepts carries private data up to the limit, and a Reply
+// that rejects also carries private data.
 #[test]
 fn replies_carry_private_data() {
     for (bytes, most) in [(request(0x40, 1, &[]), 512), (plain_request(), 508)] {
@@ -336,8 +336,8 @@ fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
     assert!(d.is_over());
 }
 
-// Proves MPA-198, MPA-211, MPA-216, MPA-217: the user can accept, reject with private data, or end TCP
-// without an answer.
+// Proves MPA-198, MPA-211, MPA-216, MPA-217: the user can accept, reject with private data, or drop the
+// request, which also ends TCP.
 #[test]
 fn the_user_has_three_choices() {
     let mut d = Responder::new();
@@ -394,7 +394,8 @@ fn a_request_that_was_altered_is_harmless() {
     assert_eq!(d.listener.listener_stats().unwrap().connections, 0);
 }
 
-// Proves MPA2-026, MPA2-079, MPA2-131: a listener that accepts no RTR kind is refused.
+// Proves MPA2-026, MPA2-079, MPA2-131: a listener with the enhanced mode that accepts no kind of RTR is
+// refused.
 #[test]
 fn a_listener_needs_an_rtr_kind() {
     let d = Responder::new();
@@ -480,7 +481,7 @@ fn what_is_kept_ahead_of_a_request_is_bounded() {
 }
 
 // Proves MPA2-144, MPA2-154: an initiator that sends a Terminate in place of its RTR has not connected. The
-// user gets the error, and never gets the `Established` event.
+// user receives the error, and never receives the `Established` event.
 #[test]
 fn a_terminate_in_place_of_the_rtr_is_a_connect_error() {
     let mut d = Responder::new();

@@ -1,5 +1,5 @@
-//! Connections in streaming mode with a bare TCP peer: the idle timeout, the end of a connection, and the end
-//! of a start of MPA.
+//! Connections in streaming mode, mostly with a bare TCP peer: for example the idle timeout, the end of a
+//! connection, the end of a start of MPA, and the lack of packet buffers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -91,7 +91,7 @@ fn next_event(pair: &mut RawPair, channel: &EventChannel) -> CmEvent {
 
 const SECOND: Option<Duration> = Some(Duration::from_secs(1));
 
-/// An initiator without the peer-to-peer model, which may try again with revision 1.
+/// The parameters of an initiator without the peer-to-peer model, which may try again with revision 1.
 fn initiator() -> ConnParam {
     ConnParam {
         peer_to_peer: false,
@@ -330,7 +330,7 @@ fn a_reply_that_waits_is_sent_before_the_fin() {
 }
 
 /// Bytes of the peer arrive between the user's call and the engine's start of MPA. These bytes cannot be a
-/// Reply, because the peer does not know that MPA has started.
+/// Reply, because the peer does not know that MPA has started. So the start fails.
 #[test]
 fn bytes_that_come_with_the_start_end_the_connection() {
     let once = Once::default();
@@ -345,7 +345,7 @@ fn bytes_that_come_with_the_start_end_the_connection() {
     assert!(d.pair.inbox.is_empty() && qp.state() == QpState::Error);
 }
 
-/// Two hosts, and the pool of the first host's port.
+/// A testbed, and the pool of the first host's port.
 fn hosts_with_pool() -> (Testbed<'static>, Mempool) {
     let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
     let pool = port_a.mempool().clone();

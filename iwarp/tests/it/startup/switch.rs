@@ -51,7 +51,8 @@ fn expect_error(pair: &mut RawPair, channel: &EventChannel, us: i64, expected: C
     );
 }
 
-/// The peer's FIN arrives before MPA starts. The engine remembers the FIN: no Reply can arrive after it.
+/// The peer's FIN arrives before MPA starts. The engine remembers the FIN and ends the start, since no Reply
+/// can arrive after the FIN.
 #[test]
 fn an_initiator_does_not_wait_for_a_peer_that_has_closed() {
     let (mut d, id) = streaming();
@@ -63,7 +64,7 @@ fn an_initiator_does_not_wait_for_a_peer_that_has_closed() {
     assert_eq!(qp.state(), QpState::Error);
 }
 
-/// A peer that has closed after its Request cannot send an FPDU, so the responder's user gets an error.
+/// A peer that has closed after its Request cannot send an FPDU, so the responder's user receives an error.
 #[test]
 fn a_responder_does_not_ask_about_a_peer_that_has_closed() {
     let (mut d, id) = streaming();
@@ -103,8 +104,8 @@ fn a_start_does_not_overtake_the_reply_of_a_reject() {
     }
 }
 
-/// The user has chosen to refuse markers. An MPA Request that asks for markers is rejected, and the user gets
-/// an event.
+/// The user has chosen to refuse markers. An MPA Request that asks for markers is rejected, and the user
+/// receives an event.
 #[test]
 fn a_request_for_markers_that_are_refused_is_reported() {
     let (mut d, id) = streaming();
@@ -226,7 +227,7 @@ fn a_dropped_identifier_ends_its_attempt_to_connect() {
     expect_error(&mut pair, &channel, 10_000, ConnectionError::Tcp(CloseReason::Aborted));
 }
 
-/// An attempt to connect in streaming mode that cannot even start counts as a failed connection.
+/// An attempt to connect in streaming mode to an address without a route counts as a failed connection.
 #[test]
 fn an_attempt_without_a_route_counts_as_failed() {
     let mut pair = Testbed::new().peer();

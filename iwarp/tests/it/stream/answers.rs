@@ -112,7 +112,8 @@ fn reads_beyond_ird_have_no_buffer() {
 #[test]
 fn a_refused_read_is_brought_back() {
     let len = REGION as u64;
-    // The columns: name, offset into the region, size, another fault, error code.
+    // The columns: name, offset into the region, size, error code. Some of the names stand for a fault of the
+    // STag.
     for (what, at, size, code) in [
         ("unknown STag", 0, 1, Some(0)),
         ("below the base", u64::MAX, 1, Some(1)),
@@ -256,7 +257,7 @@ fn answers_and_requests_take_turns() {
     for n in 0..EACH as u64 {
         peer.qp.post_send(&SendRequest::new(n, SendOp::Send, peer.region.sge(0, 50_000))).unwrap();
     }
-    // For the last segment of each message: whether the message is an answer.
+    // `order` has an entry for the last segment of each message: whether the message is an answer.
     let heard = peer.received(20_000);
     let ends = heard.iter().filter(|segment| segment[0] & 0x40 != 0);
     let order: Vec<bool> = ends.map(|segment| segment[1] == 0x42).collect();

@@ -103,8 +103,8 @@ fn a_buffer_may_be_stored_to_while_it_is_used() {
     const LEN: usize = 100_000;
     const ROUNDS: u64 = 200;
     let (pair, c) = Pair::connected();
-    // The user stores to the first part of each region, and messages are placed in the third part. Nobody
-    // uses the second and the fourth part.
+    // The user stores to the first part of each region. Messages read from the first part, and are placed in
+    // the first and the third part. Nobody uses the second and the fourth part.
     let regions = [&pair.a.pd, &pair.b.pd].map(|pd| pd.reg_mr(4 * LEN, ALL).unwrap());
     let [local, target] = &regions;
     for region in &regions {

@@ -1,4 +1,4 @@
-//! Terminates that the engine sends, and Terminates that it receives.
+//! Terminates that the engine sends or receives, and other ends of a stream by an error.
 
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
@@ -80,8 +80,8 @@ fn the_first_error_is_told() {
     assert_eq!(peer.bytes(0, REGION), vec![0; REGION]);
 }
 
-/// The peer's Terminate arrives, as the first message or behind others. The user gets the Terminate's
-/// content, open requests complete in order and in error, and the engine does not answer the Terminate.
+/// The peer's Terminate arrives, and other messages behind it. The user receives the Terminate's content,
+/// open requests complete in order with an error, and the engine does not answer the Terminate.
 // Proves RDMAP-062, RDMAP-078, RDMAP-107, RDMAP-148, RDMAP-151 to RDMAP-154, RDMAP-156, RDMAP-168, RDMAP-174,
 // RDMAP-255 to RDMAP-258, RDMAP-262, RDMAP-313 to RDMAP-315, RDMAP-322.
 #[test]
@@ -143,7 +143,8 @@ fn a_bad_terminate_is_told_and_not_answered() {
     }
 }
 
-/// If the payload of a request is invalid when it is sent, a Terminate without a header is sent instead.
+/// If the memory of a request's payload is invalid when the payload is to be sent, a Terminate without a
+/// header is sent instead.
 // Proves RDMAP-017, RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324 to RDMAP-326.
 #[test]
 fn a_local_fault_stands_in_place_of_the_request() {
@@ -162,7 +163,8 @@ fn a_local_fault_stands_in_place_of_the_request() {
     );
 }
 
-/// On a TCP reset, no Terminate is sent, all open requests complete in error, and the user gets the event.
+/// On a TCP reset, no Terminate is sent, all open requests complete with an error, and the user receives the
+/// event.
 // Proves RDMAP-170, RDMAP-310, RDMAP-312, RDMAP-323.
 #[test]
 fn a_reset_is_told_without_terminate() {
@@ -181,7 +183,7 @@ fn a_reset_is_told_without_terminate() {
 }
 
 /// TCP or DDP ends the stream in the middle of a Write. The content of the Write's sink is then undefined.
-// Proves RDMAP-063: the user gets an error, and no byte outside the Write's range has changed.
+// Proves RDMAP-063: the user receives an error, and no byte outside the Write's range has changed.
 #[test]
 fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
     for by_tcp in [true, false] {

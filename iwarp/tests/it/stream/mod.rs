@@ -1,4 +1,4 @@
-//! Streams from the view of a peer that sends and checks exact bytes (RFC 5040).
+//! Streams, mostly from the view of a peer that sends and checks exact bytes (RFC 5040).
 //!
 //! | file | what |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | `received.rs` | the effects of the peer's Sends and Writes |
 //! | `responses.rs` | the effects of answers to our Reads |
 //! | `order.rs` | which messages wait for a lost frame, and which do not |
-//! | `changed.rs` | bytes that change without effect |
-//! | `ends.rs` | Terminates in both directions |
+//! | `changed.rs` | bytes that change in repeated segments, or in buffers that are in use |
+//! | `ends.rs` | Terminates in both directions, and other ends by an error |
 //! | `revoked.rs` | memory that our user revokes while a peer uses it |
 //! | `unreadable.rs` | a Terminate in which no error can be read |
 

@@ -1,5 +1,5 @@
-//! The order of messages between two engines when a frame is lost: which messages are placed early, and which
-//! messages wait (RFC 5040 section 5.5 and appendix B).
+//! The order of messages when a frame is lost: which messages are placed early, and which messages wait (RFC
+//! 5040 section 5.5 and appendix B).
 
 use crate::common::{ALL, Pair, Testbed, remote_addr};
 use std::sync::Arc;
@@ -175,7 +175,7 @@ fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) 
 
 /// A Read Response that arrives beyond a hole is placed in the sink of an outstanding Read, and nowhere else,
 /// whatever sink it names. When a wrong response is processed in order, it ends the stream.
-// Proves SEC-097: the rule also holds for a response that arrives beyond a hole.
+// Proves SEC-097: also beyond a hole, a response is placed only where a Read waits for it.
 #[test]
 fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
     // The columns: the offset of the Read's sink, the offset of the answer, and the error.
@@ -218,8 +218,8 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
 }
 
 /// An error of a Send is found when the Send is processed in order, although its bytes were placed before
-/// that. The peer gets the same Terminate. If an earlier Send is missing, the Send has no buffer. If the
-/// Send's own first bytes are missing, the Send has an invalid MO.
+/// that. The peer receives the Terminate for this error. If an earlier Send is missing, the Send has no
+/// buffer. If the Send's own first bytes are missing, the Send has an invalid MO.
 #[test]
 fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     let late = untagged(0x41, 0x43, 0, 0, 1, 4, &[7; 600]);
@@ -258,7 +258,7 @@ fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     let held = |pair: &RawPair| pair.engine.counters().stack.out_of_order.held_bytes;
     assert!(pair.until(1000, |pair| held(pair) > 1200), "{} bytes are held", held(pair));
     assert!(pair.until(1_000_000, |pair| pair.peer_closed));
-    // No receive is posted.
+    // No receive was posted, so the first Send has no buffer.
     assert_eq!(qp.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
     assert_eq!(held(pair), 0);
 }
@@ -315,7 +315,8 @@ fn sends_are_bound_ahead_up_to_a_limit() {
     };
     let setup = Setup { accept, prepare: &prepare, region: 64_000, ..Setup::on(bed.peer()) };
     let mut served = setup.ready();
-    // Enough bytes are acknowledged that the congestion window allows all Sends at once.
+    // The peer first sends Writes that are acknowledged, so that its congestion window then allows all Sends
+    // at once.
     let (stag, to) = (served.region.rkey(), served.to(40_000));
     for _ in 0..4 {
         served.send_and_run(&[(); 20].map(|()| tagged(0xc1, 0x40, stag, to, &[9; 1000])));

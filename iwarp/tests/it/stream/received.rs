@@ -17,8 +17,8 @@ fn ready(receives: u64) -> Served {
 // Proves RDMAP-001, RDMAP-005, RDMAP-039, RDMAP-051, RDMAP-058, RDMAP-071, RDMAP-082, RDMAP-197, RDMAP-199,
 // RDMAP-200, RDMAP-205, RDMAP-235 to RDMAP-237, RDMAP-239, RDMAP-245, RDMAP-246, RDMAP-276, RDMAP-277: the
 // bytes of all memory around the Writes prove the rows about Writes (RDMAP-001, RDMAP-039, RDMAP-071,
-// RDMAP-197 to RDMAP-205). The bytes in the receive buffers, and the numbers and lengths of the completions,
-// prove the rows about Sends. No header contains these numbers and lengths.
+// RDMAP-197 to RDMAP-205). The bytes in the receive buffers, and the `wr_id`s and lengths of the completions,
+// prove the rows about Sends. No header contains these `wr_id`s and lengths.
 #[test]
 fn each_send_takes_one_receive() {
     let mut peer = ready(4);
@@ -123,8 +123,8 @@ fn what_is_reserved_is_ignored() {
     assert_eq!(peer.received(20_000), [tagged(0xc1, 0x42, 1, 2, b"")]);
 }
 
-/// Wrong versions and opcodes arrive on every queue and in tagged messages. The Terminate contains the header
-/// of the segment, and nothing is delivered.
+/// Wrong versions and opcodes arrive in tagged and in untagged messages. The Terminate contains the header of
+/// the segment, and nothing is delivered.
 // Proves DDP-064, DDP-141, MPA-297, RDMAP-108, RDMAP-115, RDMAP-149, RDMAP-150, RDMAP-193, RDMAP-198,
 // RDMAP-241, RDMAP-324, RDMAP-328, RDMAP-333, RDMAP-334.
 #[test]

@@ -1,5 +1,5 @@
-//! Our user revokes memory while an honest peer uses it. The error does not blame the peer, whatever
-//! operation used the memory.
+//! Our user revokes memory while an honest peer uses it: the source of a Read Response, the word of an
+//! atomic, or the buffer of a receive. The error does not blame the peer.
 
 use iwarp::memory::Access;
 use iwarp::rdmap::{AtomicOp, AtomicRequest};

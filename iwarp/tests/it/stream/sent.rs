@@ -1,4 +1,5 @@
-//! Posted requests on the wire: the bytes of their messages, and the time at which these are sent.
+//! Posted requests on the wire: the bytes of their messages, when the messages are sent, and when the
+//! requests complete.
 
 use crate::common::{ALL, read_bytes};
 use iwarp::verbs::{
@@ -12,8 +13,8 @@ use crate::common::served::Served;
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// One request of each kind, and the message of each request byte by byte, according to the tables of RFC
-/// 5040 section 4 and appendix A.
+/// Requests of each kind, and the message of each request byte by byte, according to the tables of RFC 5040
+/// section 4 and appendix A.
 struct Golden {
     requests: Vec<SendRequest>,
     messages: Vec<Vec<u8>>,
@@ -284,8 +285,8 @@ fn a_buffer_is_told_in_the_users_bytes_alone() {
     assert_eq!(&bytes, b"there");
 }
 
-/// Lengths up to 2^32 - 1 are accepted and sent. A request of one byte more is refused at the post, and
-/// nothing is sent.
+/// Lengths up to 2^32 - 1 are accepted. A request of one byte more is refused at the post, and nothing is
+/// sent.
 // Proves RDMAP-003 to RDMAP-005: 2^32 bytes are refused for each operation. 2^32 - 1 bytes are accepted for a
 // Read and a Write.
 #[test]

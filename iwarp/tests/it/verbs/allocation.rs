@@ -1,6 +1,6 @@
 //! A connection allocates its memory before it is established. After that, messages allocate nothing at
-//! either endpoint, not even the first message of each kind. The allocations of the application's calls and
-//! of the engine are counted together.
+//! either endpoint, not even the first message of each kind. The test counts the allocations of the
+//! application's calls together with those of the engines.
 
 use crate::common::counting::{allocations, uncounted};
 use crate::common::ext::{ADD_ONE, ALL, atomic};
@@ -66,7 +66,8 @@ fn exchange(
     allocations() - before
 }
 
-/// Each kind is tested on its own connection, so that no other kind has made the connection's memory grow.
+/// Each kind of message has its own connection, whose memory no other kind can have made grow. `all` is a mix
+/// of three kinds.
 #[test]
 fn the_first_message_of_each_kind_allocates_nothing() {
     for kind in ["Read", "atomic", "Send", "Write", "all"] {

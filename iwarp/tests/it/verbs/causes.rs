@@ -1,5 +1,5 @@
-//! The cause of a connection's end is in each of its completions, in its queue pair, and in the event of the
-//! end.
+//! The cause of a connection's end. The cause is in each completion that fails, in the queue pair, and,
+//! unless the end is graceful, in the event of the end.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Hosts {
         Self { pair, c, control, regions }
     }
 
-    /// Posts a receive and a Read at A. Nobody has answered the Read yet.
+    /// Posts a receive and a Read at A. The peer has not answered the Read yet.
     fn post(&self) {
         let Self { c, regions: (local, remote), .. } = self;
         c.qp_a.post_recv(&RecvRequest::new(1, local.sge(0, 8))).unwrap();
@@ -46,7 +46,8 @@ impl Hosts {
         c.qp_a.post_send(&SendRequest::new(2, read, local.sge(8, 8))).unwrap();
     }
 
-    /// Checks that the connection ends for A, and that A sees `cause` in all its completions and queries.
+    /// Checks that the connection ends for A, and that A sees `cause` in the two completions, in the queue
+    /// pair, and in the completion of a later request.
     fn ends(&mut self, cause: Option<ConnectionError>) {
         let Self { pair, c, regions: (local, _), .. } = self;
         let both = pair.until(|pair| {
@@ -62,7 +63,7 @@ impl Hosts {
     }
 }
 
-/// Checks that a request that is posted after the end gets the same cause.
+/// Checks that a request that is posted after the end of the connection fails with the same cause.
 fn expect_late_flush(
     qp: &QueuePair,
     cq: &CompletionQueue,
@@ -89,7 +90,8 @@ fn a_reset_by_the_peer() {
     assert_eq!(event.cause, Some(ConnectionError::Tcp(CloseReason::Reset)));
 }
 
-/// The peer stops. Unacknowledged requests, or keepalives without an answer, end the connection.
+/// The peer's engine is not polled any more. Unacknowledged requests, or keepalives without an answer, end
+/// the connection.
 #[test]
 fn a_silent_peer() {
     for busy in [false, true] {
@@ -216,7 +218,7 @@ fn a_close_by_the_peer() {
     }
 }
 
-/// The side whose user ends the connection gets no cause, and the peer gets a cause.
+/// The side whose user ends the connection has no cause, and the peer has a cause.
 #[test]
 fn an_end_by_our_own_user() {
     type End = fn(&QueuePair, &CmId);
@@ -241,7 +243,8 @@ fn an_end_by_our_own_user() {
     }
 }
 
-/// A queue pair that its user drops has no cause. For the peer of such a queue pair, the cause is the reset.
+/// The flushed completions of a queue pair that its user drops have no cause. At the peer, the cause is the
+/// reset.
 #[test]
 fn a_dropped_queue_pair() {
     let mut hosts = Hosts::new();
@@ -267,7 +270,7 @@ fn an_engine_that_stops() {
     assert_eq!((wc.status, wc.cause, c.qp_a.cause()), (WcStatus::WrFlushError, cause, cause));
 }
 
-/// The engine stops before it has started to connect or to accept.
+/// If the engine stops before it has started to connect or to accept, the queue pair fails with this cause.
 #[test]
 fn an_engine_that_stops_before_it_begins() {
     let cause = Some(ConnectionError::Tcp(CloseReason::Aborted));
@@ -321,8 +324,8 @@ fn a_connection_that_is_refused_or_rejected() {
     }
 }
 
-/// A request that fails because of its own error has this error in its status. Later requests have the
-/// stream's error as their cause.
+/// A request that fails because of its own error has this error in its status. The cause of this request, and
+/// of later requests, is the stream's error.
 #[test]
 fn a_request_that_is_the_cause() {
     let mut served = Served::new();

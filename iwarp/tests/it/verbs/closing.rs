@@ -1,4 +1,5 @@
-//! How long a close may take, and how it is reported.
+//! How long a close may take, how it is reported, and what happens to requests that are posted during the end
+//! of a stream.
 
 use std::time::Duration;
 

@@ -93,8 +93,8 @@ fn events_beyond_the_limit_keep_their_order() {
     }
 }
 
-/// Only the event of a waiting connect request holds the request. The request stays when many connections
-/// end.
+/// Only the event of a waiting connect request holds the request. So this event is not lost when many
+/// connections end.
 #[test]
 fn ends_of_connections_do_not_displace_a_request() {
     let mut pair = pair(8);

@@ -1,4 +1,4 @@
-//! Connecting, accepting, rejecting and timing out, as seen by each side.
+//! Connections as seen by each side, for example connecting, accepting, rejecting and timing out.
 
 use std::time::Duration;
 
@@ -142,7 +142,8 @@ fn a_silent_peer_is_noticed() {
     }
 }
 
-/// A listener accepts many connections, although the number of concurrent attempts exceeds its backlog.
+/// A listener accepts many connections one after another, more than its backlog, and each of them can be
+/// closed.
 #[test]
 fn a_listener_serves_many() {
     let (mut pair, _listener) = Pair::listening();

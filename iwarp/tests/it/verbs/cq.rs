@@ -1,4 +1,5 @@
-//! Completion queues: overflow and how to prevent it, resizing, and solicited events.
+//! Completion queues, for example their overflow and how to prevent it, their resizing, and their solicited
+//! events.
 
 use crate::common::{ALL, Connected, Pair, read_bytes, remote_addr};
 use std::time::Duration;
@@ -60,7 +61,7 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     pair.until(|_| {
         (doomed.qp_a.state() == QpState::Error && doomed.qp_b.state() == QpState::Error).then_some(())
     });
-    // The error is local catastrophic, and the peer gets a Terminate.
+    // The error is local catastrophic, and the peer receives a Terminate.
     assert_eq!(doomed.qp_b.error(), Some(CATASTROPHIC));
     assert_eq!(doomed.qp_a.error(), Some(StreamError { from_peer: true, ..CATASTROPHIC }));
     let told = events(&pair.b.context);
@@ -105,7 +106,8 @@ fn an_overflow_by_sends_ends_the_stream_too() {
 }
 
 /// Posts as many requests as possible to the send queue and the receive queue (or shared receive queue) of a
-/// queue pair whose completion queue has `entries` entries. Polls no completion in this time.
+/// queue pair whose completion queue has `entries` entries, and polls no completion in this time. If the
+/// queue does not overflow, also checks that no more requests can be posted until a completion is polled.
 fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     const DEPTH: usize = 8;
     let (mut pair, _listener) = Pair::listening();
@@ -135,7 +137,7 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
         let more = SendRequest::new(99, SendOp::Write { remote: to }, remote.sge(0, 8));
         assert!(matches!(c.qp_b.post_send(&more), Err(VerbsError::QueueFull("send"))));
         assert_eq!(cq.query().waiting, 2 * DEPTH);
-        // Each polled completion frees a place for one request of its kind.
+        // The polled completion allows one more request of its kind.
         let wc = cq.poll_one().unwrap();
         match wc.opcode {
             WcOpcode::Recv => post(99).unwrap(),
@@ -278,7 +280,8 @@ fn resizing_loses_nothing() {
         }
         pair.poll();
         let CqAttr { cqe: before, waiting, .. } = cq.query();
-        // Every fifth size is too small, so the resize is refused.
+        // In every fifth round, the size is too small for the waiting completions if there are at least two,
+        // so the resize is refused.
         let size = match waiting {
             2.. if round % 5 == 0 => waiting - 1,
             _ => 48 + (round * 7 % 50) as usize,
@@ -372,7 +375,7 @@ fn solicited_events() {
     c.qp_a.post_send(&SendRequest::new(0, SendOp::Send, local.sge(0, 8)).flags(solicited)).unwrap();
     pair.run_us(1000);
     assert_eq!((events(), drain(&cq).len()), (0, 1));
-    // A Send with Invalidate also causes an event.
+    // A solicited Send with Invalidate also causes an event.
     cq.req_notify(true).unwrap();
     let invalidate = SendOp::SendInvalidate { rkey: lent.rkey() };
     c.qp_a.post_send(&SendRequest::new(0, invalidate, local.sge(0, 8)).flags(solicited)).unwrap();
@@ -492,7 +495,7 @@ fn streams_without_common_objects_do_not_reach_each_other() {
         assert_eq!((bytes, attr.recv_taken, attr.recv_outstanding), ([0; 64], 0, 4));
         assert_eq!((cq.query().waiting, cq.query().needed, victim.qp_b.error()), (0, 256, None));
         while pair.a.cq.poll_one().is_some() {}
-        // The other stream posts all its Reads and all its receives at once.
+        // All Reads of the other stream, which are posted at once, and its Send succeed.
         for wr_id in 0..128 {
             victim
                 .qp_a

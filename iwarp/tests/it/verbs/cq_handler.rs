@@ -79,8 +79,8 @@ fn a_weaker_request_replaces_no_stronger_one() {
     }
 }
 
-/// Two queue pairs whose completion queue has one entry and calls `handler`. The first queue pair has two
-/// receives.
+/// Returns a completion queue with one entry, which calls `handler`, and two queue pairs that use this queue.
+/// The first queue pair has two receives.
 fn two_of_one_entry(context: &Context, handler: &CqEventHandler) -> (CompletionQueue, [QueuePair; 2]) {
     let cq = context.create_cq_with(&CqOptions { handler: Some(handler), ..CqOptions::new(1) }).unwrap();
     let pd = context.alloc_pd().unwrap();
@@ -91,7 +91,7 @@ fn two_of_one_entry(context: &Context, handler: &CqEventHandler) -> (CompletionQ
     (cq, qps)
 }
 
-/// An overflow does not call the handler, because no program has requested an event of this kind.
+/// An overflow does not call the handler of a queue that is not armed.
 #[test]
 fn an_overflow_calls_no_handler() {
     let context = Context::new(ContextConfig::default()).unwrap();

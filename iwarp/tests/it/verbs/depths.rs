@@ -1,4 +1,4 @@
-//! The smallest values of IRD and ORD: zero and one.
+//! Small values of IRD and ORD, and the slots for Reads that they grant.
 
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
 use crate::common::served::Served;
@@ -8,7 +8,7 @@ use dp::link::LinkConfig;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{ConnParam, QpInit, SendOp, SendRequest, VerbsError, WcStatus};
 
-/// Without Reads in either direction, other operations work. A Read is refused when it is posted.
+/// Without Reads in either direction, a Write works, and a Read is refused when it is posted.
 #[test]
 fn depths_of_zero_leave_sends_and_writes() {
     for peer_to_peer in [false, true] {

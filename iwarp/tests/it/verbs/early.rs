@@ -16,7 +16,8 @@ const LEN: usize = 5000;
 /// Number of Sends in a test.
 const SENDS: usize = 6;
 
-/// Which segment is lost each time it is sent: the first segment with a long payload.
+/// Which segment is lost each time it is sent. The first segment with a long payload that is sent in the
+/// state `Next` becomes `Found`.
 #[derive(Debug, Default)]
 enum Withheld {
     #[default]
@@ -54,7 +55,8 @@ impl Hooks for Hole {
     }
 }
 
-/// Two hosts. The second host has buffers for some Sends, and the first segment of the first Send is lost.
+/// Two hosts. The second host has buffers for some Sends. The test can withhold the first segment of the
+/// first Send.
 struct Stage {
     pair: Pair,
     c: Connected,

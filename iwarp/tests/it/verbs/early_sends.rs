@@ -1,5 +1,6 @@
-//! Sends that are posted before the connection exists (`QpInit::early_sends`). Such Sends wait until the
-//! connection is established, and are then sent. If the connection is not established, the Sends are flushed.
+//! Requests that are posted to the send queue before the connection exists (`QpInit::early_sends`). Such
+//! requests wait until the connection is established, and are then sent. If the connection is not
+//! established, they are flushed.
 
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,8 @@ fn only_a_queue_pair_that_asks_for_it_takes_requests_early() {
     assert_eq!(statuses(&pair.a.cq), [], "they wait");
 }
 
-/// The connecting side and the accepting side post requests of every kind, which are executed in order. An
-/// inline request sends the bytes that were in memory at the time of the post.
+/// Either the connecting side or the accepting side posts requests of many kinds, which are executed in
+/// order. An inline request sends the bytes that were in memory at the time of the post.
 #[test]
 fn requests_of_every_kind_leave_when_the_connection_is_established() {
     for (poster_connects, peer_to_peer) in [(true, true), (false, true), (false, false), (true, false)] {
@@ -98,7 +99,7 @@ fn requests_of_every_kind_leave_when_the_connection_is_established() {
                 SendOp::WriteImmediate { remote: at(8), data: *b"and more" },
                 local.sge(0, 5),
             ),
-            // The request before this one registers the memory.
+            // Request 9 registers the memory of this request.
             SendRequest::new(11, SendOp::Read { remote: at(512) }, fast.sge(0, 8))
                 .flags(inline & !SendFlags::INLINE),
         ])
@@ -182,7 +183,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
         }
     }
 
-    // The engine was dropped.
+    // The engine is dropped.
     let (pair, _listener) = Pair::listening();
     let region = pair.a.pd.reg_mr(64, ALL).unwrap();
     let qp = early_qp(&pair.a);

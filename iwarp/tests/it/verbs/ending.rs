@@ -1,5 +1,5 @@
-//! Segments arrive, or the user makes a call, while a connection is already ending. Such events begin nothing
-//! new, and do not move a deadline.
+//! Connections that are ending. For example, segments that arrive and calls of the user begin nothing new at
+//! this time, and do not move a deadline.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ fn write(served: &Served) -> Vec<u8> {
     tagged([0xc1, 0x40], served.region.rkey(), served.to(0), &[7; 8])
 }
 
-/// A stream that has failed. The Terminate waits for window, because the peer reads nothing. The returned
-/// region contains the data of earlier Writes.
+/// A stream that has failed. The Terminate waits for space in the peer's window, because the peer reads
+/// nothing. The returned region contains the data of earlier Writes.
 pub(super) fn failed() -> (Served, MemoryRegion) {
     failed_on(Testbed::new())
 }
@@ -54,8 +54,8 @@ fn phase(served: &mut Served) -> ConnectionPhase {
     status.engines[0].connections[0].phase
 }
 
-/// Segments that arrive behind the error that ended a stream change nothing: they are dropped, and the state
-/// of the queue pair and the deadline of the Terminate stay as they are.
+/// After the error that ended a stream, segments and a close by the user change nothing: the segments are
+/// dropped, and the state of the queue pair and the deadline of the Terminate stay as they are.
 #[test]
 fn nothing_revives_a_stream_that_has_failed() {
     type Act = fn(&mut Served);
@@ -88,7 +88,7 @@ fn nothing_revives_a_stream_that_has_failed() {
     }
 }
 
-/// A user may close more than once: the FIN was already sent, and no reset follows it.
+/// A user may close more than once. After the FIN of the first close, no reset is sent.
 #[test]
 fn a_second_close_is_none() {
     let mut served = Served::new();
@@ -102,7 +102,8 @@ fn a_second_close_is_none() {
     assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
 }
 
-/// A user may abort a graceful close through the identifier or through the queue pair. The peer gets a reset.
+/// A user may abort a graceful close through the identifier or through the queue pair. The peer receives a
+/// reset.
 #[test]
 fn a_close_can_be_aborted() {
     let aborts: [fn(&Served); 2] =
@@ -241,8 +242,8 @@ fn what_comes_behind_a_message_gives_it_no_more_time() {
     panic!("it waits for ever");
 }
 
-/// If the user aborts a queue pair with `outlives_peer`, the queue pair ends, whatever the connection's
-/// progress is.
+/// If the user aborts a queue pair with `outlives_peer`, the queue pair ends, however far its connection
+/// attempt has progressed.
 #[test]
 fn an_abort_of_the_user_leaves_no_orphan() {
     let param = ConnParam { outlives_peer: true, ..agreeing() };
@@ -259,7 +260,7 @@ fn an_abort_of_the_user_leaves_no_orphan() {
     }
 }
 
-/// A user that has rejected a connection gets no further event about it.
+/// After a reject and its event at the connecting side, neither user receives a further event.
 #[test]
 fn a_reject_is_the_last_that_its_user_hears() {
     let (mut pair, _listener) = Pair::listening();
@@ -302,7 +303,8 @@ fn a_close_before_the_first_fpdu_is_a_reset() {
     assert_eq!((served.pair.closed, served.qp.state()), (Some(CloseReason::Reset), QpState::Error));
 }
 
-/// A connection that ended as its users wanted does not count as failed.
+/// A connection that its peer has closed gracefully does not count as failed. A connection that its peer has
+/// reset does.
 #[test]
 fn only_connections_with_an_error_count_as_failed() {
     for (abort, failed) in [(false, 0), (true, 1)] {
@@ -416,8 +418,8 @@ fn nothing_is_held_after_the_end() {
     }
 }
 
-/// A close has to send a limit, but cannot, because the peer reads nothing. The close still has a deadline,
-/// and the engine does not try to send in every poll.
+/// A close has to tell the peer which messages were accepted, but cannot, because the peer reads nothing. The
+/// close still has a deadline, and the engine does not try to send in every poll.
 #[test]
 fn a_close_that_cannot_tell_a_limit_ends() {
     let mut served = agreed();

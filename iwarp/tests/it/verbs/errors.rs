@@ -1,5 +1,5 @@
-//! Errors that end a stream. Both applications get layer, type and code of each error, requests are flushed,
-//! and nothing outside a registered region changes.
+//! The ends of streams, above all by errors. Both applications receive layer, type and code of an error,
+//! requests are flushed, and nothing outside a registered region changes.
 
 use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
 use iwarp::memory::Access;
@@ -61,7 +61,7 @@ fn a_foreign_stag_terminates_the_stream() {
     }
 }
 
-/// Reads that the source refuses fail with a protection error. The Terminate contains the Read Request.
+/// A Read that the source refuses fails with a remote access error, and the next Read is flushed.
 #[test]
 fn a_refused_read_fails_its_request() {
     let (mut pair, c) = Pair::connected();

@@ -57,8 +57,7 @@ fn all(wr_ids: impl IntoIterator<Item = u64>, status: WcStatus) -> Vec<(u64, WcS
 
 const OK: WcStatus = WcStatus::Success;
 
-/// Requests of every kind wait as long as the queue is held, and are then sent in order. Receives do not
-/// wait.
+/// Requests wait as long as the queue is held, and are then sent in order. Receives do not wait.
 #[test]
 fn nothing_starts_until_it_is_resumed() {
     for is_ib in [false, true] {

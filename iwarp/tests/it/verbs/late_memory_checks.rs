@@ -18,8 +18,8 @@ fn completions(pair: &mut Pair, count: usize) -> Vec<(u64, WcStatus)> {
     (0..count).map(|_| pair.wc_a()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Each kind of request fails when the engine executes it. The request before it succeeds, and the request
-/// after it is flushed.
+/// A request of any of five kinds fails when the engine executes it. The request before it succeeds, and the
+/// request after it is flushed.
 #[test]
 fn a_send_request_fails_in_its_turn() {
     let add = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -103,7 +103,7 @@ fn an_atomic_of_a_wrong_length_fails_in_its_turn() {
     }
 }
 
-/// Only memory is checked late: other mistakes are refused at the post.
+/// In a context without the option, a request with invalid local memory is refused at the post.
 #[test]
 fn other_mistakes_are_refused_as_ever() {
     let plain = Testbed::new().hosts();

@@ -22,8 +22,9 @@ fn taking() -> Served {
     Setup { make_qp: &make_qp, ..Setup::default() }.ready()
 }
 
-/// The user closes in every possible way, and posts before the engine has processed the close, while the
-/// close waits for an answer, and after the end. The connection ends in different ways.
+/// The user closes through the identifier or through the queue pair, and posts before the engine has
+/// processed the close, while the close waits for an answer, and after the end. The connection ends in
+/// different ways.
 #[test]
 fn late_sends_are_flushed_behind_all_others() {
     type Act = fn(&mut Served);
@@ -103,7 +104,8 @@ fn sends_before_the_connection_are_no_late_ones() {
     served.post(&send(&served, 1));
 }
 
-/// One thread posts while another thread ends the connection. Each accepted request completes once.
+/// Requests are posted before, while and after the connection ends. Each accepted request completes once, in
+/// post order.
 #[test]
 fn each_request_completes_once() {
     for steps in 0..60 {

@@ -1,5 +1,5 @@
-//! Limits of a context. Each limit has a name, a value, a usage, and a count of refusals. No call and no
-//! message exceeds a limit, with many threads at once and with any behaviour of the peer.
+//! Limits of a context, with their names, values, usages and counts of refusals. No call and no message
+//! exceeds a limit, with many threads at once and with any behaviour of the peer.
 
 use crate::common::{ALL, Connected, Pair, Testbed, remote_addr};
 use std::any::Any;
@@ -16,7 +16,7 @@ use iwarp::verbs::{
     VerbsError, WcStatus, WindowKind,
 };
 
-/// Small limits, which are all different.
+/// Small limits. The limits of the numbers of objects are all different.
 const LIMITS: fn() -> ContextLimits = || ContextLimits {
     max_pd: 2,
     max_mr: 3,
@@ -45,7 +45,7 @@ fn boxed<T: Any + Send>(made: Result<T, VerbsError>) -> Made {
     made.map(|object| Box::new(object) as Box<dyn Any + Send>)
 }
 
-/// Every kind of object: how to create it, and how to read its usage.
+/// The kinds of objects: the name of the limit, how to create an object, and how to read the usage.
 const KINDS: [(&str, Make, Read); 6] = [
     ("max_pd", |context, _, _| boxed(context.alloc_pd()), |usage| usage.pd),
     ("max_mr", |_, pd, _| boxed(pd.reg_mr(64, ALL)), |usage| usage.mr),
@@ -114,8 +114,8 @@ fn every_kind_of_object_has_its_limit() {
     assert!(wr(context.create_cq(65, None).map(drop), "max_cqe"));
 }
 
-/// A user creates as many objects as possible, until the limit's error. An existing stream continues, and the
-/// limits of another context are not affected.
+/// A user creates objects until a call fails because of a limit. An existing stream continues, and the limits
+/// of another context are not affected.
 // Proves SEC-008, RDMAP-369.
 #[test]
 fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
@@ -219,7 +219,8 @@ fn read_slots_are_granted_within_their_total() {
     let limits = ContextLimits { max_read_slots: 300, ..ContextLimits::default() };
     let mut pair = Pair::new(&LinkConfig::default());
     let context = Context::new(ContextConfig { limits, ..ContextConfig::default() }).unwrap();
-    // The call is refused with the name of the limit, and the queue pair does not change.
+    // A connect for which too few slots are free is refused with the name of the limit, and its queue pair
+    // does not change.
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(64, None).unwrap();
     let channel = context.create_event_channel().unwrap();
@@ -245,7 +246,7 @@ fn read_slots_are_granted_within_their_total() {
     assert_eq!((usage.used, usage.refused, third.state()), (288, 1, QpState::Idle));
     drop((ends, third));
 
-    // If a peer asks for everything, it gets the configured depth, and only this depth is reserved.
+    // If a peer asks for everything, it receives the configured depth, and only this depth is reserved.
     let greedy = pair.connect_with(&depths(1, 1024), &depths(8, 8));
     assert_eq!((slots(&pair).used, greedy.qp_b.query().ird), (2 * 8, Some(8)));
     // If a peer asks for less, the other slots are returned.

@@ -1,4 +1,4 @@
-//! The verbs from the view of an application.
+//! The verbs, as an application uses them.
 
 mod allocation;
 mod causes;

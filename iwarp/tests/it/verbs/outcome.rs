@@ -1,5 +1,5 @@
-//! The effect of each error on a queue pair, and the events of the error, row by row: errors that the peer
-//! reports, errors that our side finds, and the loss of TCP.
+//! The effects of errors on a queue pair, and the events of the errors: errors that the peer reports, errors
+//! that our side finds, and the loss of TCP. Also the limit of events that nobody reads.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -54,9 +54,9 @@ fn ends(
     ([first, second], receive, told(served), at_once)
 }
 
-// Proves RDMAP-258, RDMAP-314: for every Terminate that a peer can send, the oldest open request fails with
-// the Terminate's error, and later requests are flushed in order. The application gets layer, type, code and
-// headers.
+// Proves RDMAP-258, RDMAP-314: for every error that a Terminate can report, the oldest open request fails
+// with the Terminate's error, and later requests are flushed in order. The application receives layer, type,
+// code and headers.
 #[test]
 fn every_terminate_of_the_peer() {
     for &error in TerminateError::ALL {
@@ -85,8 +85,8 @@ fn every_terminate_of_the_peer() {
     }
 }
 
-// Proves RDMAP-323: the test causes every kind of error that our side finds, and compares the event, the
-// state and the Terminate. The requests of our user are flushed, because the peer has caused the error.
+// Proves RDMAP-323: for errors of 13 kinds that our side finds, the test compares the event, the state and
+// the Terminate. The Reads of our user are flushed, because the peer has caused the error.
 #[test]
 fn every_kind_of_error_found_here() {
     use AsyncEventKind::{QpAccessError, QpFatal, QpRequestError};
@@ -138,7 +138,7 @@ fn every_kind_of_error_found_here() {
         let told = StreamError { layer, etype, code, from_peer: false };
         assert_eq!(events, [(kind, served.qp.qp_num(), Some(told.into()))], "{name}");
         assert_eq!((served.qp.error(), at_once), (Some(told), QpState::Terminate), "{name}");
-        // The Terminate on the wire equals the Terminate that the application gets.
+        // The Terminate on the wire equals the Terminate that the application can read.
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
         let sent = served.qp.terminate().unwrap().terminate.to_bytes();
         let inbox = &served.pair.inbox;
@@ -168,7 +168,7 @@ fn no_buffer_is_the_peers_fault() {
 }
 
 // Proves RDMAP-323: TCP ends with a FIN while Reads wait, or with a reset. All requests are flushed. The
-// application gets the error, and the peer gets no Terminate.
+// application receives the error, and the peer receives no Terminate.
 #[test]
 fn tcp_is_gone() {
     // The peer sends a FIN while Reads wait.

@@ -1,5 +1,5 @@
-//! Requests of every form: inline bytes from memory or from the caller, fences, and which requests a post
-//! refuses.
+//! The forms of requests, for example inline bytes from memory or from the caller, and fenced requests. Also
+//! the requests that a post refuses, and the completions of requests that fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -141,7 +141,8 @@ fn bytes_of_the_caller_may_be_late() {
     }
 }
 
-/// When a queue pair without a connection is flushed, both of its completion queues generate their events.
+/// When a queue pair without a connection is flushed, each of its completion queues that receives a
+/// completion generates its event.
 #[test]
 fn a_flush_makes_the_events_of_both_queues() {
     let pair = Pair::new(&Default::default());

@@ -1,4 +1,5 @@
-//! Reads into several elements: they have a Read Request for each element, and one completion.
+//! Reads into several scatter/gather elements. Such a Read may need several Read Requests, but has one
+//! completion.
 
 use arrayvec::ArrayVec;
 
@@ -78,7 +79,7 @@ fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
                 expected[to..to + len].copy_from_slice(&source[at..at + len]);
                 at += len;
             }
-            // The first bytes may be the bytes of the previous Write.
+            // The Write has changed the first bytes of `remote`, so they are restored after this check.
             assert_eq!(read_bytes(&local, 0, 300_000), expected, "{pieces:?}, depth {depth}");
             remote.write_at(0, &source).unwrap();
         }
@@ -182,7 +183,7 @@ fn requests_on_the_wire_name_one_element_each_and_wait_for_ord() {
     assert_eq!(asked.served.bytes(300, 4), [3; 4]);
 }
 
-/// At whatever time the stream ends, the request completes once, in error.
+/// At whatever time the stream ends, the request completes once, with an error.
 #[test]
 fn a_read_that_has_begun_fails_once() {
     for answered in 0..3 {
@@ -222,7 +223,7 @@ fn the_peer_may_refuse_any_part() {
         for depth in [1, 8] {
             let (mut pair, c) = connected(depth, false);
             let (local, remote) = pair.regions(4096);
-            // The part number `part` begins at the end of the peer's memory.
+            // Part `part` begins at the end of the peer's memory.
             let from = 4096 - 100 * part;
             c.qp_a.post_send(&read(1, &local, &[(0, 100), (200, 100), (400, 100)], &remote, from)).unwrap();
             c.qp_a.post_send(&read(2, &local, &[(0, 100)], &remote, 0)).unwrap();

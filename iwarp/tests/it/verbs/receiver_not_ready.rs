@@ -47,7 +47,7 @@ fn expect_idle(pair: &mut Pair) {
     assert!(polls < 5000, "{polls} polls with something to do");
 }
 
-/// Messages of every kind wait for receives. The messages are received in order, each when its receive is
+/// Messages of different kinds wait for receives. They are received in order, each when its receive is
 /// posted. A Write before the messages is placed earlier. While messages wait, the other direction works, and
 /// the engines are idle.
 #[test]
@@ -73,7 +73,7 @@ fn messages_wait_for_receives() {
     assert_eq!(pair.b.engine.counters().rx_not_ready, 1);
     assert_eq!(pair.wc_a().wr_id, 0);
     assert!(pair.a.cq.poll_one().is_none());
-    // The other direction works as before, and each host posts a Read: A answers B's Read without waiting.
+    // The other direction works as before: a Send of B is received while A's messages wait.
     recv(&c.qp_a, 9, &local, 1024, 64);
     c.qp_b.post_send(&send(8, &remote, 0, 3)).unwrap();
     assert_eq!((pair.wc_b().wr_id, pair.wc_a().wr_id), (8, 9));
@@ -108,7 +108,7 @@ fn messages_wait_for_receives() {
     assert_eq!(pair.b.engine.counters().rx_fpdus, pair.a.engine.counters().tx_fpdus);
 }
 
-/// If only one side wants InfiniBand's semantics, a message without a receive ends the stream at once.
+/// Unless both sides want InfiniBand's semantics, a message without a receive ends the stream at once.
 #[test]
 fn nothing_waits_without_an_agreement() {
     for (a, b) in [(true, false), (false, true), (false, false)] {
@@ -152,8 +152,7 @@ fn a_fast_sender_waits_for_its_receiver() {
         pair.run_us(3_000_000);
         assert_eq!(held(&pair.b), 0);
         assert!(pair.a.cq.query().waiting < COUNT, "the sender is held up");
-        // Receives are first posted one after the other, then several at once, and finally some before their
-        // messages arrive.
+        // Some receives are posted one after the other, and others several at once.
         let mut posted = 0;
         for (round, count) in [1, 1, 1, 5, 1, 20, 1, 30].into_iter().enumerate() {
             for _ in 0..count {
@@ -233,7 +232,7 @@ fn a_message_may_be_made_to_wait_for_a_limited_time() {
     assert_eq!(c.qp_b.error(), None);
 }
 
-/// A FIN arrives behind a waiting message. The message is received when a receive is posted, and then the
+/// A FIN arrives behind waiting messages. Each message is received when a receive is posted, and then the
 /// connection closes gracefully.
 #[test]
 fn a_close_of_the_peer_comes_behind_its_messages() {
@@ -260,8 +259,8 @@ fn a_close_of_the_peer_comes_behind_its_messages() {
     }
 }
 
-/// Nobody posts a receive for the message before the FIN. After the close timeout, both sides know that the
-/// message was lost. All requests are flushed, and the engine holds no bytes.
+/// Nobody posts a receive for the message, and the sender closes the connection behind it. After the close
+/// timeout, both sides report the loss of the message as an error, and the engine holds no bytes.
 #[test]
 fn a_close_behind_a_message_that_nobody_takes_ends() {
     let (mut pair, c) = Pair::agreeing();
@@ -315,8 +314,8 @@ fn our_close_does_not_wait_for_a_receive() {
     assert_eq!((wc.wr_id, wc.status, held(&pair.b)), (1, WcStatus::WrFlushError, 0));
 }
 
-/// The connection of a waiting message is reset by either side, or its engine ends. The message is dropped.
-/// Held memory and the order of waiting connections at the shared queue are as before.
+/// The connection of a waiting message is reset by either side. The message is dropped. Held memory and the
+/// order of waiting connections at the shared queue are as before.
 #[test]
 fn an_abort_drops_what_waits() {
     for (by_peer, shared) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -349,7 +348,7 @@ fn an_abort_drops_what_waits() {
             matches!(event.kind, CmEventKind::Disconnected { error: Some(error), .. } if error == expected),
             "{event:?}"
         );
-        // A receive of the shared queue goes to the other connection's message.
+        // The next receive, also of the shared queue, is used for the other connection's message.
         let request = RecvRequest::new(7, remote.sge(0, 64));
         if shared {
             srq.post_recv(&request).unwrap()
@@ -363,7 +362,7 @@ fn an_abort_drops_what_waits() {
     }
 }
 
-/// Connects `count` queue pairs of B that share the receive queue `srq`.
+/// Connects `count` queue pairs of A to queue pairs of B that share the receive queue `srq`.
 fn with_shared_queue(pair: &mut Pair, srq: &SharedReceiveQueue, count: usize) -> Vec<Connected> {
     let listener = pair.listen();
     let all = (0..count)
@@ -443,8 +442,7 @@ fn a_message_beyond_the_limit_of_shared_buffers_does_not_wait() {
     expect_terminate(&mut pair, &c, 1, 2, 2);
 }
 
-/// If a receive is too small for the waiting message, or the message has a wrong opcode, the stream fails as
-/// it does without a wait.
+/// If a receive is too small for the waiting message, the stream fails as it does without a wait.
 #[test]
 fn a_message_that_has_waited_may_still_fail() {
     let (mut pair, c) = Pair::agreeing();
@@ -468,9 +466,9 @@ fn empty_messages_take_empty_receives() {
     assert_eq!((wc.wr_id, wc.status, wc.byte_len), (2, WcStatus::Success, 0));
 }
 
-/// Threads post receives to separate queues and to a shared queue, while messages arrive and engines run in
-/// threads. No wake-up is lost. A lost wake-up would stop the test for ever. To distinguish a lost wake-up
-/// from a slow machine, the test limits the time since the last completion, and not the whole time.
+/// A thread posts receives to separate queues or to a shared queue, while messages arrive and the engines run
+/// in other threads. No wake-up is lost. A lost wake-up would stop the test for ever. To distinguish a lost
+/// wake-up from a slow machine, the test limits the time since the last completion, and not the whole time.
 #[test]
 fn no_receive_is_overlooked() {
     const QPS: usize = 4;

@@ -1,5 +1,5 @@
 //! Regions of no bytes, and regions of the caller's memory whose tagged offsets do not start at their
-//! address.
+//! address. Also the numbers of queue pairs.
 
 use crate::common::{ALL, Pair};
 use iwarp::memory::{Access, Base, WindowKind};

@@ -29,7 +29,7 @@ fn connected() -> (Pair, Connected, [MemoryRegion; 2]) {
 }
 
 /// Posts `op` and returns its status. If `op` completes before the peer refuses it, returns the status of the
-/// next request, which gets the error.
+/// next request, which fails with the error.
 fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], op: SendOp) -> WcStatus {
     for wr_id in [8, 9] {
         c.qp_b.post_recv(&RecvRequest::new(wr_id, target.sge(16, 8))).unwrap();
@@ -40,7 +40,7 @@ fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], o
     if is_answered || first != WcStatus::Success {
         return first;
     }
-    // A Write is sent before the peer refuses it, so the next request gets the error.
+    // A Write is sent before the peer refuses it, so the next request fails with the error.
     pair.run_us(1000);
     match c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, local.sge(8, 0))) {
         Ok(()) => pair.wc_a().status,

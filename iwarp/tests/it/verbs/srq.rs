@@ -1,4 +1,5 @@
-//! Shared receive queues: order, limits, and the effect of one stream on other streams.
+//! Shared receive queues, for example their order, their limits, and the effect of one stream on other
+//! streams.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -271,7 +272,7 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
 }
 
 /// Requests whose completions are lost use no entries of the queue any more, like requests whose completions
-/// were polled. The queue has space for as many new requests.
+/// were polled. The queue has space for new requests in their place.
 #[test]
 fn lost_completions_take_nothing_from_the_queue() {
     const DEPTH: usize = 8;

@@ -1,5 +1,5 @@
-//! Queue pair states: the effect of each call in each state, draining, and requests that are signaled or
-//! unsignaled, inline, or fenced.
+//! Queue pair states: the effect of posts and of `modify` in each state, and draining. Also requests that are
+//! signaled or unsignaled, inline, or fenced, and the limits of a queue pair.
 
 use crate::common::raw::ulpdus;
 use crate::common::served::Served;
@@ -64,8 +64,8 @@ fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> PostOutcome {
     }
 }
 
-// Proves RDMAP-261: the table of states and posts, except `Closing` and the states after it, which another
-// test checks. In `Terminate`, after the Terminate was sent, posted requests are not sent.
+// Proves RDMAP-261: in each state, what happens to a posted send or receive. In `Terminate`, after the
+// Terminate was sent, posted requests are not sent.
 #[test]
 fn what_a_post_does_in_each_state() {
     use PostOutcome::{Done, Flushed, Refused, Waits};
@@ -151,8 +151,8 @@ fn error_before_the_connection() {
     assert_eq!(qp.state(), QpState::Error);
 }
 
-/// The event occurs once when all posted requests, including Reads, are complete, and not earlier. If no
-/// request is open, the event occurs at once.
+/// The event of a drained send queue occurs once when all posted requests, including Reads, are complete, and
+/// not earlier. If no request is open, the event occurs at once.
 #[test]
 fn draining_the_send_queue() {
     let (mut pair, c) = Pair::connected();
@@ -190,8 +190,9 @@ fn draining_the_send_queue() {
     assert_eq!(Some(pair.until(|_| told())), drained);
 }
 
-// Proves RDMAP-034, RDMAP-045, RDMAP-260: ten requests are queued when the stream ends. The requests that TCP
-// has accepted complete, and the other requests are flushed in order.
+// Proves RDMAP-034, RDMAP-045, RDMAP-260: ten requests are queued when the stream ends. After an abort, the
+// requests that TCP has accepted complete, and the other requests are flushed in order. After a graceful
+// close, all requests complete.
 #[test]
 fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     for abort in [true, false] {
@@ -218,7 +219,7 @@ fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     }
 }
 
-/// A successful request generates a completion only if the request or the queue pair asks for it.
+/// A successful request generates a completion only if the request or the queue pair asks for one.
 #[test]
 fn selective_signalling() {
     for sq_sig_all in [false, true] {
@@ -394,9 +395,9 @@ fn limits_of_a_queue_pair() {
 /// After our user has closed gracefully, the send queue accepts no more requests. The engine need not have
 /// processed the close, and the connection may end in any way. Earlier requests are sent. Receives are still
 /// accepted and used.
-// Proves DDP-149: the test closes and posts in every possible way. The test posts before the engine's next
-// poll, while the close waits for an answer, and after the end. Nothing is sent, and no entry of the queue is
-// used.
+// Proves DDP-149: the test closes through the identifier or through the queue pair. The test posts before the
+// engine's next poll, while the close waits for an answer, and after the end. Nothing is sent, and no entry
+// of the queue is used.
 #[test]
 fn nothing_is_posted_behind_a_graceful_close() {
     type Act = fn(&Served);

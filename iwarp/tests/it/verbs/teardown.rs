@@ -1,5 +1,5 @@
-//! Ends of connections in every phase: each request completes once, each identifier gets one event, nothing
-//! waits forever, and no buffer is held.
+//! Ends of connections in different phases. For example, each request completes once, each identifier
+//! receives one event, and no end waits forever.
 
 use crate::common::{ALL, PORT, Pair, Testbed, remote_addr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::{CloseReason, Instant};
 
-/// The peer offers a Send without bytes as its RTR. These are the bits in IRD and ORD of its Request.
+/// The bits in IRD and ORD of a Request that offers a Send without bytes as the RTR.
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
 
@@ -24,7 +24,7 @@ const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0,
 /// Length in bytes of the region of [`setup`].
 const REGION: usize = 1 << 16;
 
-/// A connection that the engine has accepted from a bare TCP peer, with two posted receives of 100 bytes.
+/// How the engine accepts a connection from a bare TCP peer, with two posted receives of 100 bytes.
 fn setup() -> Setup<'static> {
     Setup {
         listen: &|options| {
@@ -66,8 +66,8 @@ fn a_receive_under_way_is_flushed_when_we_close() {
     assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
 }
 
-/// If a connection ends at its deadline, the user gets the event of the end, although another connection uses
-/// the slot of the ended connection at once.
+/// If a connection ends at its deadline, the user receives the event of the end, although another connection
+/// uses the slot of the ended connection at once.
 #[test]
 fn an_end_is_told_though_another_takes_the_place() {
     let mut pair = Testbed::new().peer();
@@ -148,8 +148,8 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer's application reads no more bytes, and so not even the Terminate, while the peer's TCP still
-/// answers. The end does not wait for the peer, whether the stream has failed or its user has begun to close.
+/// The peer's application reads no more bytes, not even the Terminate, while the peer's TCP still answers.
+/// The end waits for the peer only for a limited time, whether or not our user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     for closes in [false, true] {
@@ -215,7 +215,7 @@ fn a_terminate_behind_the_time_of_a_close_is_none() {
     // The engine's `close_timeout` of 5 s starts in the poll after which nothing is left to send.
     let started = c.pair.now_us;
     c.pair.poll();
-    // The engine is polled during this time, because it does not count pauses.
+    // The engine is polled during this time, because the engine does not count pauses.
     c.pair.until(4_900_000, |_| false);
     c.pair.now_us = started + 5_000_000;
     c.qp.modify(QpState::Terminate).unwrap();
@@ -258,7 +258,7 @@ fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
     assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-/// If a queue pair is dropped before its connection has started, the identifier still gets its event.
+/// If a queue pair is dropped before its connection has started, the identifier still receives its event.
 #[test]
 fn dropping_the_queue_pair_at_once_is_told() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -284,8 +284,8 @@ fn an_engine_that_goes_tells_once() {
     assert!(matches!(kinds[..], [CmEventKind::ConnectError { .. }]), "{kinds:?}");
 }
 
-/// A request that cannot be executed fails with its own error. A Read that still waits does not get this
-/// error.
+/// A request that cannot be executed fails with its own error. A Read that still waits is flushed, and does
+/// not fail with this error.
 #[test]
 fn a_local_fault_is_blamed_on_its_request() {
     for invalidates in [false, true] {
@@ -309,7 +309,7 @@ fn a_local_fault_is_blamed_on_its_request() {
 }
 
 /// The call that rejects a connection refuses private data that is too long for some peers. Therefore a peer
-/// always gets its reject.
+/// always receives its reject.
 #[test]
 fn a_reject_takes_what_every_reply_can_carry() {
     let (mut pair, _listener) = Pair::listening();

@@ -1,5 +1,5 @@
-//! Users on several threads: posting from many threads, waiting on descriptors, and sharing a completion
-//! queue.
+//! Users on several threads, for example posting from many threads, waiting on descriptors, and sharing a
+//! completion queue.
 
 use crate::common::{Pair, Testbed, remote_addr};
 use std::collections::HashMap;
@@ -190,7 +190,8 @@ fn posting_races_with_a_graceful_close() {
             close.store(ASKED, Ordering::SeqCst);
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
-        // Requests are flushed when the error state is seen, possibly by a thread that has posted too late.
+        // In the error state, accepted requests may still have to be flushed, possibly by a thread that has
+        // posted late.
         while c.qp_a.state() != QpState::Error || reaped.len() < taken.len() {
             reaped.extend(a.cq.poll_one());
             assert!(Instant::now() < deadline, "{} completions of {}", reaped.len(), taken.len());

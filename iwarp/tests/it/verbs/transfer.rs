@@ -1,4 +1,5 @@
-//! Transfers between two engines in memory: every operation, sizes close to every limit, markers, and losses.
+//! Transfers between two engines in memory: Writes, Reads and Sends of different sizes, with markers and
+//! without, and over wires with and without losses.
 
 use crate::common::{ALL, Pair, Testbed, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan, LinkTso};
@@ -7,7 +8,7 @@ use iwarp::verbs::{
     ConnParam, RecvRequest, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// The parameters of connections, with CRCs and without.
+/// The parameters of connections, each with whether the hosts ask for CRCs.
 fn params() -> Vec<(bool, ConnParam)> {
     let mut all = Vec::new();
     for markers in [false, true] {
@@ -23,7 +24,8 @@ fn params() -> Vec<(bool, ConnParam)> {
 
 const SIZES: [usize; 14] = [0, 1, 3, 4, 5, 508, 511, 512, 1427, 1428, 1429, 4096, 65_536, 300_001];
 
-/// Write, Read and Send of every size transfer exactly their bytes, whatever the peers agreed on at startup.
+/// Writes, Reads and Sends of different sizes transfer exactly their bytes, whatever the peers agreed on at
+/// startup.
 // Proves DDP-012, DDP-109.
 #[test]
 fn every_operation_moves_its_bytes() {
@@ -61,7 +63,7 @@ fn every_operation_moves_its_bytes() {
             back.read_at(0, &mut got).unwrap();
             assert!(got == data, "Read of {size} bytes, {param:?}");
 
-            // A message by Send.
+            // A Send transfers other bytes.
             let data = pattern(100 + n as u64, size);
             local.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&receive).unwrap();
@@ -72,7 +74,7 @@ fn every_operation_moves_its_bytes() {
             remote.read_at(0, &mut got).unwrap();
             assert!(got == data, "Send of {size} bytes, {param:?}");
         }
-        // A message in the direction from B to A.
+        // B also writes and reads.
         let data = pattern(7, 5000);
         remote.write_at(0, &data).unwrap();
         let op = SendOp::Write { remote: remote_addr(&local, 0) };
@@ -139,7 +141,7 @@ fn short_and_other_requests_take_turns_in_order() {
             written[at..at + size].copy_from_slice(&pattern(3, len)[at..at + size]);
             let mut request = SendRequest::new(n as u64, write, source.sge(at, size)).flags(flags);
             if n % 4 == 1 && size > 1 {
-                // The same bytes as two elements.
+                // The same bytes are posted as two elements.
                 request.sg_list = [source.sge(at, 1), source.sge(at + 1, size - 1)].into_iter().collect();
             }
             c.qp_a.post_send(&request).unwrap();
@@ -159,8 +161,8 @@ fn short_and_other_requests_take_turns_in_order() {
     }
 }
 
-/// Both hosts post bulk Writes and Reads, over a wire that loses, reorders and duplicates frames. Every byte
-/// arrives. With markers, a part of the bytes is placed before the hole in front of them is filled.
+/// A posts bulk Writes and Reads, over a wire that loses, reorders, duplicates and corrupts frames. Every
+/// byte arrives. With markers, a part of the bytes is placed before the hole in front of them is filled.
 // Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280, RDMAP-064.
 #[test]
 fn bulk_over_a_bad_wire() {
@@ -203,8 +205,8 @@ fn bulk_over_a_bad_wire() {
     }
 }
 
-/// A port can cut only frames with few buffers, and no short frames. The port gets only frames that it can
-/// send, because it would drop other frames at each retransmission.
+/// A port can cut only frames with few buffers, and no frames with short segments. The port receives only
+/// frames that it can send, because it would drop other frames at each retransmission.
 #[test]
 fn a_port_is_given_frames_that_it_cuts() {
     for buffers in [2, 5] {

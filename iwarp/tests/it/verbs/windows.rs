@@ -1,5 +1,5 @@
-//! Memory windows and fast registration through the send queue, between two hosts: what the peer can access,
-//! and when.
+//! Memory windows, fast registration and reregistration, between two hosts: what the peer can access, and
+//! when.
 
 use crate::common::{Connected, Pair, expect_terminate, pattern, read_bytes, remote_addr};
 use iwarp::memory::Access;
@@ -73,7 +73,8 @@ impl Exposure {
         self.c.qp_a.post_send(&request).unwrap();
     }
 
-    /// A writes bytes, reads them back, and checks that both operations have taken effect.
+    /// Writes bytes from A, reads them back, and checks that the bytes that were read equal those that were
+    /// written.
     fn write_and_read(&mut self, remote: RemoteAddr, len: usize) {
         self.write(remote, len);
         let read = SendRequest::new(3, SendOp::Read { remote }, self.local.sge(LEN / 2, len));
@@ -230,7 +231,8 @@ fn a_fast_registration_for_each_transfer() {
     x.refuses(last);
 }
 
-/// A bind, the advertisement in a Send, and the peer's access are posted together, and take effect in order.
+/// A bind and the advertisement in a Send are posted together. When the peer receives the advertisement, the
+/// bind is in effect.
 #[test]
 fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     let mut x = Exposure::new();
@@ -280,14 +282,14 @@ fn a_wrong_bind_fails_its_request_and_ends_the_stream() {
     }
 }
 
-/// Checks both sides of a stream that B has ended because of its own error.
+/// Checks that A has received a Terminate for an error of B itself.
 fn expect_terminate_told(x: &mut Exposure) {
     let error = x.pair.until(|_| x.c.qp_a.error());
     assert_eq!((error.layer, error.etype, error.from_peer), (0, 0, true));
 }
 
-/// For a window of type 1, the call chooses the key. When the window is bound again, the old STag is invalid.
-/// When the window is bound to no bytes, it has no valid STag.
+/// For a window of type 1, the binding call chooses the key. When the window is bound again, the old STag is
+/// invalid. When the window is bound to no bytes, it has no valid STag.
 #[test]
 fn a_window_of_type_1_moves() {
     for unbind in [false, true] {
@@ -375,7 +377,7 @@ fn reregistration_is_in_effect_at_once() {
     let mut region = x.pair.b.pd.reg_mr(LEN, ALL).unwrap();
     let old = remote_addr(&region, 0);
     region.reregister(ALL, 1).unwrap();
-    // A Read with the old STag does not return the bytes that the application writes now.
+    // A Read with the old STag is refused.
     let read = SendRequest::new(3, SendOp::Read { remote: old }, x.local.sge(0, 8));
     x.c.qp_a.post_send(&read).unwrap();
     expect_terminate(&mut x.pair, &x.c, 0, 1, 0);

@@ -133,7 +133,7 @@ fn a_request_completes_with_the_acknowledgement_and_in_order() {
     let posted_us = pair.now_us;
     let first = pair.wc_a();
     let waited_us = pair.now_us - posted_us;
-    // Slow start needs more round trips.
+    // Slow start needs more than one round trip.
     assert!((20_000..200_000).contains(&waited_us), "completed after {waited_us} us on a wire of 20 ms");
     let rest = [pair.wc_a(), pair.wc_a()];
     assert_eq!([first, rest[0], rest[1]].map(|wc| wc.wr_id), [2, 1, 5], "4 asked for no completion");
@@ -151,8 +151,8 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     let op = SendOp::Write { remote: remote_addr(&target, 0) };
     let min = ZERO_COPY_MIN_BYTES as usize;
     let mut user = vec![7_u8; LONG];
-    // SAFETY: the vector exists until the end of the test. Until then only the engine accesses the vector's
-    // bytes.
+    // SAFETY: the vector exists until the end of the test, and is dropped after the region. Until then only
+    // the engine accesses the vector's bytes.
     let of_user =
         unsafe { pair.a.pd.reg_user_mr(user.as_mut_ptr(), user.len(), &MrOptions::new(ALL)) }.unwrap();
     let two = [source.sge(0, LONG / 2), source.sge(LONG / 2, LONG / 2)];

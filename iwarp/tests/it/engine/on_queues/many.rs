@@ -11,8 +11,9 @@ fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap()
 }
 
-/// Sets up `count` connections between two hosts with `engines` engines each, and moves bytes through the
-/// connections. Returns the number of connections that were set up per second of processor time.
+/// Sets up `count` connections between two hosts with `engines` engines each, moves bytes through the
+/// connections, and ends them. Returns the number of connections that were set up per second of processor
+/// time.
 fn run(engines: usize, count: usize) -> f64 {
     let mut hosts = Hosts::new(engines, count, false);
     let remote = ([10, 0, 0, 2], PORT).into();

@@ -114,7 +114,7 @@ fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId
         addr: if zero_based { 0 } else { addr },
         key: rkey,
         access,
-        // The window is never wider than the region.
+        // The window is never valid on more streams than the region.
         stream: if kind == WindowKind::Type1 { grant.stream } else { Some(by.0) },
         life: Validity::Coming,
         giver: by,
@@ -131,8 +131,8 @@ pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: StreamEnd, op: u
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
         let grant = model.memory.grant(name);
-        // If other streams may use the old name, they may use it until the model has seen the end of the
-        // name.
+        // Other streams may use the old name until the model has seen the end of the name, unless the name
+        // belongs to the stream of `by`.
         let alone = grant.life == Validity::Gone || grant.stream == Some(by.0);
         let associated = grant.stream.is_none_or(|stream| stream == by.0);
         grant.host == by.1 && prepared && !left && alone && associated && grant.is_free_for(by)

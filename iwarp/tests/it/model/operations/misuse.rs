@@ -1,4 +1,5 @@
-//! Requests that use the peer's memory without the right to do so. Each such request ends its stream.
+//! Requests that may use the peer's memory without the right to do so. A request without the right ends its
+//! stream.
 
 use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;

@@ -13,7 +13,7 @@ use super::{Model, NewName, Sent};
 pub(crate) struct Asker {
     pub(crate) op: u64,
     pub(crate) by: StreamEnd,
-    /// The request waits for the Reads before it.
+    /// Whether the request waits for the Reads before it.
     pub(crate) fenced: bool,
 }
 

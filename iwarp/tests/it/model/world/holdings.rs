@@ -7,7 +7,7 @@ use crate::common::Host;
 /// The invariants are checked after every `CHECK_EVERY`th poll, because the check takes longer than a poll.
 const CHECK_EVERY: u64 = 4;
 
-/// Objects of a host's context, and free packet buffers of its port.
+/// Numbers of the objects of a host's context, and number of the free packet buffers of its port.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Holdings {
     used: [usize; 11],
@@ -21,7 +21,8 @@ impl Holdings {
 }
 
 impl World {
-    /// Polls both engines. Checks that the engines' invariants hold and that no limit is exceeded.
+    /// Polls both engines. After every `CHECK_EVERY`th poll, checks that the engines' invariants hold and
+    /// that no limit is exceeded.
     pub(super) fn poll_engines(&mut self) -> Done {
         self.pair.poll();
         self.polls += 1;

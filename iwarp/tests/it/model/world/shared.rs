@@ -9,10 +9,10 @@ use super::{Done, World};
 use crate::common::Host;
 use testkit::dice::Dice;
 
-/// Length of most buffers in bytes: any message fits.
+/// Minimum length in bytes of most buffers, which is enough for most messages.
 const USUAL: usize = 5000;
 
-/// Length in bytes of buffers that may be too short.
+/// Minimum length in bytes of the other buffers, which may be too short.
 const SHORT: usize = 600;
 
 pub(super) fn make(host: &Host) -> SharedReceiveQueue {

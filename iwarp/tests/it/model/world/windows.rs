@@ -158,8 +158,8 @@ impl World {
         Ok(())
     }
 
-    /// Calls `look` for each window whose current key is the key of the model's last binding. `look` gets the
-    /// validity of this binding, and whether the window reports itself as bound.
+    /// Calls `look` for each window whose current key is the key of the model's last binding. `look` receives
+    /// the validity of this binding, and whether the window reports itself as bound.
     fn each_window(&self, look: impl Fn(WindowId, Validity, bool) -> Done) -> Done {
         let memory = &self.model.memory;
         memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
