@@ -1,14 +1,13 @@
-# Functions for the scripts that build the images of the tests' virtual machines. An image is Debian's kernel, and
-# an initramfs with Debian's programs. bash sources this file with `set -euo pipefail`, and the scripts call the
-# functions in the order of this file.
+# Shared by the scripts that build the images of the tests' virtual machines: Debian's kernel, and an initramfs
+# of Debian's programs. Sourced by bash with `set -euo pipefail`, in the order of the functions.
 # shellcheck shell=bash
 
 machines=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 say() { echo "build-image: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# begin CACHE FORCE SETTINGS FILE...: begins a build in the folder CACHE, when no other build is running there. If the
-# image was made by the same files and settings, ends the script, unless FORCE is `--force`.
+# begin CACHE FORCE SETTINGS FILE...: one build at a time in the folder CACHE. Ends the script if its image was made by
+# the same files and settings, unless FORCE is `--force`.
 begin() {
 	local force=$2 settings=$3
 	cache=$1
@@ -38,9 +37,8 @@ apt_install() {
 		{ tail -5 "$work/apt.log" >&2; die "apt-get install failed: $*"; }
 }
 
-# kernel NAME: unpacks the package of the kernel NAME, such as 6.1.0-56-amd64, into $work/kernel. If NAME is empty, this is the
-# kernel on which linux-image-amd64 depends. Writes the decompressed kernel, which QEMU enters directly, to $work/vmlinux.
-# Sets krel, kver and mods.
+# kernel NAME: chooses the kernel, 6.1.0-56-amd64 or (without a name) the one that linux-image-amd64 depends on. Unpacks it
+# into $work/kernel, decompressed so that QEMU enters it directly. Sets krel, kver and mods.
 kernel() {
 	local image=linux-image-$1
 	if [ -z "$1" ]; then
@@ -65,7 +63,7 @@ kernel() {
 	PY
 }
 
-# modules NAME...: prints the files of the modules and of the modules that they need, in an order in which insmod can load them.
+# modules NAME...: prints the files of the modules and of those that they need, in an order in which insmod can take them.
 modules() {
 	local name
 	depmod -b "$work/kernel" "$krel" 2>/dev/null
@@ -74,8 +72,7 @@ modules() {
 	done | awk '!seen[$0]++'
 }
 
-# file_system: makes the folders, and adds BusyBox, and dash as the shell. The shell of BusyBox would run BusyBox's ip instead of
-# iproute2's.
+# file_system: the folders, BusyBox, and dash as the shell: BusyBox's would run its own ip in place of iproute2's.
 file_system() {
 	say "initramfs"
 	mkdir -p "$root"/{bin,sbin,dev,proc,sys,tmp,run,root,etc,usr/bin,usr/sbin,var}
@@ -88,7 +85,7 @@ file_system() {
 	printf '127.0.0.1 localhost\n::1 localhost\n' >"$root/etc/hosts"
 }
 
-# add FILE: copies a program or a library, with the libraries that it needs, to the same paths in the initramfs.
+# add FILE: copies a program or a library to the same place, with the libraries that it needs.
 add() {
 	local f=$1 l
 	[ -e "$root$f" ] && return
@@ -99,7 +96,7 @@ add() {
 	done
 }
 
-# add_programs NAME...: does the same for programs on the search path.
+# add_programs NAME...: the same for programs on the search path.
 add_programs() {
 	local p f
 	for p; do
@@ -108,8 +105,8 @@ add_programs() {
 	done
 }
 
-# finish INIT PACKAGE...: adds the agent, INIT as /init, and BusyBox's other programs. Puts the kernel, the initramfs and the
-# manifest into the cache. The manifest lists the versions of the kernel and the packages.
+# finish INIT PACKAGE...: adds the agent, INIT as /init and BusyBox's other programs, and puts kernel, initramfs and a list
+# of what they were made of into the cache.
 finish() {
 	local init=$1
 	shift

@@ -1,5 +1,5 @@
-"""Functions that siw-peer and nic-lab share: they boot and end the small virtual machines of the tests, run
-commands in the machines, and find the folders of images and of state."""
+"""What the small virtual machines of the tests have in common: where their images and their state are, how
+they boot, run commands and end. Used by siw-peer and nic-lab."""
 import fcntl
 import hashlib
 import json
@@ -16,12 +16,12 @@ import sys
 import threading
 import time
 
-SLOTS = 8  # maximum number of commands that run at once in a machine
+SLOTS = 8  # commands that can run at once in one machine
 PROGRAM = pathlib.Path(sys.argv[0]).name
 
 
 def variable(what):
-    """Returns a setting of this program, such as SIW_PEER_STATE."""
+    """A setting of this program, such as SIW_PEER_STATE."""
     return os.environ.get(PROGRAM.upper().replace("-", "_") + "_" + what)
 
 
@@ -52,7 +52,7 @@ def ip(netns, *args, check=True):
 
 
 def make_tap(netns, tap, mtu, bridge, *options):
-    """Sets a tap device up, and makes the device if it does not exist. Returns whether it was made."""
+    """Brings a tap device up. Returns whether it was made here, that is, did not exist."""
     if len(tap) > 15:
         die("tap name %r is longer than 15 characters" % tap)
     made = ip(netns, "link", "show", "dev", tap, check=False).returncode != 0
@@ -82,7 +82,7 @@ def load(name, code=1):
 
 
 def alive(st):
-    """Returns whether the recorded process is still the machine's QEMU."""
+    """Is the recorded process still that machine's QEMU?"""
     try:
         cmdline = pathlib.Path("/proc/%d/cmdline" % st["pid"]).read_bytes()
     except OSError:
@@ -92,8 +92,7 @@ def alive(st):
 
 # ---- start ------------------------------------------------------------------
 def prepare(name):
-    """Removes what an earlier machine of this name has left, and returns the folder for the state of the machine.
-    Fails if a machine of this name is running."""
+    """The folder of a machine that is not running, after removing what an ended one has left."""
     sd = state_dir(name)
     if (sd / "state.json").exists():
         if alive(load(name)):
@@ -108,8 +107,7 @@ def prepare(name):
 
 
 def options(sd, cmdline):
-    """Returns QEMU's options that all machines have: for the kernel, the console, random numbers and the command
-    slots."""
+    """QEMU's options for what every machine has: kernel, console, random numbers, ports for commands."""
     made = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-bios", "qboot.rom",
             "-kernel", str(cache_dir() / "vmlinux"), "-initrd", str(cache_dir() / "initramfs.cpio"),
             "-append", "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable random.trust_cpu=on "
@@ -187,7 +185,7 @@ def frame(kind, data=b""):
 
 
 class Slot:
-    """A connection to a command slot of the machine. No other process uses the slot at the same time."""
+    """A connection to one of the machine's command slots, held alone."""
 
     def __init__(self, name, first=0):
         for _ in range(100):
@@ -287,7 +285,7 @@ def cmd_list(a):
 
 
 def add_commands(sub):
-    """Adds the commands exec, log, stop and list."""
+    """The commands exec, log, stop and list."""
     p = sub.add_parser("exec", help="run a command in the machine; its exit code becomes ours "
                                     "(124: timed out, 125: could not be run)")
     p.add_argument("-i", "--stdin", action="store_true", help="pass on standard input")
