@@ -115,15 +115,20 @@ pub(crate) fn set_errno(Errno(number): Errno) {
     unsafe { *place = number };
 }
 
-/// Runs the body of an exported function. A panic becomes `EIO`, since it must not unwind into C. A call in a
-/// forked child of a process that uses the library also gets `EIO`.
+/// Runs the body of an exported function. A panic becomes `EIO`, since it must not unwind into C. With debug
+/// assertions, a panic instead ends the process, so that the tests of programs also fail if a program ignores
+/// the error. A call in a forked child of a process that uses the library gets `EIO`.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     if fork::is_child() {
         return Err(EIO);
     }
     // A panic may leave state half changed. Locks that were held during the panic are poisoned, so later
     // calls that need these locks also fail with `EIO`.
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(EIO))
+    let result = catch_unwind(AssertUnwindSafe(body));
+    if result.is_err() && cfg!(all(debug_assertions, not(test))) {
+        std::process::abort();
+    }
+    result.unwrap_or(Err(EIO))
 }
 
 /// Runs the body of a libibverbs function that returns 0 or a positive error number.
@@ -174,4 +179,18 @@ pub(crate) fn is_logging() -> bool {
 /// closed or has no reader.
 pub(crate) fn complain(line: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("uwarp: {line}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_of_the_call() {
+        let body = || -> Outcome<c_int> { panic!("this message is expected") };
+        assert_eq!(guarded(body), Err(EIO));
+        assert_eq!(status(|| body().map(drop)), EIO.0);
+        assert_eq!(minus_one(body), -1);
+        assert!(pointer(|| -> Outcome<*mut u8> { panic!("this message is expected") }).is_null());
+    }
 }

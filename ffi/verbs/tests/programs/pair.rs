@@ -24,6 +24,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 const NEXT_LOOK: Duration = Duration::from_millis(50);
 /// Maximum time that two programs may take to connect and to exchange bytes.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(60);
+/// The option with which perftest's programs connect by rdma_cm.
+const BY_RDMA_CM: &str = " -R";
+/// Maximum number of runs of a pair whose server refuses the client.
+const RUNS_OF_REFUSED: usize = 3;
 
 /// The commands of a server and its client, and the signs that they have succeeded.
 #[derive(Clone)]
@@ -84,7 +88,13 @@ impl Pair {
         if let Some(files) = &self.files {
             (files.before)(wire.folder())?;
         }
-        let result = self.run_on(wire);
+        let mut result = self.run_on(wire);
+        for _ in 1..RUNS_OF_REFUSED {
+            if result.is_ok() || !self.is_refused_between_listeners(wire) {
+                break;
+            }
+            result = self.run_on(wire);
+        }
         let with_output = |error: String| {
             let outputs = ["server", "client"].map(|end| format!("--- {end}\n{}", wire.output(end)));
             format!("{error}\n{}", outputs.concat())
@@ -111,6 +121,15 @@ impl Pair {
             self.check("server", code)?;
         }
         self.files.map_or(Ok(()), |files| (files.after)(wire.folder()))
+    }
+
+    /// Whether perftest's server may have refused the client because the server did not listen. With `-R`,
+    /// the server closes its listener after the control connection, and then creates another listener. With
+    /// any device, a client that connects in between is refused.
+    fn is_refused_between_listeners(&self, wire: &Wire) -> bool {
+        self.package == "perftest"
+            && self.client.contains(BY_RDMA_CM)
+            && wire.output("client").contains("RDMA_CM_EVENT_REJECTED")
     }
 
     fn check(&self, end: &str, status: ExitStatus) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT};
-use tests::lab::{Ended, Result, Run, Suite, programs};
+use tests::lab::{Ended, Result, Run, Scratch, Suite, programs};
 use tests::{ensure, lab_error};
 
 use super::rig::{OURS, Rig, Shared, THEIRS};
@@ -24,11 +24,7 @@ struct Program {
 const PERFTEST: Program =
     Program { name: "", both: "-R -F -s 40000 -n 50", server: "", client: "", port: 18_515, shows: "#bytes" };
 
-/// This program does nothing between its control connection and its second connection, so its client connects
-/// before the machine's server listens again. The client ends when the server refuses the connection.
-const LATENCY: Program = Program { name: "ib_send_lat", both: "-R -F -s 3000 -n 50", ..PERFTEST };
-
-const PROGRAMS: [Program; 4] = [
+const PROGRAMS: [Program; 5] = [
     Program {
         name: "rping",
         both: "-V -v -C 10 -S 60000",
@@ -40,10 +36,20 @@ const PROGRAMS: [Program; 4] = [
     Program { name: "ib_write_bw", ..PERFTEST },
     Program { name: "ib_read_bw", ..PERFTEST },
     Program { name: "ib_send_bw", ..PERFTEST },
+    Program { name: "ib_send_lat", both: "-R -F -s 3000 -n 50", ..PERFTEST },
 ];
 
-/// Maximum number of attempts of a client to connect before the machine's server listens again.
-const REFUSALS: usize = 10;
+/// The source of a library that delays each call of `rdma_resolve_addr` after the first call. perftest's server
+/// closes its listener after the control connection and then creates another listener. With any device, the
+/// server refuses a client that connects when there is no listener, and perftest's client then ends. The
+/// emulated machine needs longer for its listener than our client needs to connect again.
+const LATE_RESOLVE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/devices/siw/late_resolve.c");
+
+/// The script of a shell that starts a program with `LATE_RESOLVE` before `libuwarp.so`.
+const WITH_LIBRARY: &str = "LD_PRELOAD=$0:$LD_PRELOAD exec \"$@\"";
+
+/// Maximum number of runs of a program whose server refuses the client, despite the delay.
+const RUNS_OF_REFUSED: usize = 5;
 
 impl Program {
     fn words(self, end: &str, address: Option<&'static str>) -> Vec<&'static str> {
@@ -61,7 +67,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
             rig.with(mtu, &[], |rig| siw_serves_in_time(rig, program))
         });
     }
-    for program in PROGRAMS.into_iter().chain([LATENCY]) {
+    for program in PROGRAMS {
         let rig = shared.clone();
         suite.add(format!("unmodified_mtu{mtu}_{}_siw_connects", program.name), move || {
             rig.with(mtu, &[], |rig| siw_connects(rig, program))
@@ -69,21 +75,25 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// Returns a run of a program on our side.
-fn ours(rig: &Rig, words: Vec<&'static str>) -> Result<Run> {
+/// Returns a run of a command on our side.
+fn ours<'a>(rig: &Rig, words: impl IntoIterator<Item = &'a str>) -> Result<Run> {
     let net = format!("packet:v1,addr={OURS}/24,mtu={}", rig.mtu());
     Ok(rig.namespace.run(programs::uwarp()?).args(["run", "--net", &net, "--"]).args(words))
 }
 
-/// Runs a program whose server is in the machine. Runs it again if the server refuses the client. perftest's
-/// server closes its listener after the control connection and then creates another listener. With any
-/// device, the server refuses a client that connects when there is no listener.
+/// Runs a program whose server is in the machine. Runs it again if the server refuses the client.
 fn siw_serves_in_time(rig: &Rig, program: Program) -> Result<()> {
-    let mut result = siw_serves(rig, program);
-    for _ in 1..REFUSALS {
+    let scratch = Scratch::new()?;
+    let library = scratch.file("late_resolve.so");
+    let library = library.to_str().ok_or_else(|| lab_error!("{} is not UTF-8", library.display()))?;
+    Run::new("cc")
+        .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o", library, LATE_RESOLVE])
+        .check(TEST_TIMEOUT)?;
+    let mut result = siw_serves(rig, program, library);
+    for _ in 1..RUNS_OF_REFUSED {
         match &result {
             Err(error) if error.to_string().contains("RDMA_CM_EVENT_REJECTED") => {
-                result = siw_serves(rig, program);
+                result = siw_serves(rig, program, library);
             }
             _ => break,
         }
@@ -91,9 +101,10 @@ fn siw_serves_in_time(rig: &Rig, program: Program) -> Result<()> {
     result
 }
 
-fn siw_serves(rig: &Rig, program: Program) -> Result<()> {
+fn siw_serves(rig: &Rig, program: Program, library: &str) -> Result<()> {
     let server = rig.siw.serve(TEST_TIMEOUT, program.words("server", None))?;
-    let client = ours(rig, program.words("client", Some(THEIRS)))?.spawn()?;
+    let words = ["sh", "-c", WITH_LIBRARY, library].into_iter().chain(program.words("client", Some(THEIRS)));
+    let client = ours(rig, words)?.spawn()?;
     let said = client
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
