@@ -1,4 +1,5 @@
-//! A DPDK device for the programs of this package: EAL without hugepages, one pair of queues.
+//! The device of a program of this package: a DPDK device (EAL without hugepages, one pair of queues), or our
+//! own port on an interface.
 
 use clap::Args;
 use dp::Port;

@@ -16,7 +16,7 @@ use crate::layout::source::{self, Tests};
 use crate::layout::table::LAYOUTS;
 use crate::layout::uses::Crate;
 
-/// Folders whose sources, except their tests, are the product.
+/// Folders and files whose sources, except their tests, are the product.
 const PRODUCT: [&str; 8] = [
     "dp/src",
     "tcp-lite/src",

@@ -83,7 +83,7 @@ pub type Check = Result<(), CaseError>;
 pub enum CaseError {
     /// The endpoint violated a MUST or a MUST NOT.
     Deviates(String),
-    /// The endpoint lacks an optional feature that the case needs.
+    /// The case does not apply to the endpoint, for example because the endpoint lacks an optional feature.
     NotApplicable(String),
     /// The case cannot be set up or observed without a target (TARGET.md).
     NeedsTarget,

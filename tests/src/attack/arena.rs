@@ -1,9 +1,10 @@
 //! One core with the victim, its honest client, and an attacker. The clock advances with the victim's own
 //! work.
 //!
-//! The clock is the processor time of the victim's thread. Therefore an attack that keeps the victim busy
-//! slows everything, and the work of the other hosts costs no time. When no host has anything to do, the
-//! clock advances to the next deadline, so the time for which a host waits counts as well.
+//! The clock is the processor time of the victim's thread, except for counted runs (`counted.rs`). Therefore
+//! an attack that keeps the victim busy slows everything, and the work of the other hosts costs no time. When
+//! no host has anything to do, the clock advances to the next deadline, so the time for which a host waits
+//! counts as well.
 
 use std::collections::HashMap;
 use std::time::Duration;

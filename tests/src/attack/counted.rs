@@ -37,7 +37,7 @@ impl NextTo {
         }
     }
 
-    /// Counts the instructions of `poll`.
+    /// Calls `poll` in the function whose instructions callgrind counts.
     pub(super) fn count(self, poll: &mut dyn FnMut()) {
         match self {
             Self::Attack => poll_beside_an_attack(poll),

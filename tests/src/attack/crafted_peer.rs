@@ -204,12 +204,12 @@ impl CraftedPeer {
         self.options.acknowledges = acknowledges;
     }
 
-    /// Returns the next frame that the peer sends automatically.
+    /// Removes and returns the first queued frame.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         self.out.pop_front()
     }
 
-    /// Queues a frame, which is sent before any automatic frame.
+    /// Queues a frame behind the frames that are already queued.
     pub fn queue(&mut self, frame: Vec<u8>) {
         self.out.push_back(frame);
     }

@@ -1,4 +1,4 @@
-//! A folder for the files of one test: vhost sockets, captures, JSON results.
+//! A folder for the files of one test, such as vhost sockets, captures and JSON results.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,9 +1,10 @@
 //! One direction of the wire: rate, delay, queue, and all faults.
 //!
-//! A frame passes, in this order: the middlebox (which joins and splits segments), the losses of selected
-//! segments, random faults, the MTU, and the queue in front of the wire. The queue may mark the frame, and
-//! drops it if the queue is full. Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have
-//! no faults, since the simulator tests TCP.
+//! A frame passes, in this order: the middlebox (which joins and splits segments); the losses of selected
+//! segments, in blackouts and at random; reneging; the MTU; corruption and duplication; the queue in front of
+//! the wire; and the wire, on which the frame may be delayed. The queue may mark the frame, and drops it if
+//! the queue is full. Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have no faults,
+//! since the simulator tests TCP.
 
 use std::collections::HashMap;
 

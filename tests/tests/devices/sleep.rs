@@ -1,5 +1,5 @@
-//! Engines that sleep until a frame arrives, on each kind of port that has a descriptor: their cost while
-//! they are idle, their wake-ups, and their reaction to a peer that disappears or appears.
+//! Engines that sleep until a frame arrives, on ports that have a descriptor: their cost while they are idle,
+//! their wake-ups, and their reaction to a peer that disappears or appears.
 
 use std::time::Duration;
 

@@ -258,7 +258,8 @@ pub(super) const CASES: &[Case] = &[
         }),
 ];
 
-/// Sends as many empty Reads at once as the endpoint serves. The endpoint has to answer all of them in order.
+/// Sends as many empty Reads at once as the endpoint serves, but at most 64. The endpoint has to answer all
+/// of them in order.
 fn burst(session: &mut Session) -> Check {
     let Some(ird) = session.peer_ird.filter(|ird| *ird > 0) else {
         return not_applicable("the endpoint did not say how many Reads it serves");

@@ -1,5 +1,5 @@
-//! Tests of the verdicts. Without a flaw, the small endpoint conforms. With a flaw, exactly the cases that
-//! check for this flaw report a deviation.
+//! Tests of the verdicts. Without a flaw, the small endpoint conforms. With a flaw, the cases that check for
+//! this flaw report a deviation. Most tests also check that no other case reports a deviation.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

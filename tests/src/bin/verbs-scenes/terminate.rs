@@ -114,8 +114,8 @@ fn refused_there(lab: &mut Lab, case: &RefusedRequest) -> Result<String> {
     Ok(codes(error))
 }
 
-/// An operation of the target that we refuse. The operation accesses our region of 4096 bytes, which has the
-/// rights `access`.
+/// An operation of the target that we refuse. If `known`, the operation accesses our region of 4096 bytes,
+/// which has the rights `access`. Otherwise it uses an STag that does not exist.
 struct RefusedOperation {
     name: &'static str,
     access: Access,

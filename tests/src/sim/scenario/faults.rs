@@ -357,10 +357,11 @@ pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
-/// Stalls one or both of the tcp-lite hosts a few times. `kind` draws the kind of each stall. The stalls last
-/// at most a minute in total, which is shorter than TIME-WAIT. If the peer is smoltcp, the stalls are shorter
-/// than smoltcp's TIME-WAIT. Stalls while connections are being established are even shorter, since a host
-/// that does not answer ARP or NDP for three seconds counts as unreachable.
+/// Stalls the tcp-lite hosts a few times. In two of three runs, one of the two hosts is left out. `kind`
+/// draws the kind of each stall. The stalls last at most a minute in total, which is shorter than TIME-WAIT.
+/// If the peer is smoltcp, the stalls are shorter than smoltcp's TIME-WAIT. Stalls while connections are
+/// being established are even shorter, since a host that does not answer ARP or NDP for three seconds counts
+/// as unreachable.
 fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> StallKind) {
     let ours = setup.ours();
     let spared = dice.below(3) as usize;

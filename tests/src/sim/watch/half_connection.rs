@@ -43,7 +43,7 @@ pub(super) struct HalfConnection {
     pub(super) syn_confirmed: bool,
     /// Whether the sender's SYN had no ACK.
     pub(super) active_open: bool,
-    /// Whether the sender's user has got the event that the connection is over.
+    /// Whether the sender's user has received the event that the connection is over.
     pub(super) over: bool,
     /// Whether the peer's FIN arrived before the sender had sent its own FIN.
     closes_last: bool,
@@ -81,7 +81,7 @@ pub(super) struct HalfConnection {
     pub(super) waited_us: u64,
     /// The units that must stay whole.
     pub(super) boundaries: Boundaries,
-    /// Number of splits of such units so far.
+    /// Number of times so far that a unit that must stay whole was split.
     pub(super) cuts: u64,
     /// Number of path MTU probes so far.
     pub(super) probes: u64,

@@ -1,4 +1,4 @@
-//! The wire tap: all rules that can be checked on frames, at their sender and at their receiver.
+//! The wire tap: rules that are checked on frames, at their sender and at their receiver.
 //!
 //! | rule | where |
 //! |---|---|

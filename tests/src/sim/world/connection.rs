@@ -127,8 +127,8 @@ pub(super) struct Connection {
     layout: Layout,
     pub(super) ends: [End; 2],
     seed: u64,
-    /// Whether the connection may end in any way: a side has aborted or closed early, or a payload was
-    /// corrupted.
+    /// Whether the connection may end in any way, for example since a side has aborted or closed early, or
+    /// since a payload was corrupted.
     pub(super) may_fail: bool,
     /// Whether a payload was corrupted with a correct checksum. If a side then waits for more bytes than will
     /// arrive, its user has to end the connection.
@@ -596,7 +596,7 @@ impl Connection {
         self.poisoned = true;
     }
 
-    /// Records the time if a host made progress since `before`.
+    /// Records the time if `steps` has changed since it was `before`: a host has made progress.
     pub(super) fn note_steps(&mut self, before: u64, now_us: u64) {
         if self.steps != before {
             self.last_event_us = now_us;

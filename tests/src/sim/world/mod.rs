@@ -24,7 +24,8 @@ pub use operations::{Kind, Operation};
 pub use rdma::RdmaWorld;
 pub use streams::{Chunks, EndPlan, Reader, StreamPlan, StreamWorld};
 
-/// The client port of the first connection. The other connections use the ports after it.
+/// The client port of the first connection. Other connections use the ports after it, or reuse the port of an
+/// earlier connection.
 pub const CLIENT_PORT: u16 = 40_000;
 
 /// The progress of a connection.
@@ -93,7 +94,7 @@ pub trait World {
         None
     }
 
-    /// Whether the user of host `side` has got the event that the connection is over.
+    /// Whether the user of host `side` has received the event that the connection is over.
     fn is_over(&self, side: usize, connection: usize) -> bool;
 
     /// Returns the progress of a connection.

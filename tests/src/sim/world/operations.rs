@@ -1,5 +1,6 @@
-//! The operations of the users of an iWARP connection, and their memory. Every operation has its own ranges,
-//! so that its effect can be distinguished from all other effects.
+//! The operations of the users of an iWARP connection, and their memory. Each operation has its own ranges,
+//! so that its effect can be distinguished from the effects of other operations. Only the atomics of a side
+//! share their target: one counter of the peer.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{

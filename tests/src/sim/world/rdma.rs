@@ -1,4 +1,4 @@
-//! iWARP on tcp-lite: an engine on each side, polled by the simulator.
+//! iWARP on tcp-lite: one or more engines on each side, polled by the simulator.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -56,10 +56,10 @@ impl Wire {
         self.device.retain(|frame| !parse(frame).is_some_and(|tcp| only_duplicates(&tcp)));
     }
 
-    /// Drops the third consecutive bare segment with the same acknowledgement and window, if the
-    /// `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed this window. At such a segment,
-    /// smoltcp would retransmit bytes beyond the window. The peer drops these bytes, but smoltcp counts them
-    /// as sent, and has no timer for them after the window was closed.
+    /// Drops a bare segment that has the same acknowledgement and window as the three segments before it, if
+    /// the `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed this window. At such a
+    /// segment, smoltcp would retransmit bytes beyond the window. The peer drops these bytes, but smoltcp
+    /// counts them as sent, and has no timer for them after the window was closed.
     fn drop_duplicate_acks_beyond_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
         let Self { device, last_acks, .. } = self;
         // smoltcp accepts no segment now. The first segment is counted when smoltcp accepts it.

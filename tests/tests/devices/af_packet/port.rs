@@ -1,5 +1,5 @@
-//! `dp::packet` by itself: frames in both directions over a veth pair, frames that the kernel drops, and an
-//! interface that disappears and is created again.
+//! `dp::packet` by itself, for example: frames in both directions over a veth pair, superframes, frames that
+//! the filter or the kernel drops, and an interface that disappears and is created again.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines. The tests cover data
-//! in both directions, links that fail, NICs that are unplugged, peers that die, VLANs, a router between the
-//! machines, Linux's iWARP, and the commands of the guide.
+//! in both directions, several queues, links that fail, NICs that are unplugged, peers that die, VLANs, a
+//! router between the machines, Linux's iWARP, and the commands of the guide.
 //!
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
 //! of the time: each NIC is tested with one MTU, family and direction, and faults are tested with one NIC for

@@ -13,7 +13,8 @@ use super::rig::{OURS, OURS_6, Rig, Shared, THEIRS, THEIRS_6};
 const LIMIT: Duration = Duration::from_secs(90);
 /// The port on which we or the target listens.
 const PORT: u16 = 7471;
-/// Scenes without errors. In all other scenes, one side refuses a message.
+/// The beginnings of the names of all scenes, except those of `terminate.rs`, in which one side refuses a
+/// message.
 const GOOD: [&str; 6] = ["write", "read", "send", "both", "solicited", "invalidate"];
 
 /// The side that listens.

@@ -123,7 +123,8 @@ impl Memory {
         }
     }
 
-    /// Returns at most 128 bytes of local memory for a request.
+    /// Returns local memory for a request: a part of the range for receives if `inbox`, and otherwise a part
+    /// of the open region.
     pub(super) fn local(&self, inbox: bool, at: usize, bytes: usize) -> Sge {
         if inbox {
             let at = at % INBOX.1;

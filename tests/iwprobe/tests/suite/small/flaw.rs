@@ -1,6 +1,6 @@
 //! The flaws of the small endpoint.
 
-/// A flaw of the endpoint. Each flaw is implemented in one place of the endpoint.
+/// A flaw of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// No flaw.
