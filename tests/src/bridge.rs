@@ -27,7 +27,7 @@ pub struct Passed {
     pub given: [u64; 2],
     /// Lost according to the plan, or because the queue of the link was full.
     pub lost: [u64; 2],
-    /// Lost because the other device's ring was full, which is not part of the plan.
+    /// Lost because the other device's ring was full or no buffer was free, which is not part of the plan.
     pub stuck: [u64; 2],
     /// Delayed, so that later frames arrive first.
     pub reordered: [u64; 2],

@@ -21,7 +21,8 @@ const MOVED_BYTES: u64 = 1 << 18;
 /// Waits until `iwperf` runs its test, and `uwarp status` shows that one of its connections has moved bytes.
 ///
 /// # Errors
-/// If no connection has moved bytes after a minute, or if the folder of the status cannot be read.
+/// If the program ends, if no connection has moved bytes after a minute, or if the folder of the status
+/// cannot be read.
 pub fn wait_to_move(process: &mut Process) -> Result<()> {
     // `iwperf` prints the head of the table when it begins to send data.
     process.wait_for("#bytes", START_TIMEOUT)?;

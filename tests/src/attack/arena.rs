@@ -144,8 +144,8 @@ impl Arena {
         arena
     }
 
-    /// Makes one more honest connection during the attack. Returns whether it was established within
-    /// `patience`.
+    /// Makes one more honest connection, while `other` sends its frames. Returns whether the connection was
+    /// established within `patience`.
     pub fn connect(&mut self, other: &mut dyn Actor, patience: Duration) -> bool {
         let cq = self.client.context.create_cq(512, None).expect("a queue");
         let qp = self.client.pd.create_qp(&QpInit::new(&cq)).expect("a queue pair");

@@ -81,8 +81,8 @@ pub struct KeptGoodput {
     pub each: [f64; 2],
 }
 
-/// Runs a scenario once, and returns a line about each round. The process that callgrind runs calls this
-/// function.
+/// Runs a scenario once. Returns a line about the counted round next to the attack, and a line about the
+/// counted round next to harmless frames. The process that callgrind runs calls this function.
 ///
 /// # Errors
 /// The first check that failed.

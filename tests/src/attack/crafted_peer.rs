@@ -30,7 +30,7 @@ pub struct PeerOptions {
     pub mss: u16,
     /// Whether the peer offers SACK and window scaling (for large windows).
     pub large: bool,
-    /// The window field from the peer's third segment on, not scaled.
+    /// The window field of all segments after the SYN, not scaled.
     pub window: u16,
     /// Whether the peer starts MPA by itself.
     pub mpa: bool,

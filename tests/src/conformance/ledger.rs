@@ -50,7 +50,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Reads the sources of the repository.
+    /// Reads all data about conformance from the repository, and joins them.
     ///
     /// # Errors
     /// If a file cannot be read at all.

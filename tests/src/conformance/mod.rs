@@ -87,8 +87,8 @@ pub fn write(root: &Path, path: &str, text: &str) -> Result<()> {
     std::fs::write(root.join(path), text).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// Returns the sorted names of the files in a folder with this extension. If there is no such folder, there
-/// are no names.
+/// Returns the sorted paths of the files with this extension below a folder, without hidden folders and
+/// folders named `target`. If there is no such folder, there are no paths.
 ///
 /// # Errors
 /// If the folder cannot be read.

@@ -72,7 +72,8 @@ fn byte_order(session: &mut Session, region: Region) -> Result<bool, CaseError> 
     }
 }
 
-/// Checks that `request` changes the value in memory from `original` to `result`, and returns `original`.
+/// Writes `original` to memory. Checks that `request` changes this value to `result`, and that the response
+/// contains `original`.
 fn operates(
     session: &mut Session,
     region: Region,

@@ -60,7 +60,7 @@ type Found = (&'static [Role], Flaw, &'static str);
 /// Targets in both roles.
 const TARGETS: &[Role] = &[RespondingTarget, InitiatingTarget];
 
-/// Checks that exactly these cases deviate.
+/// Checks for each flaw and role that exactly the listed cases deviate. A case with `?` may deviate or not.
 #[track_caller]
 fn found(flaws: &[Found]) {
     let one = |role: &Role, flaw: &Flaw, names: &str| {

@@ -172,7 +172,7 @@ fn send_theirs(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Both sides write and read at the same time, so the Read Responses of each side are interleaved with its
+/// Both sides write and read at the same time, so the Read Responses of each side may be interleaved with its
 /// Writes.
 fn both_ways_at_once(lab: &mut Lab) -> Result<()> {
     let bytes = contrary(1, 32_768);

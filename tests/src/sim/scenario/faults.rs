@@ -149,7 +149,8 @@ fn span(dice: &mut Dice, longest_us: u64) -> Span {
     Span { from_us, to_us: from_us + dice.scaled(1000, longest_us) }
 }
 
-/// Adds a smaller MTU in directions whose sender is tcp-lite, since smoltcp ignores reports of the MTU.
+/// Adds a smaller MTU to some of the directions whose sender is tcp-lite, since smoltcp ignores reports of
+/// the MTU.
 fn small_mtu(dice: &mut Dice, setup: &mut Setup, reported: bool) {
     let ours = setup.ours();
     let least = if setup.hosts[0].ipv6 { 1280 } else { 576 };
@@ -412,7 +413,8 @@ pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
     stall(dice, setup, |dice| StallKind::Stopped(dice.scaled(1, 200) as usize));
 }
 
-/// Gives the hosts devices with several queues, some of which choose queues by a wrong rule.
+/// Gives the hosts devices with several queues. Some of the devices choose queues by a wrong rule. In half of
+/// the runs, the faults of `everything` are added.
 pub(super) fn queues(dice: &mut Dice, setup: &mut Setup) {
     let mut plans = base::rdma_plans(dice, 6);
     plans

@@ -290,7 +290,8 @@ impl HalfConnection {
         Ok(())
     }
 
-    /// Checks retransmitted bytes, which have to be a recorded segment, or a part of it after a split.
+    /// Checks retransmitted bytes. They have to be a recorded segment, or a part of it after a split, and
+    /// must not have been selectively acknowledged since the last timeout.
     fn send_again(&mut self, start: u64, end: u64, timeouts: u64) -> Result<(), String> {
         let Some((&first, &last)) = self.frozen.range(..=start).next_back() else {
             return Err(format!("bytes {start}..{end} retransmitted, but no segment had them"));

@@ -198,7 +198,7 @@ impl Connection {
         Pattern::new(self.seed ^ (2 * operation + side) as u64)
     }
 
-    /// Fills the memory that will be sent and read, and posts the receives.
+    /// Fills the memory that will be sent and read, and posts the receives, unless the plan posts them late.
     fn prepare(&self) -> Result<(), String> {
         for side in [0, 1] {
             for (number, operation) in self.plan.operations[side].iter().enumerate() {

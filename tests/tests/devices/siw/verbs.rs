@@ -38,8 +38,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// Adds tests over IPv6, and tests of the messages that a side refuses. In the tests of refused messages,
-/// both applications or siw's kernel report the Terminates.
+/// Adds tests over IPv6, and tests of messages that a side refuses. Terminates that siw sends are reported by
+/// both applications. Terminates that we send are reported by siw's kernel.
 pub(crate) fn add_ends(suite: &mut Suite, shared: &Shared) {
     for (name, role) in ROLES {
         let rig = shared.clone();

@@ -93,7 +93,8 @@ fn feed(responder: &mut Responder, bytes: &[u8], cuts: &[usize]) -> Result<bool,
     Ok(asked)
 }
 
-/// Returns the result of a responder that receives a Request in parts. The input chooses its answer.
+/// Returns the result of a responder that receives a Request in parts. The input chooses the answer of the
+/// responder.
 fn respond(
     config: MpaConfig,
     bytes: &[u8],

@@ -108,7 +108,8 @@ impl Memory {
         self.window.bind(&self.closed, WINDOW.0 as u64, WINDOW.1 as u64, access)
     }
 
-    /// Returns an address that the peer may know: an STag and the address of the first byte.
+    /// Returns an address for a request of the peer: an STag, which may be one that the peer must not use,
+    /// and the address of a first byte.
     pub(super) fn name(&self, which: usize) -> RemoteAddr {
         let open = RemoteAddr { addr: self.open.addr(OPEN.0 as u64), rkey: self.open.rkey() };
         match (which, &self.extra) {
