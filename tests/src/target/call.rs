@@ -70,8 +70,7 @@ enum Called {
 /// Connects to the probe at `remote` repeatedly, until the probe ends the run (`bye`).
 ///
 /// # Errors
-/// [`Error::Connect`] if no probe has listened for ten seconds; an error of the verbs;
-/// [`Error::Interrupted`].
+/// If no probe has listened for ten seconds, if the verbs refuse a call, or if the program is interrupted.
 pub fn call(end: &mut Endpoint, remote: SocketAddr, options: &ConnectionOptions) -> Result<(), Error> {
     let mut caller = Caller::new(&end.context, remote, options)?;
     super::run(end, &mut caller)

@@ -47,7 +47,7 @@ pub(super) struct Server {
 /// Serves probes on `port` until the program is interrupted.
 ///
 /// # Errors
-/// If the verbs refuse a call; [`Error::Interrupted`].
+/// If the verbs refuse a call, or if the program is interrupted.
 pub fn serve(
     end: &mut Endpoint,
     port: u16,

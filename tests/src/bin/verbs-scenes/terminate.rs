@@ -1,8 +1,8 @@
 //! Messages that the target or we have to refuse, and the Terminate for each message: layer, type and code as
 //! the application gets them.
 //!
-//! The tables contain the codes that the peer sends, even where the RFCs leave a choice or Linux's siw
-//! deviates from them.
+//! The table `THEIRS` contains the codes that Linux's siw sends, even where the RFCs leave a choice or siw
+//! deviates from them. The table `OURS` contains the codes that our stack sends.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};
