@@ -12,7 +12,8 @@ use crate::{ensure, lab_error};
 
 /// Maximum duration of one small test on a busy machine with two cores.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time until a program has started its port and listens, on a busy machine.
+/// Maximum time on a busy machine until a program has started its port and listens, or until its connection
+/// moves bytes.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum number of bytes that show that a connection is in the middle of a test: more than its setup moves.

@@ -16,7 +16,8 @@ use crate::contract::MAGIC;
 
 /// Pause before the target connects again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time without a listener after which the target gives up.
+/// Time without a listener after which the target gives up. A connect attempt may take this time in addition
+/// to its own time limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A target that connects.

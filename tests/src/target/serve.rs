@@ -18,7 +18,8 @@ use crate::contract::{MAGIC, MAX_TEXT};
 
 /// Maximum number of connect requests that wait.
 const BACKLOG: usize = 64;
-/// Maximum time from the next connect request to the end of the current connection.
+/// Time from the next connect request until the target disconnects the current connection. After twice this
+/// time, the target aborts the current connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connection that the target serves now.

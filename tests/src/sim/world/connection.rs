@@ -18,7 +18,7 @@ use super::{CLIENT_PORT, Transferred};
 
 pub use super::operations::Fault;
 
-/// A time limit that is longer than any run, so that only TCP's own timers end a connection.
+/// A time limit that no run reaches, so that only TCP's own timers end a connection.
 pub(super) const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Time for which users wait for more bytes on a connection with a corrupted payload, microseconds. The

@@ -13,7 +13,7 @@ use crate::pattern::Pattern;
 /// Value with which a completed target is overwritten, so that a later write to this target is visible.
 const SPENT: u8 = 0xa5;
 
-/// Initial value of memory. The value must not change where no bytes may be placed.
+/// Initial value of memory, except of the counter. The value must not change where no bytes may be placed.
 const UNTOUCHED: u8 = 0x5a;
 
 /// Number of bytes between two ranges.
