@@ -65,7 +65,7 @@ struct Blind {
     number: u32,
     dice: Dice,
     sent: u64,
-    /// Number of frames to the idle connection that were in the window.
+    /// Number of frames to the idle connection whose sequence numbers were chosen in the window.
     hits: u64,
     ready_us: Option<u64>,
 }

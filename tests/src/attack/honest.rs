@@ -53,7 +53,7 @@ pub struct Honest {
     batches: [Batch; SLOTS],
     /// Slots whose message is in flight, in order.
     messages: VecDeque<usize>,
-    /// Number of the next batch.
+    /// Number of the last batch that was begun.
     next_seed: u64,
     /// Number of batches that are done.
     pub done: u64,

@@ -48,7 +48,7 @@ pub struct Victim {
     /// Accepted honest connections.
     pub served: Vec<Served>,
     clock: Clock,
-    /// Processor time so far, nanoseconds.
+    /// Processor time so far by the victim's clock, nanoseconds.
     pub cpu_ns: u64,
     /// If set, the polls of the victim run in the function whose instructions callgrind counts.
     pub counted: Option<NextTo>,

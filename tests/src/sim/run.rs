@@ -61,7 +61,7 @@ pub struct Stats {
     pub frames: u64,
     /// Number of frames lost between the hosts, for any reason.
     pub lost: u64,
-    /// Virtual duration of the run, microseconds.
+    /// Virtual time until all connections were over, microseconds.
     pub time_us: u64,
     /// The longest time in which a connection made no progress, microseconds.
     pub standstill_us: u64,

@@ -34,7 +34,7 @@ pub(super) struct HalfConnection {
     pub(super) high: u64,
     /// The offset of the FIN.
     pub(super) fin: Option<u64>,
-    /// Whether the sender has sent a RST.
+    /// Whether the sender has sent a RST that ends the connection.
     pub(super) reset: bool,
     /// Other initial sequence numbers of the sender's SYN-ACKs, until one of these numbers is acknowledged:
     /// SYN cookies change with time (RFC 4987 section 3.6).
@@ -87,7 +87,8 @@ pub(super) struct HalfConnection {
     pub(super) probes: u64,
     /// Segments as they were first sent: the end of each segment by its start.
     frozen: BTreeMap<u64, u64>,
-    /// SACK blocks that arrived: start, end, and the number of the sender's timeouts at that time.
+    /// The whole segments in each SACK block that arrived: start, end, and the number of the sender's
+    /// timeouts at that time.
     sacked: Vec<(u64, u64, u64)>,
     /// Whether the sender's SYN has the SACK-permitted option.
     pub(super) permits_sack: bool,

@@ -44,7 +44,7 @@ pub struct Transferred {
     pub bytes: u64,
     /// Number of operations completed and checked.
     pub operations: u64,
-    /// Number of bytes that tcp-lite delivered ahead of the next expected byte.
+    /// Number of bytes of plain streams, or of FPDUs, that were accepted ahead of the next expected byte.
     pub early: u64,
     /// Number of segments that tcp-lite retransmitted, without tail loss probes.
     pub retransmits: u64,

@@ -41,7 +41,7 @@ pub struct Operation {
     pub kind: Kind,
     /// Number of bytes; it has no meaning for an atomic.
     pub bytes: usize,
-    /// Time from the post of the previous operation to the post of this operation, microseconds.
+    /// Minimum time from the post of this operation to the post of the next operation, microseconds.
     pub think_us: u64,
 }
 
