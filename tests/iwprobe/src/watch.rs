@@ -9,7 +9,7 @@ use crate::wire::{Segment, opcode};
 /// A group of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
-    /// FPDUs: CRC, pad, markers.
+    /// FPDUs: CRC, pad, markers, and no FIN inside an FPDU.
     Fpdu,
     /// DDP's fixed fields.
     Ddp,

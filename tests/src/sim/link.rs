@@ -43,7 +43,8 @@ pub enum Selector {
     Offset(u64),
     /// The segment with this number, among the segments with payload but without new bytes.
     Retransmission(u64),
-    /// The segment with this number, among the segments without payload, SYN and FIN.
+    /// The segments from this number on, among the segments without payload, SYN, FIN and RST: as many as
+    /// [`LossRule::times`].
     Ack(u64),
     /// Any SYN.
     Syn,

@@ -37,11 +37,13 @@ pub enum Close {
     By(usize),
     /// Both sides disconnect when all requests are complete.
     Both,
-    /// One side disconnects after this many completions, before all requests are complete.
+    /// One side disconnects after this many completions, or when all requests are complete, whichever is
+    /// earlier.
     Early(usize, u64),
-    /// One side aborts after this many completions.
+    /// One side aborts after this many completions, or when all requests are complete, whichever is earlier.
     Abort(usize, u64),
-    /// After this many completions, one side posts a request that its peer has to refuse.
+    /// After this many completions, or when all requests are complete, one side posts a request that its peer
+    /// has to refuse.
     Fault(usize, u64, Fault),
 }
 

@@ -79,7 +79,7 @@ impl StreamPlan {
 pub(super) enum Ending {
     /// By both FINs.
     Graceful,
-    /// By a RST of either side.
+    /// In any other way, such as by a RST of either side.
     Reset,
 }
 

@@ -8,7 +8,7 @@ use super::START;
 /// The source of a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// The counters of Linux's TCP and IP (`netstat -s`).
+    /// The counters of Linux's TCP and IP, by their names in `/proc/net/netstat` and `/proc/net/snmp`.
     Linux,
     /// Our stack's counters.
     Stack,

@@ -10,7 +10,7 @@ pub(crate) enum Flaw {
     AnyKey,
     /// Accepts a PD_Length of up to 65535.
     AnyLength,
-    /// Accepts any revision in a Reply.
+    /// Accepts any revision in a startup frame.
     AnyRevision,
     /// Clears flag S in its Replies.
     ForgetsEnhanced,
