@@ -77,7 +77,8 @@ impl Host {
         self.engine.poll_at(Instant::from_micros(now_us as i64))
     }
 
-    /// Returns the time at which the engine needs its next poll, in microseconds.
+    /// Returns the time at which the engine needs its next poll, in microseconds, or `None` if no work is
+    /// scheduled.
     pub fn next_us(&mut self, now_us: u64) -> Option<u64> {
         let deadline = self.engine.next_deadline(Instant::from_micros(now_us as i64));
         deadline.map(|at| (at.total_micros() as u64).max(now_us))

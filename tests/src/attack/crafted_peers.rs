@@ -147,7 +147,8 @@ impl CraftedPeers {
         None
     }
 
-    /// Passes a frame of the victim to the addressed peer. Returns the peer's number.
+    /// Passes a frame of the victim to the addressed peer. Returns the peer's number, or `None` if there is
+    /// no such peer.
     pub fn on_frame(&mut self, frame: &[u8]) -> Option<u32> {
         let tcp = parse(frame)?;
         let number = *self.by_place.get(&addressee(frame, &tcp)?)?;

@@ -137,7 +137,8 @@ fn look(watched: Option<u32>) -> String {
     format!("load {}{ticks} {shown}", load.trim_end())
 }
 
-/// Returns the processor time of a process, in ticks of 10 ms (proc(5), fields 14 and 15 of `stat`).
+/// Returns the processor time of a process, in ticks of 10 ms (proc(5), fields 14 and 15 of `stat`), or
+/// `None` if there is no such process.
 fn processor_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();

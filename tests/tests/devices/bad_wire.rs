@@ -199,7 +199,7 @@ fn end(hosts: &[Namespace; 2], middle: &Namespace, side: usize, tcp: Tcp, fault:
     Ok(run.args(["--bytes", &fault.bytes.to_string(), "--seconds", &LIMIT.as_secs().to_string()]))
 }
 
-/// Returns the text after a word in a program's output.
+/// Returns the rest of the first line that begins with `word`, or `None` if there is no such line.
 fn line(text: &str, word: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned())
 }

@@ -148,7 +148,8 @@ impl HalfConnection {
         }
     }
 
-    /// Returns the sequence number after the last used number. The SYN and the FIN use one number each.
+    /// Returns the last sequence number that the sender has used, or `None` before its SYN. The SYN and the
+    /// FIN use one number each.
     pub(super) fn last_number(&self) -> Option<u32> {
         self.isn.map(|isn| isn.wrapping_add(self.high as u32 + u32::from(self.fin.is_some())))
     }

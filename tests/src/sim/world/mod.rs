@@ -89,7 +89,8 @@ pub trait World {
     /// Returns the client port of a connection.
     fn port(&self, connection: usize) -> u16;
 
-    /// Returns the connection that has to be over before this connection begins.
+    /// Returns the connection that has to be over before this connection begins, or `None` if there is no
+    /// such connection.
     fn before(&self, _connection: usize) -> Option<usize> {
         None
     }

@@ -195,7 +195,7 @@ pub fn complete(frame: &mut [u8]) {
     }
 }
 
-/// Returns the offset of an ICMP or ICMPv6 message, and its pseudo-header.
+/// Returns the offset of an ICMP or ICMPv6 message, and its pseudo-header, or `None` for any other frame.
 fn message(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     let (at, pseudo) = match (frame.get(12..14)?, frame.get(ETHERNET + 6)?, frame.get(ETHERNET + 9)?) {
         ([0x08, 0], _, &protocol::ICMP) => (ETHERNET + usize::from(frame[ETHERNET] & 15) * 4, Vec::new()),

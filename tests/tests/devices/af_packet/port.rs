@@ -326,7 +326,8 @@ fn only_ours_arrives() -> Result<()> {
     silence(&mut ports[0])
 }
 
-/// Frames for the configured Ethernet address arrive at the port, and the kernel does not see them.
+/// Frames for the configured Ethernet address arrive at the port. Frames for the Ethernet address of the
+/// interface do not.
 fn own_mac() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let own = [2, 0, 0, 0, 0x65, 1];
