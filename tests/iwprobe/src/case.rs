@@ -118,7 +118,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the name of the verdict in tables, JSON and expectation files.
+    /// Returns the name of the verdict in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Conforms => "conforms",

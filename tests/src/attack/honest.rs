@@ -193,7 +193,7 @@ impl Honest {
         self.done += u64::from(completions == 0 && !message);
     }
 
-    /// Whether both endpoints are established.
+    /// Whether neither endpoint has reported an error.
     pub fn is_established(&self) -> bool {
         self.qp.error().is_none() && self.served.qp.error().is_none()
     }
