@@ -272,9 +272,9 @@ impl SmoltcpHost {
         }
     }
 
-    /// Extends smoltcp's TIME-WAIT from the moment at which the socket is closed, so that smoltcp does not
-    /// answer a segment with a RST. smoltcp's TIME-WAIT ends after ten seconds, and a timer of the peer may
-    /// expire later. The user gets the event of the end later, and may still have to read bytes.
+    /// Extends smoltcp's TIME-WAIT from the moment at which the socket is closed. Therefore smoltcp does not
+    /// answer a segment with a RST. smoltcp's own TIME-WAIT ends after ten seconds, and a timer of the peer
+    /// may expire later. The user gets the event of the end later, and may still have to read bytes.
     fn extend_time_wait(&mut self) {
         for (end, handle) in self.ends.iter().zip(&self.handles) {
             let closed = self.sockets.get::<tcp::Socket<'_>>(*handle).state() == tcp::State::Closed;
