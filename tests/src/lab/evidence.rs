@@ -145,7 +145,7 @@ fn processor_ticks(pid: u32) -> Option<u64> {
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-/// Returns the folder of all evidence: `tests-evidence` in the folder of builds.
+/// Returns the folder of all evidence: `tests-evidence` in cargo's target folder.
 fn base() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(3).unwrap_or(Path::new("."));

@@ -189,7 +189,7 @@ fn a_burst_into_a_link_that_is_down() -> Result<()> {
 }
 
 /// A superframe waits in the socket when the interface goes down. The error of the socket hides the frame for
-/// one call.
+/// one call, and then the port returns the frame.
 fn what_came_before_the_link_went_down() -> Result<()> {
     let (hosts, mut ports) = pair(1500, true)?;
     let (large, offload) = superframe(&ports[0], ports[1].info().mac, None, 30_000);
