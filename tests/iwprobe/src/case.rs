@@ -5,11 +5,11 @@ use crate::probe::Probe;
 /// The role that the endpoint under test must have for a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Either role.
+    /// The endpoint may have either role.
     Any,
-    /// The MPA responder (`iwprobe connect`).
+    /// The endpoint must be the MPA responder (`iwprobe connect`).
     Responder,
-    /// The MPA initiator (`iwprobe listen`).
+    /// The endpoint must be the MPA initiator (`iwprobe listen`).
     Initiator,
 }
 

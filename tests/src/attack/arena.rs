@@ -73,7 +73,7 @@ pub trait Actor {
 /// The results of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Round {
-    /// Honest payload, bytes.
+    /// Number of payload bytes of the completed honest batches.
     pub bytes: u64,
     /// Duration of the round, nanoseconds.
     pub ns: u64,

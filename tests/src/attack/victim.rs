@@ -45,7 +45,7 @@ pub struct Victim {
     pub lent: MemoryRegion,
     strangers: HashMap<usize, Stranger>,
     next_stranger: usize,
-    /// Accepted honest connections.
+    /// The honest connections that the victim has accepted.
     pub served: Vec<Served>,
     clock: Clock,
     /// Processor time so far by the victim's clock, nanoseconds.

@@ -41,7 +41,7 @@ pub struct Ledger {
     pub places: Places,
     /// The reasons why rows have no place.
     pub reasons: Reasons,
-    /// Mutations that break rows.
+    /// All mutations.
     pub mutations: Vec<Mutation>,
     /// The results of the last trials of the mutations.
     pub trials: Trials,

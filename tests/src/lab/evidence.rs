@@ -114,7 +114,7 @@ impl Drop for Evidence {
         drop(self.capture.take());
         if let Some((stop, looks)) = self.looks.take() {
             drop(stop);
-            // Nobody needs the samples.
+            // The value is dropped without `keep`, so the samples are not needed.
             let _ = looks.join();
         }
         if !self.folder.as_os_str().is_empty() {

@@ -130,7 +130,7 @@ pub struct Plan {
     /// If segments are joined: the maximum payload of a joined segment, and the time for which a segment
     /// waits for the next segment, microseconds.
     pub join: Option<(usize, u64)>,
-    /// Smaller MTUs.
+    /// Periods with a smaller MTU.
     pub small_mtus: Vec<SmallMtu>,
     /// Periods in which all frames are lost.
     pub blackouts: Vec<Span>,

@@ -41,7 +41,7 @@ const IDLE_POLLS_PER_STALLED_MS: u64 = 3;
 /// Maximum number of polls at one moment of virtual time.
 const POLLS_PER_INSTANT: u64 = 10_000;
 
-/// Why a run failed.
+/// The reason why a run failed.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The time of the failure, microseconds.

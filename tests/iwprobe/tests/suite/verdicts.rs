@@ -57,7 +57,7 @@ fn deviating(outcomes: &[Outcome]) -> Vec<&'static str> {
 /// `?` before its name deviates only if the endpoint is so slow that several requests wait at once.
 type Found = (&'static [Role], Flaw, &'static str);
 
-/// Targets in both roles.
+/// Endpoints with a target, in both roles.
 const TARGETS: &[Role] = &[RespondingTarget, InitiatingTarget];
 
 /// Checks for each flaw and role that exactly the listed cases deviate. A case with `?` may deviate or not.

@@ -15,11 +15,11 @@ const BARE_IN_ALL: u64 = 32;
 /// The units of the sender's stream that must stay whole.
 #[derive(Debug)]
 pub(super) enum Boundaries {
-    /// Unknown, since the sender is not tcp-lite.
+    /// The units are unknown, since the sender is not tcp-lite.
     Unknown,
     /// Segments as the user pushed them: the offset at which each segment ends.
     Pushed(BTreeSet<u64>),
-    /// FPDUs.
+    /// The FPDUs that the parser finds.
     Mpa(Parser),
 }
 

@@ -41,7 +41,7 @@ pub use ranges::Ranges;
 pub enum Framing {
     /// Segments that the user pushes.
     Plain,
-    /// FPDUs.
+    /// The FPDUs of iWARP.
     Mpa,
 }
 

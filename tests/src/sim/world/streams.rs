@@ -77,9 +77,9 @@ impl StreamPlan {
 /// How a connection has ended for one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// By both FINs.
+    /// Both FINs ended the connection.
     Graceful,
-    /// In any other way, such as by a RST of either side.
+    /// Something else ended the connection, such as a RST of either side.
     Reset,
 }
 

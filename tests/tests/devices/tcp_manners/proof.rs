@@ -35,7 +35,7 @@ pub(crate) enum Proof {
 pub(crate) struct Evidence {
     /// The output of our program.
     pub(crate) ours: String,
-    /// Linux's counters.
+    /// The counters of Linux's TCP and IP.
     pub(crate) linux: String,
 }
 
