@@ -18,22 +18,23 @@ const REST: Duration = Duration::from_micros(50);
 /// Maximum number of frames that wait because one side's ring is full. Further frames are lost and counted.
 const WAITING: usize = 4096;
 
-/// Numbers of frames.
+/// What happened to the frames so far.
 #[derive(Clone, Debug, Default)]
 pub struct Passed {
-    /// Received from the left and from the right.
+    /// Number of frames received from the left and from the right.
     pub taken: [u64; 2],
-    /// Sent to the right and to the left.
+    /// Number of frames sent to the right and to the left.
     pub given: [u64; 2],
-    /// Lost according to the plan, or because the queue of the link was full.
+    /// Number of frames lost according to the plan, or because the queue of the link was full.
     pub lost: [u64; 2],
-    /// Lost because the other device's ring was full, which is not part of the plan.
+    /// Number of frames lost because the other device's ring was full or no buffer was free. This is not part
+    /// of the plan.
     pub stuck: [u64; 2],
-    /// Delayed, so that later frames arrive first.
+    /// Number of frames that were delayed, so that later frames arrived first.
     pub reordered: [u64; 2],
-    /// Split into several frames.
+    /// Number of frames that were split into several frames.
     pub cut: [u64; 2],
-    /// Joined to the previous frame.
+    /// Number of frames that were joined to the previous frame.
     pub joined: [u64; 2],
     /// What the frames from the left and from the right showed.
     pub witness: Witness,

@@ -1,4 +1,5 @@
-//! A DPDK device for the programs of this package: EAL without hugepages, one pair of queues.
+//! The device of a program of this package: a DPDK device (EAL without hugepages, one pair of queues), or our
+//! own port on an interface.
 
 use clap::Args;
 use dp::Port;
@@ -72,7 +73,7 @@ pub fn open(vdev: &str, mtu: u16, mbufs: u32) -> Result<Box<dyn Port>> {
 /// Returns an error, since there are no devices without the DPDK backend.
 ///
 /// # Errors
-/// Always.
+/// The function always returns an error.
 #[cfg(not(feature = "dpdk"))]
 pub fn open(vdev: &str, _mtu: u16, _mbufs: u32) -> Result<Box<dyn Port>> {
     Err(lab_error!("{vdev}: this program was built without the feature `dpdk`"))

@@ -12,7 +12,8 @@ use crate::{ensure, lab_error};
 
 /// Maximum duration of one small test on a busy machine with two cores.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time until a program has started its port and listens, on a busy machine.
+/// Maximum time on a busy machine until a program has started its port and listens, or until its connection
+/// moves bytes.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum number of bytes that show that a connection is in the middle of a test: more than its setup moves.
@@ -21,7 +22,8 @@ const MOVED_BYTES: u64 = 1 << 18;
 /// Waits until `iwperf` runs its test, and `uwarp status` shows that one of its connections has moved bytes.
 ///
 /// # Errors
-/// If no connection has moved bytes after a minute, or if the folder of the status cannot be read.
+/// If the program ends, if no connection has moved bytes after a minute, or if the folder of the status
+/// cannot be read.
 pub fn wait_to_move(process: &mut Process) -> Result<()> {
     // `iwperf` prints the head of the table when it begins to send data.
     process.wait_for("#bytes", START_TIMEOUT)?;
@@ -54,8 +56,8 @@ pub fn perftest(test: Test) -> &'static str {
     }
 }
 
-/// Returns a message size in bytes and a number of iterations. With these values the test is fast, and each
-/// message needs several FPDUs, except for atomics, whose size is fixed.
+/// Returns a message size in bytes and a number of iterations. With these values the test is fast. With an
+/// MTU of 1500, each message needs several FPDUs, except for atomics, whose size is fixed.
 pub fn quick(test: Test) -> (u32, u32) {
     match (test.verb(), test.is_latency()) {
         (Verb::Atomic, _) => (ATOMIC_BYTES, 50),

@@ -3,8 +3,8 @@
 //! has checks of the repository itself, for example of the requirements ([`conformance`]) and of the sources
 //! ([`layout`]).
 //!
-//! This crate is not part of the library, and it does not touch the host's own network: every device is in a
-//! namespace that is created for a test or a suite and removed after it.
+//! This crate is not part of the library. It does not change the host's own network: the devices are in
+//! namespaces that are created for a test or a suite and are removed after the test or the suite.
 #![forbid(unsafe_code)]
 
 /// Defines a test for each scenario by its name, and a test that finds scenarios without a test. `$judge`

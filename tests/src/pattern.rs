@@ -20,7 +20,8 @@ impl Pattern {
         }
     }
 
-    /// Returns the offset in the stream of the first wrong byte of `bytes`, which begin at `offset`.
+    /// Returns the offset in the stream of the first wrong byte of `bytes`, which begin at `offset`, or
+    /// `None` if all bytes are right.
     pub fn first_wrong(self, offset: u64, bytes: &[u8]) -> Option<u64> {
         bytes.iter().zip(offset..).find_map(|(&byte, at)| (byte != self.byte(at)).then_some(at))
     }

@@ -1,5 +1,5 @@
-//! A port as a smoltcp device. Frames are read in the buffers in which they arrived, and built in the buffers
-//! in which they are sent.
+//! A port as a smoltcp device. smoltcp builds each frame in the buffer in which it is sent. It reads a frame
+//! in the buffer in which it arrived, but a frame in several buffers is copied first.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

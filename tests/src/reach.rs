@@ -33,7 +33,8 @@ pub struct Path {
     pub rate_mbit: u64,
     /// Round-trip time of the empty wire, microseconds.
     pub rtt_us: u64,
-    /// Maximum length of the queue in front of the wire, percent of the bandwidth-delay product.
+    /// Maximum length of the queue in front of the wire, percent of the bandwidth-delay product. The queue
+    /// has room for at least two frames.
     pub queue: u64,
     /// MTU, bytes.
     pub mtu: u16,
@@ -46,7 +47,7 @@ pub struct Path {
 /// The results of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reached {
-    /// Share of time in which a frame was on the wire.
+    /// Share of time in which a frame with payload was on the wire.
     pub wire: f64,
     /// Rate of placed payload of Writes, relative to the wire's rate.
     pub payload: f64,

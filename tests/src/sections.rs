@@ -80,7 +80,7 @@ impl Target {
     }
 }
 
-/// One `cargo test`.
+/// The arguments of one `cargo test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Command {
     packages: Vec<String>,

@@ -16,7 +16,7 @@ use crate::layout::source::{self, Tests};
 use crate::layout::table::LAYOUTS;
 use crate::layout::uses::Crate;
 
-/// Folders whose sources, except their tests, are the product.
+/// Folders and files whose sources, except their tests, are the product.
 const PRODUCT: [&str; 8] = [
     "dp/src",
     "tcp-lite/src",
@@ -77,9 +77,9 @@ pub struct Structure {
     /// Places below `iwarp/src/engine` that ask for the phase of a connection: by `Phase::` in a pattern, by
     /// `Self::` in a pattern of the phase's own methods, or by calls such as `is_rdma()`.
     pub phase_matches: Mentions,
-    /// Mentions of InfiniBand's semantics.
+    /// The places that mention InfiniBand's semantics.
     pub ib_semantics: Mentions,
-    /// Mentions of sending without a copy of the payload.
+    /// The places that mention sending without a copy of the payload.
     pub zero_copy: Mentions,
     /// For each crate, the number of modules in cycles.
     pub in_circles: Vec<(String, usize)>,

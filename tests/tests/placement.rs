@@ -1,5 +1,5 @@
-//! Checks that with markers, payload beyond a hole is in memory before the hole is filled, and little memory
-//! is held. Without markers, such payload is not placed early.
+//! Checks that with markers, nearly all payload beyond a hole is in memory before the hole is filled, and
+//! that far less memory is held than without markers. Without markers, such payload is not placed early.
 
 use tests::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};
 

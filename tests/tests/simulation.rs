@@ -1,4 +1,4 @@
-//! The simulator's ordinary run: every scenario with some hundred seeds. `scripts/soak` makes more runs.
+//! The simulator's ordinary run: every scenario with several hundred seeds. `scripts/soak` makes more runs.
 
 use std::collections::BTreeMap;
 use std::process::Command;

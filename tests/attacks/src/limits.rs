@@ -1,6 +1,7 @@
 //! The test of the limits. For each attack, it checks that the victim answers as specified and stays within
-//! its limits. It also checks that honest connections keep at least four fifths of the goodput that they have
-//! when as many harmless frames replace the attacker's frames.
+//! its limits, and that honest connections keep at least four fifths of their goodput. The goodput is
+//! compared with the goodput next to harmless frames: there are as many of these frames as frames of the
+//! attacker. Another test checks that no guessed STag is accepted.
 //!
 //! The test computes this share of goodput from instructions that callgrind counts, since their number does
 //! not depend on the load of the machine. The share in time is only printed, by this test and by the program

@@ -1,4 +1,5 @@
-//! Runs attacks next to honest connections, and prints their cost.
+//! Runs attacks next to honest connections, and prints their cost. Built as a test, this program tests the
+//! limits (`limits.rs`).
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

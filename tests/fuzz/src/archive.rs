@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Maximum length of a stored input, bytes.
 pub const MAX_INPUT: usize = 4096;
 
-/// Inputs by name.
+/// Inputs of a fuzz target, by name.
 pub type Corpus = BTreeMap<String, Vec<u8>>;
 
 /// Returns the corpus that the archive `bytes` contains, or `None` if `bytes` is not an archive.

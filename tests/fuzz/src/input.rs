@@ -66,7 +66,7 @@ impl<'a> Input<'a> {
         of[self.below(of.len())]
     }
 
-    /// Reads at most `most` bytes of the input, and fewer at its end.
+    /// Reads as many bytes as the input chooses: at most `most`, and at most the bytes that are left.
     pub fn bytes(&mut self, most: usize) -> &'a [u8] {
         let bytes = self.below(most + 1);
         self.take(bytes)
@@ -85,7 +85,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Chooses a positive or negative distance, as long as a [`size`](Self::size).
+    /// Chooses a distance: 0, or a positive or negative distance whose magnitude is a [`size`](Self::size).
     pub fn delta(&mut self) -> i64 {
         match self.u8() {
             // 0 in three of eight cases.

@@ -1,6 +1,7 @@
 //! Coverage-guided fuzzing. A target is a pure function of its input, with virtual time and fixed seeds. Each
 //! execution creates all its objects, except packet buffers, which it has to return. A target panics when a
-//! rule is broken. No target leaves any other effect: the target `wire` removes the folder that it creates.
+//! rule is broken. An execution leaves no other effect: the target `wire`, for example, removes the folder
+//! that it creates.
 //!
 //! | file | what |
 //! |---|---|

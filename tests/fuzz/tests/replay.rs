@@ -1,4 +1,4 @@
-//! Runs every input of the corpora, and random inputs, through each target.
+//! Runs each target on every input of its corpus, with header prediction and without, and on random inputs.
 
 use std::path::Path;
 

@@ -77,7 +77,8 @@ impl Host {
         self.engine.poll_at(Instant::from_micros(now_us as i64))
     }
 
-    /// Returns the time at which the engine needs its next poll, in microseconds.
+    /// Returns the time at which the engine needs its next poll, in microseconds, or `None` if no work is
+    /// scheduled.
     pub fn next_us(&mut self, now_us: u64) -> Option<u64> {
         let deadline = self.engine.next_deadline(Instant::from_micros(now_us as i64));
         deadline.map(|at| (at.total_micros() as u64).max(now_us))
@@ -165,7 +166,8 @@ impl Pair {
         Self { a: host(port_a, 1), b: host(port_b, 2), now_us: 0 }
     }
 
-    /// Polls both engines. If nothing happened, advances the time to the next deadline.
+    /// Polls both engines. If nothing happened, advances the time to the next deadline. Otherwise, or without
+    /// a deadline, advances the time by one microsecond.
     pub fn poll(&mut self) {
         let now = Instant::from_micros(self.now_us);
         let busy_a = self.a.engine.poll_at(now);
@@ -179,7 +181,7 @@ impl Pair {
         self.now_us = next.map_or(self.now_us + 1, |at| at.total_micros().max(self.now_us + 1));
     }
 
-    /// Whether neither engine has a deadline.
+    /// Whether both engines have no deadline.
     pub fn is_asleep(&mut self) -> bool {
         let now = Instant::from_micros(self.now_us);
         self.a.engine.next_deadline(now).is_none() && self.b.engine.next_deadline(now).is_none()
@@ -242,7 +244,7 @@ impl Pair {
         connected
     }
 
-    /// Makes B listen.
+    /// Makes B listen at [`PORT`]. Returns the listener.
     pub fn listen(&mut self) -> CmId {
         let listener = self.b.context.create_id(&self.b.channel);
         listener.listen(PORT, 16, std::time::Duration::from_secs(10)).unwrap();
@@ -255,14 +257,14 @@ impl Pair {
         (self.a.pd.reg_mr(len, ALL).unwrap(), self.b.pd.reg_mr(len, ALL).unwrap())
     }
 
-    /// Makes A begin to connect to B.
+    /// Makes A begin to connect to B. Returns A's queue pair and identifier.
     pub fn dial(&self, param: &ConnParam) -> (QueuePair, CmId) {
         let (qp, id) = (self.a.qp(), self.a.context.create_id(&self.a.channel));
         id.connect(&qp, self.b.address, param).unwrap();
         (qp, id)
     }
 
-    /// Makes one more connection to the same listener.
+    /// Connects A to the listener of B once more.
     pub fn connect_again(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
         let (qp_a, qp_b) = (self.a.qp(), self.b.qp());
         self.connect_qps(qp_a, qp_b, param_a, param_b)

@@ -5,11 +5,11 @@ use crate::probe::Probe;
 /// The role that the endpoint under test must have for a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Either role.
+    /// The endpoint may have either role.
     Any,
-    /// The MPA responder (`iwprobe connect`).
+    /// The endpoint must be the MPA responder (`iwprobe connect`).
     Responder,
-    /// The MPA initiator (`iwprobe listen`).
+    /// The endpoint must be the MPA initiator (`iwprobe listen`).
     Initiator,
 }
 
@@ -83,7 +83,7 @@ pub type Check = Result<(), CaseError>;
 pub enum CaseError {
     /// The endpoint violated a MUST or a MUST NOT.
     Deviates(String),
-    /// The endpoint lacks an optional feature that the case needs.
+    /// The case does not apply to the endpoint, for example because the endpoint lacks an optional feature.
     NotApplicable(String),
     /// The case cannot be set up or observed without a target (TARGET.md).
     NeedsTarget,
@@ -118,7 +118,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the name of the verdict in tables, JSON and expectation files.
+    /// Returns the name of the verdict in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Conforms => "conforms",

@@ -1,4 +1,4 @@
-//! A TCP connection: every wait has a time limit, and every message is logged.
+//! A TCP connection with the log of its messages. Every wait has a time limit.
 
 use std::net::TcpStream;
 use std::rc::Rc;

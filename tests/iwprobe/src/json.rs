@@ -17,7 +17,7 @@ pub struct Run<'a> {
     pub endpoint: &'a str,
     /// The endpoint's first answer, as text.
     pub found: &'a str,
-    /// Whether the endpoint is a target.
+    /// Whether the endpoint has a target.
     pub target: bool,
     /// The outcomes of the cases that were run.
     pub outcomes: &'a [Outcome],

@@ -6,9 +6,9 @@ use std::rc::Rc;
 /// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the probe.
+    /// The probe sent the message.
     Sent,
-    /// From the endpoint.
+    /// The endpoint sent the message.
     Received,
 }
 

@@ -7,7 +7,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use iwprobe::cli::Cli;
 
-/// Exit status for wrong usage, or if there is no connection.
+/// Exit status for wrong usage, and if the command fails, for example without a connection.
 const TROUBLE: u8 = 2;
 
 fn main() -> ExitCode {

@@ -27,9 +27,9 @@ impl std::fmt::Display for End {
 /// The result of a wait for bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadResult {
-    /// Some bytes.
+    /// These bytes arrived.
     Bytes(Vec<u8>),
-    /// The end of the connection.
+    /// The connection ended.
     End(End),
     /// No bytes arrived before the deadline.
     Nothing,

@@ -147,7 +147,7 @@ impl Probe {
         self.patience
     }
 
-    /// Returns the checks of every segment.
+    /// Returns the rules that every segment is checked against.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -310,8 +310,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Returns the payload of the first Send that is no RTR, or `None` if the endpoint has no target and
-    /// sends another message first.
+    /// Returns the payload of the first Send that is no RTR. Returns `None` for an endpoint without a target,
+    /// and if another message arrives first, or no message after the RTR.
     fn first_text(&self, session: &mut Session) -> Result<Option<Vec<u8>>, CaseError> {
         let peer_to_peer = session.frame.depths().is_some_and(|depths| depths.peer_to_peer);
         let mut rtr = false;

@@ -21,7 +21,7 @@ pub struct Outcome {
     pub passed: Vec<Passed>,
 }
 
-/// Runs one case.
+/// Runs one case. A case for the other role does not apply to the endpoint.
 pub fn run(case: &Case, probe: &mut Probe) -> Outcome {
     let check = match (case.side, probe.is_initiator()) {
         (Side::Responder, false) => away("the endpoint has to be listening (iwprobe connect)"),

@@ -368,7 +368,7 @@ impl Session {
         }
     }
 
-    /// Sends FIN, and waits until the endpoint also ends the connection.
+    /// Sends FIN, and waits until the endpoint also ends the connection, or is silent for its time limit.
     pub fn close(mut self) {
         self.conn.finish();
         let deadline = self.conn.after(self.timeout);

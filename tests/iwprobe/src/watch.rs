@@ -9,13 +9,13 @@ use crate::wire::{Segment, opcode};
 /// A group of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
-    /// FPDUs: CRC, pad, markers.
+    /// FPDUs: CRC, pad, markers, and no FIN inside an FPDU.
     Fpdu,
-    /// DDP's fixed fields.
+    /// The minimum length of a segment, and DDP's version and reserved bits.
     Ddp,
-    /// RDMAP's fixed fields.
+    /// RDMAP's header, for example the version, the opcode, and the queue of each opcode.
     Rdmap,
-    /// Message sequence numbers and offsets.
+    /// The order of segments: message sequence numbers, offsets, and the continuation of tagged messages.
     Sequence,
 }
 

@@ -1,9 +1,10 @@
 //! One core with the victim, its honest client, and an attacker. The clock advances with the victim's own
 //! work.
 //!
-//! The clock is the processor time of the victim's thread. Therefore an attack that keeps the victim busy
-//! slows everything, and the work of the other hosts costs no time. When no host has anything to do, the
-//! clock advances to the next deadline, so the time for which a host waits counts as well.
+//! The clock is the processor time of the victim's thread, except for counted runs (`counted.rs`). Therefore
+//! an attack that keeps the victim busy slows everything, and the work of the other hosts costs no time. When
+//! no host has anything to do, the clock advances to the next deadline, so the time for which a host waits
+//! counts as well.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -72,7 +73,7 @@ pub trait Actor {
 /// The results of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Round {
-    /// Honest payload, bytes.
+    /// Number of payload bytes of the completed honest batches.
     pub bytes: u64,
     /// Duration of the round, nanoseconds.
     pub ns: u64,
@@ -143,8 +144,8 @@ impl Arena {
         arena
     }
 
-    /// Makes one more honest connection during the attack. Returns whether it was established within
-    /// `patience`.
+    /// Makes one more honest connection, while `other` sends its frames. Returns whether the connection was
+    /// established within `patience`.
     pub fn connect(&mut self, other: &mut dyn Actor, patience: Duration) -> bool {
         let cq = self.client.context.create_cq(512, None).expect("a queue");
         let qp = self.client.pd.create_qp(&QpInit::new(&cq)).expect("a queue pair");

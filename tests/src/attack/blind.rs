@@ -1,6 +1,6 @@
 //! An attacker that knows the 4-tuple but not the sequence numbers sends RSTs, SYNs and data (RFC 5961). Half
 //! of the frames have random sequence numbers. The other half have numbers in the window, but not the exact
-//! number. (Of some thousands of random guesses, one is in the window.)
+//! number. (Of about a thousand random guesses, one is in the window.)
 //!
 //! Half of the frames go to honest connections, whose bytes are all checked. The other half go to an idle
 //! connection, whose peer only counts challenge ACKs.
@@ -48,7 +48,7 @@ const CHALLENGES: u64 = 64;
 const BURSTS: Duration = Duration::from_millis(50);
 /// Payload of a forged segment.
 const BYTES: [u8; 512] = [0xbd; 512];
-/// The victim's window, bytes.
+/// A quarter of the victim's window, bytes. Forged numbers in the window are in the first half of this part.
 const WINDOW: u64 = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -65,7 +65,7 @@ struct Blind {
     number: u32,
     dice: Dice,
     sent: u64,
-    /// Number of frames to the idle connection that were in the window.
+    /// Number of frames to the idle connection whose sequence numbers were chosen in the window.
     hits: u64,
     ready_us: Option<u64>,
 }

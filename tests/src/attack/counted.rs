@@ -37,7 +37,7 @@ impl NextTo {
         }
     }
 
-    /// Counts the instructions of `poll`.
+    /// Calls `poll` in the function whose instructions callgrind counts.
     pub(super) fn count(self, poll: &mut dyn FnMut()) {
         match self {
             Self::Attack => poll_beside_an_attack(poll),
@@ -81,8 +81,8 @@ pub struct KeptGoodput {
     pub each: [f64; 2],
 }
 
-/// Runs a scenario once, and returns a line about each round. The process that callgrind runs calls this
-/// function.
+/// Runs a scenario once. Returns a line about the counted round next to the attack, and a line about the
+/// counted round next to harmless frames. The process that callgrind runs calls this function.
 ///
 /// # Errors
 /// The first check that failed.

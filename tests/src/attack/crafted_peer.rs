@@ -30,7 +30,7 @@ pub struct PeerOptions {
     pub mss: u16,
     /// Whether the peer offers SACK and window scaling (for large windows).
     pub large: bool,
-    /// The window field from the peer's third segment on, not scaled.
+    /// The window field of all segments after the SYN, not scaled.
     pub window: u16,
     /// Whether the peer starts MPA by itself.
     pub mpa: bool,
@@ -204,12 +204,12 @@ impl CraftedPeer {
         self.options.acknowledges = acknowledges;
     }
 
-    /// Returns the next frame that the peer sends automatically.
+    /// Removes and returns the first queued frame.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         self.out.pop_front()
     }
 
-    /// Queues a frame, which is sent before any automatic frame.
+    /// Queues a frame behind the frames that are already queued.
     pub fn queue(&mut self, frame: Vec<u8>) {
         self.out.push_back(frame);
     }

@@ -123,8 +123,8 @@ impl CraftedPeers {
     /// peer was removed.
     ///
     /// # Errors
-    /// `Some` with a frame that a peer sends automatically, and that has to be sent before the action. `None`
-    /// if no peer has such a frame, but not all peers are ready.
+    /// `Some` with a queued frame of a peer, which has to be sent before the action. `None` if no peer has a
+    /// queued frame, but not all peers are ready.
     pub fn next(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
         match self.frame() {
             Some(frame) => Err(Some(frame)),
@@ -133,7 +133,7 @@ impl CraftedPeers {
         }
     }
 
-    /// Returns the next frame that a peer sends automatically.
+    /// Returns the next queued frame of a peer.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(frame) = self.last.pop_front() {
             return Some(frame);
@@ -147,7 +147,8 @@ impl CraftedPeers {
         None
     }
 
-    /// Passes a frame of the victim to the addressed peer. Returns the peer's number.
+    /// Passes a frame of the victim to the addressed peer. Returns the peer's number, or `None` if there is
+    /// no such peer.
     pub fn on_frame(&mut self, frame: &[u8]) -> Option<u32> {
         let tcp = parse(frame)?;
         let number = *self.by_place.get(&addressee(frame, &tcp)?)?;

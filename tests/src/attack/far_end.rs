@@ -16,7 +16,7 @@ const RING: usize = 1024;
 pub const BUFFERS: usize = 8192;
 /// Length of a buffer, bytes.
 pub const BUFFER_BYTES: usize = 2048;
-/// IP MTU.
+/// The MTU of the port, bytes.
 const MTU: u16 = 1500;
 
 #[derive(Default)]

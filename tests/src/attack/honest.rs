@@ -53,7 +53,7 @@ pub struct Honest {
     batches: [Batch; SLOTS],
     /// Slots whose message is in flight, in order.
     messages: VecDeque<usize>,
-    /// Number of the next batch.
+    /// Number of the last batch that was begun.
     next_seed: u64,
     /// Number of batches that are done.
     pub done: u64,
@@ -193,7 +193,7 @@ impl Honest {
         self.done += u64::from(completions == 0 && !message);
     }
 
-    /// Whether both endpoints are established.
+    /// Whether neither endpoint has reported an error.
     pub fn is_established(&self) -> bool {
         self.qp.error().is_none() && self.served.qp.error().is_none()
     }

@@ -5,7 +5,7 @@
 //! The honest client has its own engine; its Writes, Reads and Sends are checked byte by byte. The attacker,
 //! behind a router, sends as many frames as the client. A second run has harmless frames in place of the
 //! attacker's, equal in number and lengths (`harmless.rs`). The clock is the processor time of the victim
-//! (`arena.rs`).
+//! (`arena.rs`), or a nominal time (`counted.rs`).
 //!
 //! | file | what |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Peers that fill their windows beyond a hole and never fill the hole.
+//! Peers that send 2^20 bytes beyond a hole and never fill the hole.
 
 use super::arena::{Actor, Arena, Scene};
 use super::crafted_peer::PeerOptions;
@@ -19,11 +19,12 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Number of connections. The sum of their windows is several times the size of the victim's buffers.
+/// Number of connections. Their segments beyond holes need more than twice as many buffers as the victim has.
 const PEERS: u32 = 32;
 /// Payload of a segment, bytes.
 const SEGMENT: u32 = 1460;
-/// Number of segments that fit into a window of 2^20 bytes.
+/// Number of segments that a peer sends beyond its hole: about 2^20 bytes, which fit into the victim's
+/// window.
 const WINDOW: u32 = (1 << 20) / SEGMENT - 2;
 
 struct OutOfOrder {

@@ -16,7 +16,8 @@ pub const SCENARIO: Scenario = Scenario {
     configure: as_it_is,
     attack: |arena| {
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        // The window has the size of one segment, so that most of each Read Response has to wait.
+        // The window has the size of one segment and is smaller than a Read Response, so that the responses
+        // have to wait.
         let options = PeerOptions { large: false, window: WINDOW, ..PeerOptions::default() };
         let reconnects = Reconnects::new(arena.macs(), PEERS, options);
         Box::new(ReadFlood { reconnects, lent, floods: 0, answered: 0, bytes: 0 })

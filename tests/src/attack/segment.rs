@@ -1,4 +1,5 @@
-//! Handmade TCP segments that no stack would send, in Ethernet frames.
+//! Handmade TCP segments in Ethernet frames, such as segments that no stack would send. Also the options of a
+//! SYN, and answers to ARP requests.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

@@ -64,7 +64,7 @@ impl StagGuess {
         }
     }
 
-    /// Whether all guesses are done.
+    /// Whether all guesses are done, or an answer was not as specified.
     pub fn is_done(&self) -> bool {
         self.reconnects.verdict().is_err()
             || self.limit.is_some_and(|limit| self.reconnects.begun >= limit) && self.reconnects.is_empty()

@@ -45,10 +45,10 @@ pub struct Victim {
     pub lent: MemoryRegion,
     strangers: HashMap<usize, Stranger>,
     next_stranger: usize,
-    /// Accepted honest connections.
+    /// The honest connections that the victim has accepted.
     pub served: Vec<Served>,
     clock: Clock,
-    /// Processor time so far, nanoseconds.
+    /// Processor time so far by the victim's clock, nanoseconds.
     pub cpu_ns: u64,
     /// If set, the polls of the victim run in the function whose instructions callgrind counts.
     pub counted: Option<NextTo>,

@@ -40,7 +40,7 @@ struct Options {
     /// Share of segments that are delayed, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     reorder: u32,
-    /// Additional delay of such a segment, microseconds.
+    /// Additional delay of a delayed segment, microseconds.
     #[arg(long, default_value_t = 2000)]
     reorder_by: u64,
     /// Share of segments that are split into two to four segments, parts per million.

@@ -41,7 +41,7 @@ pub struct Ledger {
     pub places: Places,
     /// The reasons why rows have no place.
     pub reasons: Reasons,
-    /// Mutations that break rows.
+    /// All mutations.
     pub mutations: Vec<Mutation>,
     /// The results of the last trials of the mutations.
     pub trials: Trials,
@@ -50,7 +50,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Reads the sources of the repository.
+    /// Reads all data about conformance from the repository, and joins them.
     ///
     /// # Errors
     /// If a file cannot be read at all.
@@ -123,7 +123,8 @@ impl Ledger {
             && !self.reasons.contains_key(&row)
     }
 
-    /// Returns all findings: errors in the sources, and rows that must not be open.
+    /// Returns all findings: errors in the sources, rows that must not be open, and binding rows that tests
+    /// prove and that have neither a place nor a reason.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {

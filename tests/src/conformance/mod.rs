@@ -2,13 +2,14 @@
 //!
 //! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the
 //! row ([`proof`]), or a wire case of `iwprobe` that names the row ([`case`]). A *claim* is a line of
-//! `tests/conformance/claims/*.csv` for a row that no test can prove ([`claim`]). A *mutation* breaks one or
-//! more requirements in the code; the tests that name the rows of the mutation have to fail ([`mutation`]). A
-//! *place* is a comment in the code that names the row that the code below it obeys ([`place`]).
+//! `tests/conformance/claims/*.csv` for a row that no test proves, or that the code deliberately does not
+//! follow ([`claim`]). A *mutation* breaks one or more requirements in the code; the tests that name the rows
+//! of the mutation have to fail ([`mutation`]). A *place* is a comment in the code that names the row that
+//! the code below it obeys ([`place`]).
 //!
-//! [`Ledger`] joins these data, finds contradictions, and renders `CONFORMANCE.md`. All data are read from
-//! files of the repository. No test is linked or run, so the report needs neither DPDK nor privileges.
-//! [`ran`] compares the proofs with the record of the tests that ran.
+//! [`Ledger`] joins these data and finds contradictions, and [`render`] writes the text of `CONFORMANCE.md`.
+//! All data are read from files of the repository. No test is linked or run, so the report needs neither DPDK
+//! nor privileges. [`ran`] compares the proofs with the record of the tests that ran.
 
 pub mod case;
 pub mod claim;
@@ -86,8 +87,8 @@ pub fn write(root: &Path, path: &str, text: &str) -> Result<()> {
     std::fs::write(root.join(path), text).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// Returns the sorted names of the files in a folder with this extension. If there is no such folder, there
-/// are no names.
+/// Returns the sorted paths of the files with this extension below a folder, without hidden folders and
+/// folders named `target`. If there is no such folder, there are no paths.
 ///
 /// # Errors
 /// If the folder cannot be read.

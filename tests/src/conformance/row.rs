@@ -173,7 +173,8 @@ pub type Index = BTreeMap<RowId, Row>;
 /// Reads the index.
 ///
 /// # Errors
-/// If a table is missing or not of the form `id,section,level,role,requirement,test` with ascending ids.
+/// If a table cannot be read, or does not have the form `id,section,level,role,requirement,test` with
+/// ascending ids.
 pub fn load(root: &Path) -> Result<Index> {
     let mut index = Index::new();
     for doc in Doc::ALL {

@@ -207,8 +207,8 @@ fn batches(tests: Vec<Test>) -> Result<Vec<Batch>> {
     files.into_iter().map(batch).collect()
 }
 
-/// Returns the package and cargo's target arguments for the tests of a file of the protocol crates, or `None`
-/// for a wire case or a suite of `tests/tests`.
+/// Returns the package and cargo's target arguments for the tests of a file of the protocol crates. Returns
+/// `None` for any other file, such as the file of a wire case or of a suite of `tests/tests`.
 fn target(file: &str) -> Option<(String, Vec<String>)> {
     let mut parts = file.split('/');
     let folder = parts.next()?;

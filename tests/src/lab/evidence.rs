@@ -114,7 +114,7 @@ impl Drop for Evidence {
         drop(self.capture.take());
         if let Some((stop, looks)) = self.looks.take() {
             drop(stop);
-            // Nobody needs the samples.
+            // The value is dropped without `keep`, so the samples are not needed.
             let _ = looks.join();
         }
         if !self.folder.as_os_str().is_empty() {
@@ -137,14 +137,15 @@ fn look(watched: Option<u32>) -> String {
     format!("load {}{ticks} {shown}", load.trim_end())
 }
 
-/// Returns the processor time of a process, in ticks of 10 ms (proc(5), fields 14 and 15 of `stat`).
+/// Returns the processor time of a process, in ticks of 10 ms (proc(5), fields 14 and 15 of `stat`), or
+/// `None` if there is no such process.
 fn processor_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-/// Returns the folder of all evidence: `tests-evidence` in the folder of builds.
+/// Returns the folder of all evidence: `tests-evidence` in cargo's target folder.
 fn base() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(3).unwrap_or(Path::new("."));

@@ -1,8 +1,8 @@
-//! Namespaces, links, processes and virtual machines for tests. Each object is a Rust value. When the value
-//! is dropped, the object is removed.
+//! Objects for tests, such as namespaces, links, processes and virtual machines. Each object is a Rust value.
+//! When the value is dropped, the object is removed.
 //!
-//! This module needs root and Linux. A suite first checks what the machine lacks ([`missing`]). If something
-//! is missing, the suite reports this and counts as skipped.
+//! This module needs Linux, and its namespaces need root. A suite first checks what the machine lacks
+//! ([`missing`]). If something is missing, the suite reports this and counts as skipped.
 
 pub mod evidence;
 pub mod namespace;

@@ -1,7 +1,7 @@
 //! Network namespaces and the wires between them.
 //!
-//! A namespace's name contains the process id of its owner (`uw1234-0`). Therefore the next run and
-//! `scripts/test` can remove the namespaces of a killed run.
+//! A namespace's name consists of the name of the run, the process id of its owner, and a number
+//! (`uw1234-1250-0`). Therefore the next run and `scripts/test` can remove the namespaces of a killed run.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;

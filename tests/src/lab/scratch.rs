@@ -1,4 +1,4 @@
-//! A folder for the files of one test: vhost sockets, captures, JSON results.
+//! A folder for the files of one test, such as vhost sockets, captures and JSON results.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::Result;
 
 /// Returns the name of this run. The names of all namespaces of the run begin with this name. `scripts/test`
-/// sets the name, and uses it to remove the namespaces. Without `scripts/test`, the name consists of the
+/// sets the name, and uses it to remove the namespaces. Without `scripts/test`, the name is `uw` and the
 /// process id.
 pub fn run_name() -> String {
     std::env::var("UWARP_LAB").unwrap_or_else(|_| format!("uw{}", std::process::id()))

@@ -14,7 +14,8 @@ use crate::{ensure, lab_error};
 
 /// Maximum duration of a boot, which takes 3 to 6 s, or longer if both cores are busy.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
-/// Maximum duration of a short command in the machine.
+/// Maximum duration of a short command in the machine, and maximum time until a server in the machine listens
+/// or has ended.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The parameters of a machine.

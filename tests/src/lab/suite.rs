@@ -1,9 +1,9 @@
 //! A list of named tests that share namespaces, devices or a machine. The tests run one at a time, and are
 //! skipped with a reason if the machine lacks something.
 //!
-//! The standard test runner cannot skip a test for a reason that is found at run time. This runner also runs
-//! tests in parallel, which does not work for polling programs on two cores. A suite prints and counts in the
-//! format of the standard runner, so that scripts can parse the output of both.
+//! The standard test runner cannot skip a test for a reason that is found at run time. It also runs tests in
+//! parallel, which does not work for polling programs on two cores. A suite prints and counts in the format
+//! of the standard runner, so that scripts can parse the output of both.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

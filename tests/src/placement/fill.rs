@@ -1,10 +1,10 @@
 //! Measures the work that is left at a receiver when a hole is filled, in real time.
 //!
-//! One segment is withheld while the receiver gets all later segments, and then it arrives. The measured time
-//! is from the arrival of this segment to the last completion that the arrival allows. An application sees
-//! this time in addition to the network's delay. Without markers, all bytes beyond the hole are checked and
-//! copied during this time, so there is a burst of work. The wire is a queue in memory, one core polls the
-//! receiver, and the sender receives nothing until the end.
+//! One segment is withheld until the receiver has received all later segments, and is then delivered. The
+//! measured time is from the arrival of this segment to the last completion that the arrival allows. An
+//! application sees this time in addition to the network's delay. Without markers, all bytes beyond the hole
+//! are checked and copied during this time, so there is a burst of work. The wire is a queue in memory, one
+//! core polls the receiver, and the sender receives nothing until the end.
 
 use std::time::Instant;
 

@@ -27,7 +27,7 @@ pub(super) struct Placed {
 /// Numbers of payload bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Payload of FPDUs that were complete beyond a hole.
+    /// The payload of FPDUs that were complete beyond a hole.
     pub(super) behind: u64,
     /// The part of `behind` that was in memory before the hole was filled.
     pub(super) early: u64,
@@ -42,7 +42,7 @@ pub(super) struct Follow {
     /// Ranges that have arrived beyond `frontier`, the next expected byte. The ranges are disjoint and in
     /// order.
     ranges: Vec<(u64, u64)>,
-    /// `ranges` before the segment that is arriving.
+    /// The value of `ranges` before the segment that is being processed.
     ranges_before: Vec<(u64, u64)>,
     frontier: u64,
     pub(super) counts: Counts,

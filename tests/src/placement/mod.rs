@@ -1,7 +1,8 @@
 //! Measures out-of-order placement: with markers, a receiver can place the payload beyond a hole in the
 //! application's memory before the hole is filled (RFC 5044 section 4.3, appendix B.2). The results are the
-//! share of all payload that arrives beyond a hole, the part of this payload that is placed early, the memory
-//! that is held until the hole is filled, and the benefit: the time that is saved when the hole is filled.
+//! share of all payload that arrives beyond a hole, the part of this payload that is placed early, and the
+//! memory that is held until the hole is filled. A further result is the benefit: the time that is saved when
+//! the hole is filled.
 //!
 //! There are two engines, of which one sends. The measurements are external: a parser of this module reads
 //! the stream from the wire, and an FPDU counts as placed when its bytes are in the receiver's memory. Only

@@ -21,7 +21,7 @@ const FIRST_PORT: u16 = 40_000;
 /// Number of packet buffers of each port: enough that only losses matter.
 const MBUFS: usize = 8192;
 
-/// Maximum length of the queue in front of the wire.
+/// Maximum length of the queue in front of the wire, bytes.
 const QUEUE_BYTES: u64 = 1 << 20;
 
 /// Maximum duration of a run, microseconds.

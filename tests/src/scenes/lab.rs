@@ -230,7 +230,7 @@ impl Lab {
         }
     }
 
-    /// Polls the engine until `look` returns a value.
+    /// Polls the engine until `look` returns a value, but at most for [`LIMIT`].
     fn until<T>(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> Result<Option<T>>) -> Result<T> {
         let started = Instant::now();
         loop {

@@ -110,12 +110,12 @@ impl fmt::Debug for Coverage {
 }
 
 impl Coverage {
-    /// Counts `times` occurrences.
+    /// Counts this fault or event `times` times.
     pub fn count(&mut self, occurrence: Occurrence, times: u64) {
         self.0[occurrence as usize] += times;
     }
 
-    /// Counts one occurrence if `it` is `true`.
+    /// Counts this fault or event once if `it` is `true`.
     pub fn count_if(&mut self, occurrence: Occurrence, it: bool) {
         self.count(occurrence, u64::from(it));
     }

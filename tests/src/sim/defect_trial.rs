@@ -85,7 +85,7 @@ struct TrialOutcome {
     many: Option<String>,
 }
 
-/// Makes the named run. If it passes, makes `runs` other runs.
+/// Builds the simulator, and makes the named run. If this run passes, makes `runs` other runs.
 fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
     let outcome =
         tree.cargo("build", &["-p", "tests", "--no-default-features", "--bin", "simulate"], TIME_LIMIT)?;

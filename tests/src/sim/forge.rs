@@ -1,5 +1,5 @@
 //! Frames that an attacker inserts between the frames of a connection: segments that look like segments of
-//! the sender and must have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
+//! the sender, and ICMP errors. They must have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
 
 use super::coverage::Occurrence;
 use testkit::dice::Dice;

@@ -1,9 +1,10 @@
 //! One direction of the wire: rate, delay, queue, and all faults.
 //!
-//! A frame passes, in this order: the middlebox (which joins and splits segments), the losses of selected
-//! segments, random faults, the MTU, and the queue in front of the wire. The queue may mark the frame, and
-//! drops it if the queue is full. Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have
-//! no faults, since the simulator tests TCP.
+//! A frame passes, in this order: the middlebox (which joins and splits segments); the losses of selected
+//! segments, in blackouts and at random; reneging; the MTU; corruption and duplication; the queue in front of
+//! the wire; and the wire, on which the frame may be delayed. The queue may mark the frame, and drops it if
+//! the queue is full. Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have no faults,
+//! since the simulator tests TCP.
 
 use std::collections::HashMap;
 
@@ -42,7 +43,8 @@ pub enum Selector {
     Offset(u64),
     /// The segment with this number, among the segments with payload but without new bytes.
     Retransmission(u64),
-    /// The segment with this number, among the segments without payload, SYN and FIN.
+    /// The segments from this number on, among the segments without payload, SYN, FIN and RST: as many as
+    /// [`LossRule::times`].
     Ack(u64),
     /// Any SYN.
     Syn,
@@ -128,7 +130,7 @@ pub struct Plan {
     /// If segments are joined: the maximum payload of a joined segment, and the time for which a segment
     /// waits for the next segment, microseconds.
     pub join: Option<(usize, u64)>,
-    /// Smaller MTUs.
+    /// Periods with a smaller MTU.
     pub small_mtus: Vec<SmallMtu>,
     /// Periods in which all frames are lost.
     pub blackouts: Vec<Span>,

@@ -79,7 +79,8 @@ fn follows(first: &Tcp, first_frame: &[u8], next: &Tcp, next_frame: &[u8]) -> bo
         && first.ecn(first_frame) == next.ecn(next_frame)
 }
 
-/// Splits a segment into two to four segments, at places that its sender does not know.
+/// Splits a segment into two to four segments, at places that its sender does not know. A SYN, a RST, a
+/// damaged segment and a segment with less than two bytes of payload are not split.
 pub fn split(dice: &mut Dice, frame: Frame, out: &mut Vec<Frame>) {
     let segment = parse(&frame.bytes)
         .filter(|tcp| frame.damage == Damage::None && tcp.len() > 1 && !tcp.has(flag::SYN | flag::RST));

@@ -1,8 +1,9 @@
 //! The simulator: two hosts on a wire with seeded faults, and rules for their behaviour.
 //!
 //! Time is virtual and events are discrete. A scenario and a number (the seed) replay a whole run: the same
-//! bytes at the same microseconds. The rules do not look into the stacks: they check frames, at their sender
-//! and at their receiver, and the events that users get.
+//! bytes at the same microseconds. Most rules do not look into the stacks: they check frames, at their sender
+//! and at their receiver, and the events that users get. The other rules check invariants, limits and states
+//! of a stack.
 //!
 //! | file | what |
 //! |---|---|

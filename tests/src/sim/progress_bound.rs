@@ -30,9 +30,9 @@
 //! they last. Frames that wait for the port of their own host are not lost, so the sender must not take them
 //! for lost and split segments for a smaller path.
 //!
-//! If a SYN reuses ports and its sequence number is not above the sequence numbers of the earlier connection,
-//! the SYN waits until TIME-WAIT is over, unless both hosts use timestamps (RFC 6191 section 2). No RST ends
-//! TIME-WAIT (RFC 1337 section 3, fix F1).
+//! A SYN may reuse the ports of an earlier connection. If its sequence number is not above those of the
+//! earlier connection, the SYN waits until TIME-WAIT is over, unless both hosts use timestamps (RFC 6191
+//! section 2). No RST ends TIME-WAIT (RFC 1337 section 3, fix F1).
 
 /// The parameters of the bound, except `S`, which depends on the connection.
 #[derive(Clone, Copy, Debug)]

@@ -23,7 +23,7 @@ pub const START_US: u64 = 1_000_000;
 /// Time for which a run continues after all connections are over, microseconds: longer than TIME-WAIT.
 const QUIET_US: u64 = 160_000_000;
 
-/// The last part of `QUIET_US`, microseconds, in which no host may send TCP segments.
+/// The last part of `QUIET_US`, microseconds, in which no host may send frames.
 const SILENCE_US: u64 = 3_000_000;
 
 /// Maximum duration of a run, microseconds.
@@ -41,7 +41,7 @@ const IDLE_POLLS_PER_STALLED_MS: u64 = 3;
 /// Maximum number of polls at one moment of virtual time.
 const POLLS_PER_INSTANT: u64 = 10_000;
 
-/// Why a run failed.
+/// The reason why a run failed.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The time of the failure, microseconds.
@@ -61,7 +61,7 @@ pub struct Stats {
     pub frames: u64,
     /// Number of frames lost between the hosts, for any reason.
     pub lost: u64,
-    /// Virtual duration of the run, microseconds.
+    /// Virtual time until all connections were over, microseconds.
     pub time_us: u64,
     /// The longest time in which a connection made no progress, microseconds.
     pub standstill_us: u64,
@@ -520,8 +520,8 @@ impl Run {
         Ok(all)
     }
 
-    /// Checks the end of a run, when all work is done and time has passed: no host may send a frame or hold a
-    /// buffer.
+    /// Checks the end of a run, when all work is done and time has passed: no host may still send frames or
+    /// hold buffers. In a run without losses, no segment may have been retransmitted.
     fn finish(&mut self, end_us: u64) -> Result<(), String> {
         if self.sent_last_us + SILENCE_US > end_us {
             return Err(format!("frames are still being sent, the last at {} us", self.sent_last_us));

@@ -61,7 +61,7 @@ impl Steering {
         Self { plan: *plan, rss, frames: 0 }
     }
 
-    /// Returns the rule that the device announces.
+    /// Returns the rule that the device announces, or `None` if it has one queue or announces no rule.
     pub fn announced(&self) -> Option<Rss> {
         (self.plan.queues > 1 && self.plan.rule != Rule::Unannounced).then(|| self.rss.clone())
     }

@@ -1,6 +1,6 @@
 //! A hash of all frames with their times. Two runs with the same seed have the same hash.
 
-/// The hash so far.
+/// A hash of all frames so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace(u64);
 

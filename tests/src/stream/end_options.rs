@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-/// Options for the behaviour of one end.
+/// Options for the behaviour of one side.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct EndOptions {
     /// Length of a pause after half of the stream, milliseconds: the sender sends nothing, or the receiver

@@ -14,7 +14,7 @@ use super::{Direction, Opener, Report, Sink, Source, Task};
 use crate::lab::{LabError, Result};
 use crate::{ensure, lab_error};
 
-/// Time for which the host repeats its last acknowledgement if the peer did not get it, microseconds.
+/// Time for which the host repeats its last acknowledgement if the peer did not receive it, microseconds.
 const LINGER_US: u64 = 200_000;
 /// Time for which an idle poll loop sleeps, since the peer's kernel needs the same core.
 const IDLE_REST: Duration = Duration::from_micros(50);

@@ -60,7 +60,7 @@ pub struct Report {
     pub bytes: u64,
     /// CRC32C of the bytes sent or received.
     pub crc: u32,
-    /// Time from the opening of the connection to the last acknowledgement of its FIN.
+    /// Time from the start of listening or connecting to the end of the connection, as this side sees it.
     pub elapsed: Duration,
     /// The counters of our stack; `None` for the kernel's TCP.
     pub counters: Option<StackCounters>,

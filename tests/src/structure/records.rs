@@ -6,7 +6,7 @@ use std::{fs, io};
 
 /// The baseline of `scripts/instructions`, relative to the root of the checkout.
 const INSTRUCTIONS: &str = "benches/baselines/instructions.csv";
-/// The record of `.ci/run`, relative to the folder of builds.
+/// The record of `.ci/run`, relative to cargo's target folder.
 const CI_TIMES: &str = "ci-times";
 
 /// A row of the baseline.
@@ -37,8 +37,8 @@ pub fn instructions(root: &Path) -> io::Result<Vec<Instructions>> {
         .collect()
 }
 
-/// Returns the lines that the last run of `.ci/run` has written to the folder of builds `target`; `None` if
-/// there was no run, or if the last run did not finish.
+/// Returns the lines that the last run of `.ci/run` has written to the folder `target`; `None` if there was
+/// no run, or if the last run did not finish.
 ///
 /// # Errors
 /// If the file exists but cannot be read.

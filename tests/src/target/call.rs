@@ -16,7 +16,8 @@ use crate::contract::MAGIC;
 
 /// Pause before the target connects again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time without a listener after which the target gives up.
+/// Time without a listener after which the target gives up. A connect attempt may take this time in addition
+/// to its own time limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A target that connects.
@@ -70,8 +71,7 @@ enum Called {
 /// Connects to the probe at `remote` repeatedly, until the probe ends the run (`bye`).
 ///
 /// # Errors
-/// [`Error::Connect`] if no probe has listened for ten seconds; an error of the verbs;
-/// [`Error::Interrupted`].
+/// If no probe has listened for ten seconds, if the verbs refuse a call, or if the program is interrupted.
 pub fn call(end: &mut Endpoint, remote: SocketAddr, options: &ConnectionOptions) -> Result<(), Error> {
     let mut caller = Caller::new(&end.context, remote, options)?;
     super::run(end, &mut caller)

@@ -18,7 +18,8 @@ use crate::contract::{MAGIC, MAX_TEXT};
 
 /// Maximum number of connect requests that wait.
 const BACKLOG: usize = 64;
-/// Maximum time from the next connect request to the end of the current connection.
+/// Time from the next connect request until the target disconnects the current connection. After twice this
+/// time, the target aborts the current connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connection that the target serves now.
@@ -47,7 +48,7 @@ pub(super) struct Server {
 /// Serves probes on `port` until the program is interrupted.
 ///
 /// # Errors
-/// If the verbs refuse a call; [`Error::Interrupted`].
+/// If the verbs refuse a call, or if the program is interrupted.
 pub fn serve(
     end: &mut Endpoint,
     port: u16,

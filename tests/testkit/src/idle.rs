@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::process::{cpu_time, waits};
 
 /// Maximum processor time, as the divisor of the measured time: 5 %. A process that polls without sleep uses
-/// more, even if thirty busy programs share two processors with it. A process that sleeps uses below 0.1 % on
-/// an idle machine; on a busy virtual machine each of its wake-ups has cost up to 0.4 ms, so a lower limit
+/// more, even if thirty busy programs share two processors with it. A process that sleeps uses less than 0.1
+/// % on an idle machine. On a busy virtual machine, each wake-up has cost up to 0.4 ms, so a lower limit
 /// would measure the machine. [`MOST_WAKE_UPS`] finds a process that polls with pauses.
 const MOST_TIME_DIVISOR: u32 = 20;
 /// Maximum number of wake-ups per second. DPDK's threads for vhost wake up 50 times a second, and an engine

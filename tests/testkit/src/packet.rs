@@ -151,7 +151,7 @@ impl Tcp {
         })
     }
 
-    /// Returns the value of the window scale option of a SYN.
+    /// Returns the value of the window scale option, or `None` if there is no such option.
     pub fn window_scale(&self, frame: &[u8]) -> Option<u8> {
         self.options(frame).find(|(kind, _)| *kind == 3).and_then(|(_, value)| value.first().copied())
     }
@@ -167,7 +167,8 @@ impl Tcp {
         blocks
     }
 
-    /// Returns the offset in the frame of the timestamp option's value.
+    /// Returns the offset in the frame of the timestamps option's value, or `None` if there is no such
+    /// option.
     pub fn timestamp_at(&self, frame: &[u8]) -> Option<usize> {
         let mut at = self.options.start;
         for (kind, value) in self.options(frame) {
@@ -181,12 +182,12 @@ impl Tcp {
         None
     }
 
-    /// Returns the timestamp value (TSval).
+    /// Returns the timestamp value (TSval), or `None` if there is no timestamps option.
     pub fn timestamp(&self, frame: &[u8]) -> Option<u32> {
         be32(frame, self.timestamp_at(frame)?)
     }
 
-    /// Returns the echoed timestamp (TSecr).
+    /// Returns the echoed timestamp (TSecr), or `None` if there is no timestamps option.
     pub fn echoed_timestamp(&self, frame: &[u8]) -> Option<u32> {
         be32(frame, self.timestamp_at(frame)? + 4)
     }

@@ -62,9 +62,9 @@ const PAIRS: [(Tcp, Tcp); 6] = [
 /// Minimum goodput of our stack as a sender, relative to that of Linux. The figures are medians of three
 /// streams of the same run, to and from both stacks. The sender determines the cost of a loss; the wire, its
 /// losses and the load of the machine are the same for both. For the four faults, the relative goodput was
-/// 0.97, 1.17, 1.08 and 1.61 while the two cores had ten times as much to do, and 1.02, 1.26, 1.71 and 0.95
-/// in another run. Single streams differed by a factor of two. Without the information of SACK blocks the
-/// figures were 0.72, 0.56, 0.58 and 0.52.
+/// 0.97, 1.17, 1.08 and 1.61 while the two cores had ten times as much to do. In another run it was 1.02,
+/// 1.26, 1.71 and 0.95. Single streams differed by a factor of two. Without the information of SACK blocks
+/// the figures were 0.72, 0.56, 0.58 and 0.52.
 const SHARE: f64 = 0.65;
 
 /// Goodput by fault, sender and receiver, megabits per second.
@@ -199,7 +199,7 @@ fn end(hosts: &[Namespace; 2], middle: &Namespace, side: usize, tcp: Tcp, fault:
     Ok(run.args(["--bytes", &fault.bytes.to_string(), "--seconds", &LIMIT.as_secs().to_string()]))
 }
 
-/// Returns the text after a word in a program's output.
+/// Returns the rest of the first line that begins with `word`, or `None` if there is no such line.
 fn line(text: &str, word: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned())
 }

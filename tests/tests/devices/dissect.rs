@@ -1,10 +1,10 @@
 //! Checks our frames with TShark, which must not report a malformed frame or a bad CRC. Also checks our
 //! captures.
 //!
-//! `iwperf --pcap` writes the capture on a vhost device, so these tests need no privileges. The tests excuse
-//! two defects of TShark 4.0. With markers, TShark mis-frames an FPDU that contains a marker and ends exactly
-//! at a multiple of 512 bytes of the stream, and everything after this FPDU. TShark also reports a Send of
-//! fewer than eight bytes as a malformed packet.
+//! `iwperf --pcap` writes the capture on a vhost device, so these tests need no privileges. The tests allow
+//! for two defects of TShark 4.0. With markers, TShark mis-frames an FPDU that contains a marker and ends
+//! exactly at a multiple of 512 bytes of the stream. It then may also mis-frame FPDUs that follow. TShark
+//! also reports a Send of fewer than eight bytes as a malformed packet.
 
 use std::fmt;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
     let bad: Vec<&Frame> = frames.iter().filter(|frame| frame.is_bad()).collect();
     match markers {
         Markers::Off => ensure!(bad.is_empty(), "{} bad frames, the first: {}", bad.len(), bad[0]),
-        // TShark's defect with markers (see the head of this file) affects one of some hundred FPDUs, so
+        // TShark's defect with markers (see the head of this file) affects one of several hundred FPDUs, so
         // there are few bad frames.
         Markers::On => {
             ensure!(bad.len() * 20 <= frames.len(), "{} of {} bad: {}", bad.len(), frames.len(), bad[0]);
@@ -60,7 +60,8 @@ fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
 struct Frame {
     number: String,
     protocols: String,
-    /// TShark's notes with the severity warning or error.
+    /// The errors that TShark found: a malformed frame, a wrong checksum, or a note about a CRC or something
+    /// bad.
     complaints: String,
 }
 

@@ -1,6 +1,6 @@
-//! `iwprobe` over the kernel's TCP against this stack, which listens or connects, with and without markers,
-//! with revisions 2 and 1. No case may deviate. The cases that do not apply are listed, each with the probe's
-//! reason.
+//! `iwprobe` over the kernel's TCP against this stack, which listens or connects, for example with and
+//! without markers, and with revisions 2 and 1. No case may deviate. The cases that do not apply are listed,
+//! each with the probe's reason.
 
 use std::time::Duration;
 

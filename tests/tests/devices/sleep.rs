@@ -1,5 +1,5 @@
-//! Engines that sleep until a frame arrives, on each kind of port that has a descriptor: their cost while
-//! they are idle, their wake-ups, and their reaction to a peer that disappears or appears.
+//! Engines that sleep until a frame arrives, on ports that have a descriptor: their cost while they are idle,
+//! their wake-ups, and their reaction to a peer that disappears or appears.
 
 use std::time::Duration;
 
@@ -53,7 +53,8 @@ fn run(namespace: Option<&Namespace>, role: &[&str], net: &[String]) -> Result<R
     Ok(run.args(net).args(role))
 }
 
-/// Checks that the server sends back the client's messages, and that both sides are idle after that.
+/// Checks that the server sends back the client's messages, that the shortest round trip is below its limit,
+/// and that both sides are idle after that.
 fn rests(server: &Process, client: &mut Process) -> Result<()> {
     client
         .wait_for("idle", START_TIMEOUT)

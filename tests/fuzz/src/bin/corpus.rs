@@ -1,4 +1,4 @@
-//! Converts corpora between archives and files, and records runs. Used by `scripts/fuzz`.
+//! Converts corpora between archives and files, and records runs. `scripts/fuzz` runs this program.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

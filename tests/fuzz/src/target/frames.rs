@@ -1,6 +1,6 @@
-//! Delivers arbitrary frames to a stack with a listener: IPv4 and IPv6, ARP and neighbour discovery, ICMP,
-//! fragments, and TCP to ports with and without a listener. Some frames answer the stack's own frames, so
-//! that connections are established.
+//! Delivers arbitrary frames to a stack with a listener, for example IPv4 and IPv6, ARP and neighbour
+//! discovery, ICMP, fragments, and TCP to ports with and without a listener. Some frames answer the stack's
+//! own frames, so that connections are established.
 //!
 //! Rules: nothing panics; sent frames are well-formed; the number of frames that a received frame causes is
 //! limited; limits are kept; at the end the stack holds nothing.
@@ -19,8 +19,8 @@ const PORT: u16 = 4000;
 /// Maximum number of frames of one input.
 const FRAMES: usize = 48;
 
-/// Maximum number of frames sent for each received frame, and the maximum number sent in addition: fragments
-/// of a long echo, retransmitted SYN-ACKs and solicitations.
+/// Maximum number of frames sent for each received frame, for example fragments of a long echo reply, and
+/// maximum number of frames sent in addition, for example retransmitted SYN-ACKs and solicitations.
 const SENT_PER_FRAME: usize = 16;
 const SENT_BESIDES: usize = 128;
 
@@ -122,8 +122,8 @@ impl Run {
         }
     }
 
-    /// Chooses addresses other than the usual ones: strangers, groups, the unspecified address, the stack's
-    /// own addresses.
+    /// Replaces one of the usual addresses, for example by a stranger's address, a group, the unspecified
+    /// address or an address of the stack.
     fn choose_ends(&mut self, input: &mut Input<'_>) {
         let Addresses { macs, v4, v6 } = &mut self.ends;
         match input.below(10) {
@@ -212,7 +212,7 @@ impl Run {
     }
 
     /// Returns the answer to the stack's address resolution, or the reply that the stack's latest segment
-    /// waits for, with fields that may be wrong.
+    /// waits for, with fields that may be wrong. If the stack has sent neither, the frame is empty.
     fn answer(&self, input: &mut Input<'_>) -> Vec<u8> {
         match (packet::resolution(&self.heard, &self.ends), &self.heard_tcp) {
             (Some(reply), _) => reply,

@@ -8,7 +8,8 @@ use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics}
 
 use super::trace::trace;
 
-/// Maximum length of a frame without payload. Such frames are never held.
+/// Length of a frame without payload: Ethernet, IPv4, and TCP with timestamps. Frames of this length or less
+/// are never held.
 const HEADERS: usize = 14 + 20 + 32;
 
 #[derive(Default)]

@@ -147,7 +147,7 @@ impl Host {
         );
     }
 
-    /// Returns the stack's next deadline.
+    /// Returns the stack's next deadline in microseconds, or `None` if the stack has no deadline.
     pub(super) fn next_us(&mut self) -> Option<u64> {
         let now = self.now();
         self.stack.next_deadline(now).map(|at| at.total_micros() as u64)

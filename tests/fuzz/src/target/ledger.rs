@@ -58,7 +58,7 @@ impl Ledger {
         }
     }
 
-    /// Checks that all requests on queue pairs have completed.
+    /// Checks that all requests on queue pairs have completed, except silent requests.
     pub(super) fn assert_settled(&self) {
         let left: Vec<_> =
             self.open.iter().filter(|(_, posted)| posted.qp_num.is_some() && !posted.silent).collect();

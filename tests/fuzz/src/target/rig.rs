@@ -108,7 +108,7 @@ pub(super) const LIMITS: Limits = Limits {
     events: 64,
 };
 
-/// Sets small limits of the engine.
+/// Sets small limits of the engine, and whether its stack predicts headers.
 pub(super) fn small(config: &mut EngineConfig) {
     config.stack.limits = LIMITS;
     config.stack.tcp.recv_window_bytes = 1 << 16;
@@ -144,8 +144,9 @@ pub(super) fn pass(raw: &mut RawPair, us: i64) {
     raw.now_us = raw.now_us.max(end_us);
 }
 
-/// Ends all connections, drops all objects, and checks that no objects and no packet buffers are still in
-/// use.
+/// Waits at most `us` microseconds until both sides are idle. Checks that no objects (except events) and no
+/// packet buffers are still in use, drops the engine and its peer, and checks that all packet buffers are
+/// free. The caller has dropped its objects before.
 pub(super) fn assert_all_given_back(mut raw: Box<RawPair>, us: i64) {
     let polls = raw.rest(us);
     assert!(polls < REST_POLLS, "{polls} polls until {} us", raw.now_us);

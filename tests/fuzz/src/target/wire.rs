@@ -105,7 +105,7 @@ fn station(folder: &Path, station: u16) -> LocalPort {
     open(&config).expect("a wire of its own")
 }
 
-/// Returns a frame of at least 30 bytes that has the sign and this number.
+/// Returns a frame of at least 30 bytes that has the sign and this number, or `None` if no buffer is free.
 fn signed(port: &LocalPort, to: u16, number: u64, bytes: usize) -> Option<Mbuf> {
     let mut frame = port.mempool().alloc()?;
     let [high, low] = to.to_be_bytes();
@@ -125,7 +125,8 @@ fn signed(port: &LocalPort, to: u16, number: u64, bytes: usize) -> Option<Mbuf> 
     Some(frame)
 }
 
-/// Returns the number of a signed frame, and checks that the frame is whole.
+/// Returns the number of a signed frame, and checks that the frame was not changed. Returns `None` for a
+/// frame without the sign.
 fn read_signed(frame: &Mbuf) -> Option<u64> {
     let bytes: Vec<u8> = frame.segments().flatten().copied().collect();
     let word = |at: usize| Some(u64::from_be_bytes(*bytes.get(at..)?.first_chunk()?));

@@ -1,5 +1,5 @@
-//! Atomics (RFC 7306 section 5). An endpoint that answers an atomic with Terminate 0/2/06 does not support
-//! atomics: these cases do not apply to such an endpoint.
+//! Atomics (RFC 7306 section 5). These cases do not apply to an endpoint without atomics, which answers an
+//! atomic with Terminate 0/2/06 or another code of `ANY_OPERATION`.
 
 use super::codes::{
     ANY_OPERATION, OPERATION_STREAM, OPERATION_VERSION, PROTECTION_ACCESS, PROTECTION_BOUNDS,
@@ -72,7 +72,8 @@ fn byte_order(session: &mut Session, region: Region) -> Result<bool, CaseError> 
     }
 }
 
-/// Checks that `request` changes the value in memory from `original` to `result`, and returns `original`.
+/// Writes `original` to memory. Checks that `request` changes this value to `result`, and that the response
+/// contains `original`.
 fn operates(
     session: &mut Session,
     region: Region,

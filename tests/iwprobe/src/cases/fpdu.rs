@@ -25,7 +25,7 @@ fn ping_segment(session: &mut Session) -> (u32, Segment) {
     (msn, Segment::read_request(msn, &read))
 }
 
-/// Sends three FPDUs in pieces of `size` bytes.
+/// Sends three FPDUs in pieces of `size` bytes, and checks that the endpoint answers each FPDU.
 fn split(p: &Probe, size: usize) -> Check {
     let mut session = running(p)?;
     let mut msns = Vec::new();

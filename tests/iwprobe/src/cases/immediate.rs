@@ -1,5 +1,5 @@
-//! Immediate Data (RFC 7306 section 6). An endpoint that answers Immediate Data with Terminate 0/2/06 does
-//! not support Immediate Data: these cases do not apply to such an endpoint.
+//! Immediate Data (RFC 7306 section 6). These cases do not apply to an endpoint without Immediate Data, which
+//! answers it with Terminate 0/2/06 or another code of `ANY_OPERATION`.
 
 use super::codes::{ANY_MSN, ANY_OPERATION, OPERATION_VERSION, UNTAGGED_TOO_LONG};
 use crate::case::{Case, CaseError, Check, any, deviates, not_applicable, require};

@@ -39,7 +39,7 @@ pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
 /// Checks that the endpoint sends markers: the first marker at the start of its stream, and a marker at each
 /// later marker position.
 pub(super) fn markers_come(session: &mut Session) -> Check {
-    // Each answer is a ULPDU of 18 bytes, which is an FPDU of 20 bytes without its CRC, so 30 answers go
+    // Each answer is a Read Response of 14 bytes without payload, so its FPDU has 20 bytes, and 30 answers go
     // beyond the second marker.
     for _ in 0..30 {
         session.ping()?;
@@ -258,7 +258,8 @@ pub(super) const CASES: &[Case] = &[
         }),
 ];
 
-/// Sends as many empty Reads at once as the endpoint serves. The endpoint has to answer all of them in order.
+/// Sends as many empty Reads at once as the endpoint serves, but at most 64. The endpoint has to answer all
+/// of them in order.
 fn burst(session: &mut Session) -> Check {
     let Some(ird) = session.peer_ird.filter(|ird| *ird > 0) else {
         return not_applicable("the endpoint did not say how many Reads it serves");

@@ -91,7 +91,8 @@ fn read(p: &Probe, bytes: &[u8], answer: impl FnOnce(&ReadRequest) -> Vec<Segmen
     )
 }
 
-/// Answers the target's Read of 64 bytes wrongly. The Read must not complete with success.
+/// Answers the target's Read of 64 bytes wrongly. The endpoint has to send a Terminate with one of `codes`,
+/// and the Read must not complete with success.
 fn bad_response(p: &Probe, codes: &[Code], answer: impl FnOnce(&ReadRequest) -> Segment) -> Check {
     let mut session = doing(p, "r64")?;
     let read = asked(&mut session, 64)?;

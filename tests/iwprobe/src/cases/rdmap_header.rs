@@ -7,8 +7,8 @@ use crate::wire::{Code, ReadRequest, Segment, opcode};
 
 const VERSION: &[Code] = &[OPERATION_VERSION];
 
-/// Sends a message that is valid for DDP and invalid for RDMAP to a target with two receives. The endpoint
-/// has to answer with one of `codes`, and the target must not receive anything.
+/// Sends a message that is valid for DDP and invalid for RDMAP. The endpoint has to answer with one of
+/// `codes`. A target has two receives, and must not receive anything.
 fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
     if !p.has_target() {
         let mut session = p.plain()?;
@@ -24,7 +24,8 @@ fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
     p.report(session)?.expect_received(&[])
 }
 
-/// Sends an untagged message with a reserved opcode, or with an opcode that belongs to another queue.
+/// Sends an untagged message with a reserved opcode, or with an opcode that belongs to another queue. The
+/// endpoint has to refuse the message.
 fn unexpected(p: &Probe, segment: &Segment) -> Check {
     refused(p, ANY_OPERATION, segment)
 }

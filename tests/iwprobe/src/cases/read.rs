@@ -6,7 +6,7 @@ use crate::scene::pattern;
 use crate::session::Incoming;
 use crate::wire::{ReadRequest, Segment, opcode};
 
-/// Reads this part of a region of 16384 bytes.
+/// Reads this part of a region of 16384 bytes, and checks the bytes.
 fn part(p: &Probe, offset: usize, length: usize) -> Check {
     let mut session = p.stage("mr=16384:r")?;
     let region = session.region(0)?;

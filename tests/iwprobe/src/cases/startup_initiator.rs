@@ -20,8 +20,8 @@ fn answered(
     Ok((conn, request, reply))
 }
 
-/// Sends a bad Reply. The endpoint has to end the connection without another message, but siw's Terminate
-/// 2/0/04 is tolerated.
+/// Sends a bad Reply. The endpoint has to end the connection. A Terminate before the end is tolerated, since
+/// siw sends Terminate 2/0/04; any other message is not.
 fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Check {
     let (conn, request, reply) = answered(p, change)?;
     let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());

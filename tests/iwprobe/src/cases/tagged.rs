@@ -9,8 +9,8 @@ use crate::scene::Region;
 use crate::session::{Incoming, Session};
 use crate::wire::{Code, Segment, opcode};
 
-/// Sends a Write to an address inside or outside a region of 64 bytes. The endpoint has to refuse the Write
-/// with one of `codes`, and must not change the region.
+/// Sends the Write that `write` returns for a region of 64 bytes with the rights `rights`. The endpoint has
+/// to refuse the Write with one of `codes`, and must not change the region.
 fn refused(p: &Probe, rights: &str, codes: &[Code], write: impl FnOnce(Region) -> Segment) -> Check {
     let mut session = p.stage(&format!("mr=64:{rights}"))?;
     let region = session.region(0)?;

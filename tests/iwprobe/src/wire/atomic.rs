@@ -58,7 +58,8 @@ impl AtomicRequest {
     }
 }
 
-/// Returns the Request Identifier and the original value in an Atomic Response, which has 12 bytes.
+/// Returns the Request Identifier and the original value in an Atomic Response, or `None` if it does not have
+/// 12 bytes.
 pub fn decode_response(payload: &[u8]) -> Option<(u32, u64)> {
     let bytes: &[u8; 12] = payload.try_into().ok()?;
     let (id, value) = bytes.split_at(4);

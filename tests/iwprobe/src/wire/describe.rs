@@ -22,7 +22,8 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns bytes of an unknown format as text if they begin like a target's text, otherwise in hexadecimal.
+/// Describes bytes of an unknown format: their first line, in quotes, if it is printable; otherwise all bytes
+/// in hexadecimal.
 pub fn text(bytes: &[u8]) -> String {
     let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or(bytes);
     let printable = !line.is_empty() && line.iter().all(|byte| (b' '..=b'~').contains(byte));

@@ -19,7 +19,7 @@ pub struct Fault {
     pub length: Option<u16>,
 }
 
-/// Frames one ULPDU as one FPDU.
+/// Frames each ULPDU as one FPDU.
 #[derive(Clone, Copy, Debug)]
 pub struct Framer {
     /// Whether the receiver asked for markers.

@@ -249,7 +249,8 @@ impl Segment {
         self.word(14)
     }
 
-    /// Parses the payload as a Read Request, whatever the opcode is.
+    /// Parses the payload as a Read Request, whatever the opcode is. Returns `None` if the payload is too
+    /// short.
     pub fn as_read_request(&self) -> Option<ReadRequest> {
         ReadRequest::decode(self.payload())
     }

@@ -1,4 +1,5 @@
-//! Tests of the program as users see it: exit statuses, one-line errors, JSON, expectation files.
+//! Tests of the program as users see it, for example its exit statuses, one-line errors, JSON, and
+//! expectation files.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Tests of the verdicts. Without a flaw, the small endpoint conforms. With a flaw, exactly the cases that
-//! check for this flaw report a deviation.
+//! Tests of the verdicts. Without a flaw, the small endpoint conforms. With a flaw, the cases that check for
+//! this flaw report a deviation. Most tests also check that no other case reports a deviation.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -57,10 +57,10 @@ fn deviating(outcomes: &[Outcome]) -> Vec<&'static str> {
 /// `?` before its name deviates only if the endpoint is so slow that several requests wait at once.
 type Found = (&'static [Role], Flaw, &'static str);
 
-/// Targets in both roles.
+/// Endpoints with a target, in both roles.
 const TARGETS: &[Role] = &[RespondingTarget, InitiatingTarget];
 
-/// Checks that exactly these cases deviate.
+/// Checks for each flaw and role that exactly the listed cases deviate. A case with `?` may deviate or not.
 #[track_caller]
 fn found(flaws: &[Found]) {
     let one = |role: &Role, flaw: &Flaw, names: &str| {

@@ -1,5 +1,5 @@
 //! Exchanges every message of RFC 5040 between our verbs and the verbs of another stack, in both directions,
-//! and checks every byte. Also checks the reaction of each side to messages that it has to refuse.
+//! and checks the transferred bytes. Also checks the reaction of each side to messages that it has to refuse.
 //!
 //! The peer is a target (`tests/iwprobe/TARGET.md`). The program prints a line for each scene: `ok NAME` or
 //! `FAILED NAME: why`. If the scene ends the stream, the line says how: `ok NAME: we 1/1/0`. The exit status

@@ -1,8 +1,8 @@
 //! Messages that the target or we have to refuse, and the Terminate for each message: layer, type and code as
 //! the application gets them.
 //!
-//! The tables contain the codes that the peer sends, even where the RFCs leave a choice or Linux's siw
-//! deviates from them.
+//! The table `THEIRS` contains the codes that Linux's siw sends, even where the RFCs leave a choice or siw
+//! deviates from them. The table `OURS` contains the codes that our stack sends.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};
@@ -114,8 +114,8 @@ fn refused_there(lab: &mut Lab, case: &RefusedRequest) -> Result<String> {
     Ok(codes(error))
 }
 
-/// An operation of the target that we refuse. The operation accesses our region of 4096 bytes, which has the
-/// rights `access`.
+/// An operation of the target that we refuse. If `known`, the operation accesses our region of 4096 bytes,
+/// which has the rights `access`. Otherwise it uses an STag that does not exist.
 struct RefusedOperation {
     name: &'static str,
     access: Access,

@@ -1,5 +1,5 @@
-//! Writes, Reads and Sends in both directions, with sizes from 0 bytes to several FPDUs of a jumbo frame
-//! each.
+//! Writes, Reads and Sends in both directions, with sizes from 0 bytes to several FPDUs, even if the frames
+//! are jumbo frames.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{RecvRequest, SendOp, SendRequest, WcOpcode};
@@ -10,7 +10,7 @@ use tests::{ensure, lab_error};
 
 use crate::Scene;
 
-/// Message sizes: no bytes; one byte; one FPDU or two, according to the MTU; and several FPDUs.
+/// Message sizes: no bytes; one byte; one FPDU or a few, according to the MTU; and many FPDUs.
 const SIZES: [usize; 4] = [0, 1, 4096, 61_000];
 
 pub(crate) fn scenes() -> Vec<Scene> {
@@ -172,7 +172,7 @@ fn send_theirs(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Both sides write and read at the same time, so the Read Responses of each side are interleaved with its
+/// Both sides write and read at the same time, so the Read Responses of each side may be interleaved with its
 /// Writes.
 fn both_ways_at_once(lab: &mut Lab) -> Result<()> {
     let bytes = contrary(1, 32_768);

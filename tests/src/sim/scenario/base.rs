@@ -9,7 +9,7 @@ use crate::sim::steering::SteeringPlan;
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
 use testkit::dice::Dice;
 
-/// User timeout that is longer than any run. A connection without progress breaks the bound on progress long
+/// A user timeout that no run reaches, since a connection without progress breaks the bound on progress long
 /// before this time has passed.
 const USER_TIMEOUT: Duration = Duration::from_secs(3600);
 

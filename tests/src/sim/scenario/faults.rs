@@ -149,7 +149,8 @@ fn span(dice: &mut Dice, longest_us: u64) -> Span {
     Span { from_us, to_us: from_us + dice.scaled(1000, longest_us) }
 }
 
-/// Adds a smaller MTU in directions whose sender is tcp-lite, since smoltcp ignores reports of the MTU.
+/// Adds a smaller MTU to some of the directions whose sender is tcp-lite, since smoltcp ignores reports of
+/// the MTU.
 fn small_mtu(dice: &mut Dice, setup: &mut Setup, reported: bool) {
     let ours = setup.ours();
     let least = if setup.hosts[0].ipv6 { 1280 } else { 576 };
@@ -357,10 +358,11 @@ pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
-/// Stalls one or both of the tcp-lite hosts a few times. `kind` draws the kind of each stall. The stalls last
-/// at most a minute in total, which is shorter than TIME-WAIT. If the peer is smoltcp, the stalls are shorter
-/// than smoltcp's TIME-WAIT. Stalls while connections are being established are even shorter, since a host
-/// that does not answer ARP or NDP for three seconds counts as unreachable.
+/// Stalls the tcp-lite hosts a few times. In two of three runs, one of the two hosts is left out. `kind`
+/// draws the kind of each stall. The stalls last at most a minute in total, which is shorter than TIME-WAIT.
+/// If the peer is smoltcp, the stalls are shorter than smoltcp's TIME-WAIT. Stalls while connections are
+/// being established are even shorter, since a host that does not answer ARP or NDP for three seconds counts
+/// as unreachable.
 fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> StallKind) {
     let ours = setup.ours();
     let spared = dice.below(3) as usize;
@@ -411,7 +413,8 @@ pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
     stall(dice, setup, |dice| StallKind::Stopped(dice.scaled(1, 200) as usize));
 }
 
-/// Gives the hosts devices with several queues, some of which choose queues by a wrong rule.
+/// Gives the hosts devices with several queues. Some of the devices choose queues by a wrong rule. In half of
+/// the runs, the faults of `everything` are added.
 pub(super) fn queues(dice: &mut Dice, setup: &mut Setup) {
     let mut plans = base::rdma_plans(dice, 6);
     plans

@@ -191,7 +191,8 @@ fn profile_message(fpdu: &[u8]) -> Option<ProfileMessage> {
     }
 }
 
-/// Returns the MSN of the message to queue 0 that begins with this FPDU.
+/// Returns the MSN of the message to queue 0 that begins with this FPDU, or `None` if no such message begins
+/// here.
 fn send_begins(fpdu: &[u8]) -> Option<u32> {
     let begins = word(fpdu, 8)? == 0 && word(fpdu, 16)? == 0;
     if begins { word(fpdu, 12) } else { None }

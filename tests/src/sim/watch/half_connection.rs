@@ -15,11 +15,11 @@ const BARE_IN_ALL: u64 = 32;
 /// The units of the sender's stream that must stay whole.
 #[derive(Debug)]
 pub(super) enum Boundaries {
-    /// Unknown, since the sender is not tcp-lite.
+    /// The units are unknown, since the sender is not tcp-lite.
     Unknown,
     /// Segments as the user pushed them: the offset at which each segment ends.
     Pushed(BTreeSet<u64>),
-    /// FPDUs.
+    /// The FPDUs that the parser finds.
     Mpa(Parser),
 }
 
@@ -34,7 +34,7 @@ pub(super) struct HalfConnection {
     pub(super) high: u64,
     /// The offset of the FIN.
     pub(super) fin: Option<u64>,
-    /// Whether the sender has sent a RST.
+    /// Whether the sender has sent a RST that ends the connection.
     pub(super) reset: bool,
     /// Other initial sequence numbers of the sender's SYN-ACKs, until one of these numbers is acknowledged:
     /// SYN cookies change with time (RFC 4987 section 3.6).
@@ -43,7 +43,7 @@ pub(super) struct HalfConnection {
     pub(super) syn_confirmed: bool,
     /// Whether the sender's SYN had no ACK.
     pub(super) active_open: bool,
-    /// Whether the sender's user has got the event that the connection is over.
+    /// Whether the sender's user has received the event that the connection is over.
     pub(super) over: bool,
     /// Whether the peer's FIN arrived before the sender had sent its own FIN.
     closes_last: bool,
@@ -81,13 +81,14 @@ pub(super) struct HalfConnection {
     pub(super) waited_us: u64,
     /// The units that must stay whole.
     pub(super) boundaries: Boundaries,
-    /// Number of splits of such units so far.
+    /// Number of times so far that a unit that must stay whole was split.
     pub(super) cuts: u64,
     /// Number of path MTU probes so far.
     pub(super) probes: u64,
     /// Segments as they were first sent: the end of each segment by its start.
     frozen: BTreeMap<u64, u64>,
-    /// SACK blocks that arrived: start, end, and the number of the sender's timeouts at that time.
+    /// The whole segments in each SACK block that arrived: start, end, and the number of the sender's
+    /// timeouts at that time.
     sacked: Vec<(u64, u64, u64)>,
     /// Whether the sender's SYN has the SACK-permitted option.
     pub(super) permits_sack: bool,
@@ -147,7 +148,8 @@ impl HalfConnection {
         }
     }
 
-    /// Returns the sequence number after the last used number. The SYN and the FIN use one number each.
+    /// Returns the last sequence number that the sender has used, or `None` before its SYN. The SYN and the
+    /// FIN use one number each.
     pub(super) fn last_number(&self) -> Option<u32> {
         self.isn.map(|isn| isn.wrapping_add(self.high as u32 + u32::from(self.fin.is_some())))
     }
@@ -290,7 +292,8 @@ impl HalfConnection {
         Ok(())
     }
 
-    /// Checks retransmitted bytes, which have to be a recorded segment, or a part of it after a split.
+    /// Checks retransmitted bytes. They have to be a recorded segment, or a part of it after a split, and
+    /// must not have been selectively acknowledged since the last timeout.
     fn send_again(&mut self, start: u64, end: u64, timeouts: u64) -> Result<(), String> {
         let Some((&first, &last)) = self.frozen.range(..=start).next_back() else {
             return Err(format!("bytes {start}..{end} retransmitted, but no segment had them"));

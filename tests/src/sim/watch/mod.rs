@@ -1,4 +1,4 @@
-//! The wire tap: all rules that can be checked on frames, at their sender and at their receiver.
+//! The wire tap: rules that are checked on frames, at their sender and at their receiver.
 //!
 //! | rule | where |
 //! |---|---|
@@ -41,7 +41,7 @@ pub use ranges::Ranges;
 pub enum Framing {
     /// Segments that the user pushes.
     Plain,
-    /// FPDUs.
+    /// The FPDUs of iWARP.
     Mpa,
 }
 

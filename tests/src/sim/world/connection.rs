@@ -18,7 +18,7 @@ use super::{CLIENT_PORT, Transferred};
 
 pub use super::operations::Fault;
 
-/// A time limit that is longer than any run, so that only TCP's own timers end a connection.
+/// A time limit that no run reaches, so that only TCP's own timers end a connection.
 pub(super) const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Time for which users wait for more bytes on a connection with a corrupted payload, microseconds. The
@@ -37,11 +37,13 @@ pub enum Close {
     By(usize),
     /// Both sides disconnect when all requests are complete.
     Both,
-    /// One side disconnects after this many completions, before all requests are complete.
+    /// One side disconnects after this many completions, or when all requests are complete, whichever is
+    /// earlier.
     Early(usize, u64),
-    /// One side aborts after this many completions.
+    /// One side aborts after this many completions, or when all requests are complete, whichever is earlier.
     Abort(usize, u64),
-    /// After this many completions, one side posts a request that its peer has to refuse.
+    /// After this many completions, or when all requests are complete, one side posts a request that its peer
+    /// has to refuse.
     Fault(usize, u64, Fault),
 }
 
@@ -127,8 +129,8 @@ pub(super) struct Connection {
     layout: Layout,
     pub(super) ends: [End; 2],
     seed: u64,
-    /// Whether the connection may end in any way: a side has aborted or closed early, or a payload was
-    /// corrupted.
+    /// Whether the connection may end in any way, for example since a side has aborted or closed early, or
+    /// since a payload was corrupted.
     pub(super) may_fail: bool,
     /// Whether a payload was corrupted with a correct checksum. If a side then waits for more bytes than will
     /// arrive, its user has to end the connection.
@@ -198,7 +200,7 @@ impl Connection {
         Pattern::new(self.seed ^ (2 * operation + side) as u64)
     }
 
-    /// Fills the memory that will be sent and read, and posts the receives.
+    /// Fills the memory that will be sent and read, and posts the receives, unless the plan posts them late.
     fn prepare(&self) -> Result<(), String> {
         for side in [0, 1] {
             for (number, operation) in self.plan.operations[side].iter().enumerate() {
@@ -596,7 +598,7 @@ impl Connection {
         self.poisoned = true;
     }
 
-    /// Records the time if a host made progress since `before`.
+    /// Records the time if `steps` has changed since it was `before`: a host has made progress.
     pub(super) fn note_steps(&mut self, before: u64, now_us: u64) {
         if self.steps != before {
             self.last_event_us = now_us;

@@ -24,7 +24,8 @@ pub use operations::{Kind, Operation};
 pub use rdma::RdmaWorld;
 pub use streams::{Chunks, EndPlan, Reader, StreamPlan, StreamWorld};
 
-/// The client port of the first connection. The other connections use the ports after it.
+/// The client port of the first connection. Other connections use the ports after it, or reuse the port of an
+/// earlier connection.
 pub const CLIENT_PORT: u16 = 40_000;
 
 /// The progress of a connection.
@@ -43,7 +44,7 @@ pub struct Transferred {
     pub bytes: u64,
     /// Number of operations completed and checked.
     pub operations: u64,
-    /// Number of bytes that tcp-lite delivered ahead of the next expected byte.
+    /// Number of bytes of plain streams, or of FPDUs, that were accepted ahead of the next expected byte.
     pub early: u64,
     /// Number of segments that tcp-lite retransmitted, without tail loss probes.
     pub retransmits: u64,
@@ -88,12 +89,13 @@ pub trait World {
     /// Returns the client port of a connection.
     fn port(&self, connection: usize) -> u16;
 
-    /// Returns the connection that has to be over before this connection begins.
+    /// Returns the connection that has to be over before this connection begins, or `None` if there is no
+    /// such connection.
     fn before(&self, _connection: usize) -> Option<usize> {
         None
     }
 
-    /// Whether the user of host `side` has got the event that the connection is over.
+    /// Whether the user of host `side` has received the event that the connection is over.
     fn is_over(&self, side: usize, connection: usize) -> bool;
 
     /// Returns the progress of a connection.

@@ -1,5 +1,6 @@
-//! The operations of the users of an iWARP connection, and their memory. Every operation has its own ranges,
-//! so that its effect can be distinguished from all other effects.
+//! The operations of the users of an iWARP connection, and their memory. Each operation has its own ranges,
+//! so that its effect can be distinguished from the effects of other operations. Only the atomics of a side
+//! share their target: one counter of the peer.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{
@@ -12,7 +13,7 @@ use crate::pattern::Pattern;
 /// Value with which a completed target is overwritten, so that a later write to this target is visible.
 const SPENT: u8 = 0xa5;
 
-/// Initial value of memory. The value must not change where no bytes may be placed.
+/// Initial value of memory, except of the counter. The value must not change where no bytes may be placed.
 const UNTOUCHED: u8 = 0x5a;
 
 /// Number of bytes between two ranges.
@@ -40,7 +41,7 @@ pub struct Operation {
     pub kind: Kind,
     /// Number of bytes; it has no meaning for an atomic.
     pub bytes: usize,
-    /// Time from the post of the previous operation to the post of this operation, microseconds.
+    /// Minimum time from the post of this operation to the post of the next operation, microseconds.
     pub think_us: u64,
 }
 

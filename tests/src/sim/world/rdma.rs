@@ -1,4 +1,4 @@
-//! iWARP on tcp-lite: an engine on each side, polled by the simulator.
+//! iWARP on tcp-lite: one or more engines on each side, polled by the simulator.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -91,10 +91,11 @@ impl Host {
 }
 
 impl RdmaWorld {
-    /// Creates hosts with these setups, each on its ports, for connections with these plans.
+    /// Creates hosts with these setups, each on its ports. Both hosts listen, and a connection is opened for
+    /// each plan.
     ///
     /// # Errors
-    /// If a host cannot be created.
+    /// If a host cannot be created, listen or connect.
     pub fn new(
         setups: &[HostSetup; 2],
         plans: &[RdmaPlan],
@@ -152,7 +153,7 @@ impl RdmaWorld {
         self.connections[number].on_event(side, kind, now_us - self.last_fault_us).map_err(of)
     }
 
-    /// Polls completions, and handles receives first, since the checks of the peer's requests depend on them.
+    /// Polls completions, and checks each of them. Returns whether there were any.
     fn completions(&mut self, side: usize) -> Result<bool, String> {
         let mut busy = false;
         while let Some(wc) = self.hosts[side].cq.poll_one() {

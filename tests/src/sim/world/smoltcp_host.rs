@@ -56,10 +56,10 @@ impl Wire {
         self.device.retain(|frame| !parse(frame).is_some_and(|tcp| only_duplicates(&tcp)));
     }
 
-    /// Drops the third consecutive bare segment with the same acknowledgement and window, if the
-    /// `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed this window. At such a segment,
-    /// smoltcp would retransmit bytes beyond the window. The peer drops these bytes, but smoltcp counts them
-    /// as sent, and has no timer for them after the window was closed.
+    /// Drops a bare segment that has the same acknowledgement and window as the three segments before it, if
+    /// the `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed this window. At such a
+    /// segment, smoltcp would retransmit bytes beyond the window. The peer drops these bytes, but smoltcp
+    /// counts them as sent, and has no timer for them after the window was closed.
     fn drop_duplicate_acks_beyond_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
         let Self { device, last_acks, .. } = self;
         // smoltcp accepts no segment now. The first segment is counted when smoltcp accepts it.
@@ -272,9 +272,9 @@ impl SmoltcpHost {
         }
     }
 
-    /// Extends smoltcp's TIME-WAIT from the moment at which the socket is closed, so that smoltcp does not
-    /// answer a segment with a RST. smoltcp's TIME-WAIT ends after ten seconds, and a timer of the peer may
-    /// expire later. The user gets the event of the end later, and may still have to read bytes.
+    /// Extends smoltcp's TIME-WAIT from the moment at which the socket is closed. Therefore smoltcp does not
+    /// answer a segment with a RST. smoltcp's own TIME-WAIT ends after ten seconds, and a timer of the peer
+    /// may expire later. The user gets the event of the end later, and may still have to read bytes.
     fn extend_time_wait(&mut self) {
         for (end, handle) in self.ends.iter().zip(&self.handles) {
             let closed = self.sockets.get::<tcp::Socket<'_>>(*handle).state() == tcp::State::Closed;

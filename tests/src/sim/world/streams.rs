@@ -77,9 +77,9 @@ impl StreamPlan {
 /// How a connection has ended for one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// By both FINs.
+    /// Both FINs ended the connection.
     Graceful,
-    /// By a RST of either side.
+    /// Something else ended the connection, such as a RST of either side.
     Reset,
 }
 
@@ -210,7 +210,7 @@ impl End {
         taken
     }
 
-    /// Returns the time at which the reader reads again.
+    /// Returns the time at which the reader reads again, or `None` if it has nothing to read.
     pub(super) fn next_read_us(&self) -> Option<u64> {
         let slow = self.plan.reader.is_some() && self.over.is_none();
         (slow && self.got.frontier() > self.read).then_some(self.read_again_us)

@@ -111,7 +111,8 @@ pub fn raw(addresses: &Addresses, ethertype: [u8; 2], payload: &[u8]) -> Vec<u8>
     [&ethernet(addresses, ethertype)[..], payload].concat()
 }
 
-/// Returns an IPv4 packet. `options` are padded to a multiple of four bytes.
+/// Returns a frame with an IPv4 packet and correct checksums. `options` are padded to a multiple of four
+/// bytes.
 pub fn ipv4(addresses: &Addresses, header: Ipv4, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(addresses, [0x08, 0]);
     let bytes = 20 + options.len().min(40).next_multiple_of(4);
@@ -129,7 +130,7 @@ pub fn ipv4(addresses: &Addresses, header: Ipv4, options: &[u8], payload: &[u8])
     frame
 }
 
-/// Returns an IPv6 packet. Extension headers are part of `payload`.
+/// Returns a frame with an IPv6 packet and correct checksums. Extension headers are part of `payload`.
 pub fn ipv6(addresses: &Addresses, class: u8, next: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(addresses, [0x86, 0xdd]);
     frame.extend([0x60 | class >> 4, class << 4, 0, 0]);
@@ -194,7 +195,7 @@ pub fn complete(frame: &mut [u8]) {
     }
 }
 
-/// Returns the offset of an ICMP or ICMPv6 message, and its pseudo-header.
+/// Returns the offset of an ICMP or ICMPv6 message, and its pseudo-header, or `None` for any other frame.
 fn message(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     let (at, pseudo) = match (frame.get(12..14)?, frame.get(ETHERNET + 6)?, frame.get(ETHERNET + 9)?) {
         ([0x08, 0], _, &protocol::ICMP) => (ETHERNET + usize::from(frame[ETHERNET] & 15) * 4, Vec::new()),

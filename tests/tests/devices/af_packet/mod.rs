@@ -1,7 +1,7 @@
 //! Packet sockets at both sides of a veth pair between two network namespaces.
 //!
-//! - `iwperf` over DPDK's `net_af_packet`: every test, both MTUs, IPv4 and IPv6, with and without markers.
-//!   The target checks every byte.
+//! - `iwperf` over DPDK's `net_af_packet`: every test, both MTUs, IPv4 and IPv6, with and without markers;
+//!   and some tests with several queues. Every byte is checked.
 //! - `programs`: `iwperf` and our TCP over our own port (`dp::packet`), also against Linux's TCP.
 //! - `perftest`: perftest's atomics over `libuwarp.so`, and `iwperf`.
 //! - `port`: our port by itself, frame by frame, with an interface that disappears and is created again.

@@ -1,5 +1,5 @@
-//! `dp::packet` by itself: frames in both directions over a veth pair, frames that the kernel drops, and an
-//! interface that disappears and is created again.
+//! `dp::packet` by itself, for example: frames in both directions over a veth pair, superframes, frames that
+//! the filter or the kernel drops, and an interface that disappears and is created again.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -326,7 +326,8 @@ fn only_ours_arrives() -> Result<()> {
     silence(&mut ports[0])
 }
 
-/// Frames for the configured Ethernet address arrive at the port, and the kernel does not see them.
+/// Frames for the configured Ethernet address arrive at the port. Frames for the Ethernet address of the
+/// interface do not.
 fn own_mac() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let own = [2, 0, 0, 0, 0x65, 1];

@@ -1,5 +1,5 @@
-//! `dp::packet` and its host: interfaces that the port refuses, the addresses that the port makes an
-//! interface accept, links that go down and up, and the memory of the kernel.
+//! `dp::packet` and its host, for example: interfaces that the port refuses, the addresses that the port
+//! makes an interface accept, links that go down and up, and the memory of the kernel.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -189,7 +189,7 @@ fn a_burst_into_a_link_that_is_down() -> Result<()> {
 }
 
 /// A superframe waits in the socket when the interface goes down. The error of the socket hides the frame for
-/// one call.
+/// one call, and then the port returns the frame.
 fn what_came_before_the_link_went_down() -> Result<()> {
     let (hosts, mut ports) = pair(1500, true)?;
     let (large, offload) = superframe(&ports[0], ports[1].info().mac, None, 30_000);
@@ -293,7 +293,7 @@ fn a_lost_superframe_is_not_taken_for_the_next() -> Result<()> {
     silence(&mut ports[1])
 }
 
-/// A frame of as many buffers as a chain may have. The last buffer has the last bytes.
+/// Sends a frame of as many buffers as a chain may have. The last buffer has the last bytes.
 fn a_frame_of_many_buffers() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, true)?;
     let (sent, offload) = segment(&ports[0], ports[1].info().mac, ADDRESSES[1], None, 1400);

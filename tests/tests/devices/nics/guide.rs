@@ -26,7 +26,7 @@ for module in sorted(library.glob('*.py')): out.writepy(str(module))
 for package in 'collections', 'encodings', 'importlib', 're': out.writepy(str(library / package))
 out.close()";
 
-/// Adds the tests of this binding.
+/// Adds the test of this binding.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding) {
     let needs =
         [Nic::Igb.needs(), &[Prerequisite::Program("dpdk-devbind.py"), Prerequisite::Program("lspci")]]
@@ -50,7 +50,7 @@ struct Guide<'a> {
 }
 
 impl<'a> Guide<'a> {
-    /// Copies DPDK's tools to the machines, and gives the NICs back to Linux.
+    /// Copies DPDK's tools to the machines, and gives the igb NICs back to Linux.
     fn new(pair: &'a NicPair) -> Result<Self> {
         let commands = NicGuide::read().map_err(LabError)?;
         for program in ["/usr/bin/python3", "/usr/bin/lspci"] {

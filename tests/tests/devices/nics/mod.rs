@@ -1,12 +1,12 @@
 //! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines. The tests cover data
-//! in both directions, links that fail, NICs that are unplugged, peers that die, VLANs, a router between the
-//! machines, Linux's iWARP, and the commands of the guide.
+//! in both directions, several queues, links that fail, NICs that are unplugged, peers that die, VLANs, a
+//! router between the machines, Linux's iWARP, and the commands of the guide.
 //!
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
-//! of the time: each NIC is tested with one MTU, family and direction, and faults are tested with one NIC for
-//! each binding. `UWARP_NICS=short` also leaves out the tests with four queues: while other sections run, two
-//! machines with four emulated processors each get too little processor time, and a machine that stands still
-//! for seconds looks like a silent peer.
+//! of the time. Each NIC is then tested with one MTU, family and direction, faults are tested with one NIC
+//! for each binding, and the guide is tested with one binding. `UWARP_NICS=short` also leaves out the tests
+//! with four queues. While other sections run, two machines with four emulated processors each get too little
+//! processor time, and a machine that stands still for seconds looks like a silent peer.
 
 mod faults;
 mod guide;

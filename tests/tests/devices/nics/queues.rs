@@ -11,7 +11,7 @@ use super::rig::{Binding, Family, Nic, NicPair, SharedPair};
 /// Number of queues, engines and ports of a server.
 const CORES: &str = "4";
 
-/// Adds a test for each binding of a NIC with RSS.
+/// Adds a test of a NIC with RSS, with this binding.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic) {
     let shared = shared.clone();
     suite.add_with(nic.needs(), format!("{}_{}_4_queues", binding.name(), nic.name()), move || {

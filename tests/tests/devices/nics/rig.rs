@@ -288,7 +288,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl SharedPair {
     /// Runs a test on machines with this binding. If the running machines have this binding, they are used
-    /// again.
+    /// again. If the test fails and a machine no longer answers, the machines are stopped.
     pub(crate) fn with(&self, binding: Binding, test: impl FnOnce(&NicPair) -> Result<()>) -> Result<()> {
         let mut slot = lock(&self.pair);
         if slot.as_ref().is_none_or(|pair| pair.binding != binding) {

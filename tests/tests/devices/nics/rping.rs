@@ -14,7 +14,7 @@ const ROUNDS: usize = 10;
 /// rping's options: number of rounds, size, validation, verbose output.
 const SHAPE: [&str; 6] = ["-C", "10", "-S", "4096", "-V", "-v"];
 
-/// Adds the tests of both directions.
+/// Adds the test of both directions.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair) {
     let with = shared.clone();
     suite.add_with(&[Prerequisite::SiwImage], "uio_e1000e_rping", move || {

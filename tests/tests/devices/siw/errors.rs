@@ -1,4 +1,6 @@
-//! An error of a peer ends `iwperf` within ten seconds, with one clear line and a non-zero exit status.
+//! An error of a peer ends `iwperf` within `LIMIT`, with one clear line and a non-zero exit status. Some
+//! tests also check that the machine is replaced after it hangs, and that a test waits for a machine that
+//! answers late.
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use tests::{ensure, lab_error};
 
 use super::rig::{OURS, Rig, Shared, THEIRS};
 
-/// The default time limit for waiting for a peer, with a margin for a busy machine.
+/// The default time limit for waiting for a peer (ten seconds), with a margin for a busy machine.
 const LIMIT: Duration = Duration::from_secs(25);
 
 /// Words in the error if the peer's kernel closes its connection: by a FIN, a RST, or a Terminate.

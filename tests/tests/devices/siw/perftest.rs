@@ -39,7 +39,7 @@ pub(crate) fn add_all(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// Adds one tool of each kind in both directions, with these parameters of siw.
+/// Adds three of the tools in both directions, with these parameters of siw.
 pub(crate) fn add_some(suite: &mut Suite, shared: &Shared, kind: &str, params: &'static [&'static str]) {
     for test in [Test::WriteBw, Test::SendBw, Test::WriteLat] {
         for server in Server::BOTH {

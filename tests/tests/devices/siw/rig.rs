@@ -94,7 +94,8 @@ impl Rig {
 pub(crate) struct Shared(Arc<Mutex<Option<Rig>>>);
 
 impl Shared {
-    /// Runs a test on a machine of this kind. A running machine of this kind is used again.
+    /// Runs a test on a machine of this kind. A running machine of this kind is used again. If the test
+    /// fails, evidence is kept, and a machine that no longer answers is stopped.
     pub(crate) fn with<T>(
         &self,
         mtu: u16,

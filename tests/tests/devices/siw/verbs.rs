@@ -13,7 +13,8 @@ use super::rig::{OURS, OURS_6, Rig, Shared, THEIRS, THEIRS_6};
 const LIMIT: Duration = Duration::from_secs(90);
 /// The port on which we or the target listens.
 const PORT: u16 = 7471;
-/// Scenes without errors. In all other scenes, one side refuses a message.
+/// The beginnings of the names of all scenes, except those of `terminate.rs`, in which one side refuses a
+/// message.
 const GOOD: [&str; 6] = ["write", "read", "send", "both", "solicited", "invalidate"];
 
 /// The side that listens.
@@ -37,8 +38,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// Adds tests over IPv6, and tests of the messages that a side refuses. In the tests of refused messages,
-/// both applications or siw's kernel report the Terminates.
+/// Adds tests over IPv6, and tests of messages that a side refuses. Terminates that siw sends are reported by
+/// both applications. Terminates that we send are reported by siw's kernel.
 pub(crate) fn add_ends(suite: &mut Suite, shared: &Shared) {
     for (name, role) in ROLES {
         let rig = shared.clone();

@@ -1,7 +1,7 @@
-//! Our TCP against unusual behaviour of Linux's TCP and of middleboxes: probes, closed windows, urgent bytes,
-//! Fast Open, Multipath TCP, ECN, path MTU probes, missing options, and segments that are joined and split.
-//! Every stream is checked byte by byte. Each case also proves that the behaviour occurred, by the frames or
-//! by a counter of Linux.
+//! Our TCP against unusual behaviour of Linux's TCP and of middleboxes, such as probes, closed windows,
+//! urgent bytes, Fast Open, Multipath TCP, ECN, path MTU probes, missing options, and segments that are
+//! joined and split. Every stream is checked byte by byte. Each case also proves that the behaviour occurred,
+//! by frames or counters.
 
 mod fpdus;
 mod middlebox;

@@ -8,7 +8,7 @@ use super::START;
 /// The source of a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// The counters of Linux's TCP and IP (`netstat -s`).
+    /// The counters of Linux's TCP and IP, by their names in `/proc/net/netstat` and `/proc/net/snmp`.
     Linux,
     /// Our stack's counters.
     Stack,
@@ -35,7 +35,7 @@ pub(crate) enum Proof {
 pub(crate) struct Evidence {
     /// The output of our program.
     pub(crate) ours: String,
-    /// Linux's counters.
+    /// The counters of Linux's TCP and IP.
     pub(crate) linux: String,
 }
 

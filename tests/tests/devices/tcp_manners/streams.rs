@@ -179,9 +179,9 @@ const PLAIN: &[Case] = &[
         ]),
 ];
 
-/// The receiving kernel joins segments. At our raw socket, joined segments have checksums that are not filled
-/// in, and the socket does not report this. The checksums are therefore wrong, and the stream continues with
-/// segments that were not joined.
+/// The receiving kernel joins segments. Linux's TCP acknowledges joined segments as such. At our raw socket,
+/// joined segments have checksums that are not filled in, and the socket does not report this. The checksums
+/// are therefore wrong, and the stream continues with segments that were not joined.
 const JOINED: &[Case] = &[
     Case {
         bytes: 64 * 1024 + 77,

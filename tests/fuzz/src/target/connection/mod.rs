@@ -1,6 +1,7 @@
-//! A live connection and a sequence of actions: segments whose fields are close to the valid values, calls of
-//! the user, losses, and the passing of time. After these actions both sides behave well, and the connection
-//! has to end gracefully.
+//! A live connection and a sequence of actions, for example segments whose fields are close to the valid
+//! values, ICMP errors, calls of the user, losses, and the passing of time. After these actions the peer
+//! behaves well, and the connection has to end gracefully. If the peer contradicted itself before, or
+//! announced a window ahead of its stream, the user aborts the connection instead.
 //!
 //! Rules: the simulator's rules on the wire are kept; both streams arrive complete, byte by byte; no byte is
 //! delivered twice or beyond the window; events are delivered in order; an honest peer receives the segments
@@ -57,7 +58,7 @@ struct Run {
     /// stream. Until the stream reaches this number, the stack ignores other windows (RFC 9293 section
     /// 3.10.7.4, SND.WL1).
     ahead: bool,
-    /// Number of the stack's next frames that will be lost.
+    /// Number of the stack's next TCP frames that will be lost.
     losses: usize,
     /// Delivered frames, which may be delivered again, whole or in fragments.
     frames: Vec<Vec<u8>>,
@@ -239,7 +240,8 @@ impl Run {
         Condition::of(&self.host.stack.counters(), TIME_WAIT)
     }
 
-    /// Handles the frames that the stack sends now, and answers requests for the peer's Ethernet address.
+    /// Handles the frames that the stack sends now and the events of its user, and answers requests for the
+    /// peer's Ethernet address.
     fn handle_sent(&mut self) {
         for frame in self.host.sent() {
             self.on_frame(frame);
@@ -405,7 +407,7 @@ impl Run {
         self.arrive(&frame, &cuts, false);
     }
 
-    /// Sends true and false SACK blocks.
+    /// Delivers an acknowledgement with at most three SACK blocks. Some acknowledgements have false blocks.
     fn selective(&mut self, input: &mut Input<'_>) {
         let lies = input.one_in(3);
         let mut segment = self.peer.regular(self.peer.acked, 0, u16::MAX);
@@ -468,7 +470,8 @@ impl Run {
         }
     }
 
-    /// Delivers an ICMP error about the stack's last segment.
+    /// Delivers an ICMP error about the last segment that the peer received from the stack. Some of its bytes
+    /// may be wrong.
     fn icmp(&mut self, input: &mut Input<'_>) {
         let Some((frame, tcp)) = &self.peer.last else { return };
         let mut error = too_big(frame, tcp, 40 + input.size() as u16 % 1500);
@@ -541,8 +544,9 @@ impl Run {
         self.host.now_us = self.host.now_us.max(until_us);
     }
 
-    /// Ends the connection: from here on both sides behave well, everything arrives, both sides close, and no
-    /// object is left.
+    /// Ends the connection, and checks that no object is left. If the connection lives and the rules on the
+    /// wire still apply, both sides behave well from here on, everything arrives, and both sides close.
+    /// Otherwise the user aborts the connection.
     fn end(&mut self) {
         self.losses = 0;
         self.handle_sent();

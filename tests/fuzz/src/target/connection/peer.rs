@@ -49,7 +49,7 @@ pub(super) struct Peer {
     pub(super) host_high: u64,
     /// The highest acknowledgement that the peer has sent, true or not.
     pub(super) acked_to: u64,
-    /// The last segment that arrived at the peer.
+    /// The last segment, other than a RST, that arrived at the peer.
     pub(super) last: Option<(Vec<u8>, Tcp)>,
 }
 
@@ -150,7 +150,7 @@ impl Peer {
         packet::ipv4(&ENDS, header, &[], &bytes)
     }
 
-    /// Receives a segment of the stack. The segment's bytes have to be bytes of the stream.
+    /// Records a segment of the stack that has arrived at the peer.
     pub(super) fn on_segment(&mut self, frame: Vec<u8>, tcp: Tcp) {
         let Some(isn) = self.host_isn else { return };
         if let Some((_, stamps)) = tcp.options(&frame).find(|(kind, value)| *kind == 8 && value.len() == 8) {

@@ -76,8 +76,8 @@ impl User {
         }
     }
 
-    /// Memory is low: drops the received bytes furthest ahead of the next expected byte, unless the user has
-    /// released them.
+    /// Memory is low: drops at most `bytes` of the bytes that the user holds. The bytes furthest ahead of the
+    /// next expected byte are dropped first. A user that is not slow holds no bytes.
     fn give_up(&mut self, stack: &mut Stack, conn: ConnId, bytes: u64) {
         let (mut left, frontier) = (if self.slow { bytes } else { 0 }, self.got.frontier());
         while left > 0

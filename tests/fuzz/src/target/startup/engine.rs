@@ -232,7 +232,7 @@ impl Run {
         }
     }
 
-    /// Reads at most `bytes` bytes from the latest plain stream.
+    /// Reads at most `bytes` bytes from the latest plain stream, and checks that the peer sent them.
     fn read(&mut self, bytes: usize) {
         let Some(end) = self.ends.last_mut() else { return };
         let mut out = vec![0; bytes];
@@ -274,7 +274,7 @@ impl Run {
                 let stage = match event.kind {
                     CmEventKind::ConnectRequest { .. } => Stage::Asked,
                     CmEventKind::StreamEstablished { .. } => Stage::Streaming,
-                    // An event of an identifier that its user has dropped.
+                    // The event belongs to an identifier that its user has dropped.
                     _ => continue,
                 };
                 assert!(event.listener.is_some() || self.dials || self.delayed, "{event:?} of nobody");

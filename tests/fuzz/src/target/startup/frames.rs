@@ -38,7 +38,7 @@ pub(super) fn bytes(input: &mut Input<'_>, request: bool) -> Vec<u8> {
     bytes
 }
 
-/// Returns any valid configuration.
+/// Returns a valid configuration that the input chooses.
 pub(super) fn config(input: &mut Input<'_>) -> MpaConfig {
     let (bits, depth) =
         (input.u16(), |at: u8| [0, 1, 2, 8, 128, 0x3ffe, 0x3fff, 0xffff][usize::from(at & 7)]);

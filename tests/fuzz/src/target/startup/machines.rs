@@ -1,4 +1,4 @@
-//! The two state machines of MPA startup, without a network.
+//! The state machines of both roles of MPA startup, without a network.
 //!
 //! Rules: a machine consumes at most one frame; the result does not depend on how the bytes were split; sent
 //! frames are valid; whatever the two configurations are, the depths that the two machines agree on fit each
@@ -20,7 +20,7 @@ const LONGEST: usize = 20 + 512;
 const DEADLINE: Instant = Instant::from_micros_const(1_000_000);
 const LATER: Instant = Instant::from_micros_const(2_000_000);
 
-/// Passes arbitrary bytes to one machine.
+/// Passes the same arbitrary bytes to two machines of one role, whole and in parts, and compares the results.
 pub(super) fn alone(input: &mut Input<'_>) {
     let (config, request) = (config(input), input.one_in(2));
     let bytes = bytes(input, request);
@@ -93,7 +93,8 @@ fn feed(responder: &mut Responder, bytes: &[u8], cuts: &[usize]) -> Result<bool,
     Ok(asked)
 }
 
-/// Returns the result of a responder that receives a Request in parts. The input chooses its answer.
+/// Returns the result of a responder that receives a Request in parts. The input chooses the answer of the
+/// responder.
 fn respond(
     config: MpaConfig,
     bytes: &[u8],
@@ -143,7 +144,8 @@ fn check(config: &MpaConfig, negotiated: &Negotiated) {
     }
 }
 
-/// Connects two machines with any two configurations. In some runs a bit flips between them.
+/// Connects an initiator and a responder, each with any valid configuration. In some runs, one bit of the
+/// Request flips on the way.
 pub(super) fn together(input: &mut Input<'_>) {
     let (own, other) = (config(input), config(input));
     let (mut initiator, request) =

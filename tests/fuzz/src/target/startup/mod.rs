@@ -1,6 +1,6 @@
-//! MPA startup. Some inputs pass bytes in arbitrary parts to the state machines of both roles and revisions.
-//! The other inputs run an engine whose peer sends arbitrary bytes, at once or after a plain stream (delayed
-//! startup, RFC 5044 section 7.1.3).
+//! MPA startup. Some inputs pass bytes in arbitrary parts to a state machine of either role. Other inputs
+//! connect the state machines of both roles. The remaining inputs run an engine whose peer sends arbitrary
+//! bytes, at once or after a plain stream (delayed startup, RFC 5044 section 7.1.3).
 
 mod engine;
 mod frames;

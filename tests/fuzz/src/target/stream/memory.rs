@@ -108,7 +108,8 @@ impl Memory {
         self.window.bind(&self.closed, WINDOW.0 as u64, WINDOW.1 as u64, access)
     }
 
-    /// Returns an address that the peer may know: an STag and the address of the first byte.
+    /// Returns an address for a request of the peer: an STag, which may be one that the peer must not use,
+    /// and the address of a first byte.
     pub(super) fn name(&self, which: usize) -> RemoteAddr {
         let open = RemoteAddr { addr: self.open.addr(OPEN.0 as u64), rkey: self.open.rkey() };
         match (which, &self.extra) {
@@ -123,7 +124,8 @@ impl Memory {
         }
     }
 
-    /// Returns at most 128 bytes of local memory for a request.
+    /// Returns local memory for a request: a part of the range for receives if `inbox`, and otherwise a part
+    /// of the open region.
     pub(super) fn local(&self, inbox: bool, at: usize, bytes: usize) -> Sge {
         if inbox {
             let at = at % INBOX.1;

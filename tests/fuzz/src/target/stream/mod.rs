@@ -1,7 +1,7 @@
-//! A live RDMA stream. The peer sends FPDUs with valid CRC, markers and length. Their DDP and RDMAP fields
-//! are close to the state of the connection and its memory. The segments may arrive out of order. The user
-//! has receives, outstanding Reads and atomics, and bound windows. The engine is the responder, or the
-//! initiator with any RTR.
+//! A live RDMA stream. The peer sends FPDUs, most of them with valid CRC, markers and length. Their DDP and
+//! RDMAP fields are close to the state of the connection and its memory. The segments may arrive out of
+//! order. The user has receives, outstanding Reads and atomics, and bound windows. The engine is the
+//! responder, or the initiator with any RTR.
 //!
 //! Rules: only lent memory changes; the engine sends valid FPDUs, byte by byte, and nothing after its
 //! Terminate; an error that the engine detects causes a Terminate with codes from the RFCs' tables, and the
@@ -225,7 +225,7 @@ impl Run {
         self.handle_engine();
     }
 
-    /// Makes a call of the user, chosen by the input.
+    /// Makes a call of the user. The input chooses the call.
     fn user_call(&mut self, input: &mut Input<'_>) {
         let sge = self.memory.local(input.one_in(2), input.below(512), input.below(512));
         let remote = RemoteAddr { addr: 0x1000, rkey: 0x100 };

@@ -1,5 +1,5 @@
-//! The peer of the stream. The peer frames its messages with valid CRC, markers and ULPDU length, and derives
-//! the fields of DDP and RDMAP from the current state of the stream.
+//! The peer of the stream. The peer frames most of its messages with valid CRC, markers and ULPDU length, and
+//! derives the fields of DDP and RDMAP from the current state of the stream.
 
 use iwarp::memory::Stag;
 use iwarp::mpa::Framer;
@@ -64,7 +64,7 @@ impl Peer {
         self.ulpdus.push(ulpdu.clone());
         let mut bytes = fpdu(&mut self.framer, &ulpdu);
         if input.one_in(40) {
-            // An error for MPA to detect: a wrong CRC, marker or length.
+            // MPA has to detect this error: a wrong CRC, marker or length.
             let at = input.below(bytes.len());
             bytes[at] ^= 1 << input.below(8);
         }
@@ -140,18 +140,18 @@ impl Peer {
             11 => self.more(input, 0, last),
             12 => match input.below(6) {
                 0 => input.bytes(60).to_vec(),
-                // An unsolicited Atomic Response.
+                // This Atomic Response is unsolicited.
                 1 => {
                     let response = AtomicResponse { id: input.u32(), original: input.u64() };
                     let header = untagged(11, 0, [3, self.next(3, true), 0], true);
                     [&header[..], &response.to_bytes()].concat()
                 }
-                // A gap, or repeated bytes.
+                // Leaves a gap, or repeats bytes.
                 2 => {
                     let apart = input.delta() as u32;
                     self.more(input, apart, last)
                 }
-                // A Read Response that is unsolicited, too early, or for another part of the sink.
+                // This Read Response is unsolicited, too early, or for another part of the sink.
                 3 => {
                     let asked = self.reads.last().map(|&(rkey, addr, _)| RemoteAddr { addr, rkey });
                     let name = asked.filter(|_| input.one_in(2));
@@ -212,7 +212,8 @@ impl Peer {
         ulpdu
     }
 
-    /// Returns the next segment of the latest message, `apart` bytes from its regular offset.
+    /// Returns the next segment of the latest message, `apart` bytes from its regular offset. Returns no
+    /// bytes if there is no message.
     fn more(&mut self, input: &mut Input<'_>, apart: u32, last: bool) -> Vec<u8> {
         let Some(before) = self.ulpdus.last().filter(|ulpdu| ulpdu.len() >= 18) else { return Vec::new() };
         let offset = self.offset.wrapping_add(apart);

@@ -1,6 +1,6 @@
 //! Sequences of verbs calls by two users, in any order and with arguments that are often wrong, over two
-//! engines on a wire in memory. Two queue pairs are connected at the beginning; the input decides everything
-//! else.
+//! engines on a wire in memory. At the beginning, each user creates objects, and two queue pairs are
+//! connected. The input decides everything else.
 //!
 //! Rules: no call panics; every limit is kept; every request that is not silent (`ledger.rs`) completes or is
 //! flushed exactly once; after the users have dropped everything, no object is held. This target does not
@@ -20,7 +20,8 @@ use crate::input::Input;
 /// Maximum number of calls of one input.
 const CALLS: usize = 96;
 
-/// Maximum number of polls of one input, including its end.
+/// Number of polls after which an input makes no more calls, and maximum number of polls until engines
+/// without objects are idle.
 const POLLS: usize = 4000;
 const REST_POLLS: usize = 30_000;
 

@@ -54,7 +54,7 @@ fn pick<'a, T>(input: &mut Input<'_>, of: &'a [T]) -> Option<&'a T> {
     if of.is_empty() { None } else { of.get(input.below(of.len())) }
 }
 
-/// Stores a created object, if there is space for it.
+/// Stores an object if it was created and if the user holds fewer than [`HELD`] such objects.
 fn keep<T, E>(held: &mut Vec<T>, made: Result<T, E>) {
     if held.len() < HELD
         && let Ok(made) = made

@@ -1,6 +1,6 @@
 //! The flaws of the small endpoint.
 
-/// A flaw of the endpoint. Each flaw is implemented in one place of the endpoint.
+/// A flaw of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// No flaw.
@@ -10,7 +10,7 @@ pub(crate) enum Flaw {
     AnyKey,
     /// Accepts a PD_Length of up to 65535.
     AnyLength,
-    /// Accepts any revision in a Reply.
+    /// Accepts any revision in a startup frame.
     AnyRevision,
     /// Clears flag S in its Replies.
     ForgetsEnhanced,

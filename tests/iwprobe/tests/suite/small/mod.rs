@@ -1,5 +1,5 @@
-//! An endpoint of a few hundred lines, with one selectable flaw, for tests of iwprobe's verdicts. The
-//! endpoint listens or connects, with or without a target.
+//! A small iWARP endpoint with one selectable flaw, for tests of iwprobe's verdicts. The endpoint listens or
+//! connects, with or without a target.
 //!
 //! | file | what |
 //! |---|---|

@@ -9,7 +9,8 @@ use super::{Flaw, more};
 
 const DEPTH: u16 = 8;
 
-/// Receives the peer's startup frame, which has to have this key. Returns the frame and the bytes after it.
+/// Receives the peer's startup frame, which has to have this key. Returns the frame and the bytes after it,
+/// or `None` if the frame is invalid or does not arrive.
 pub(super) fn heard(stream: &TcpStream, flaw: Flaw, key: [u8; 16]) -> Option<(Startup, Vec<u8>)> {
     let mut held = Vec::new();
     let frame = loop {
