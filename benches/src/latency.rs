@@ -1,4 +1,5 @@
-//! Latencies of one run in an HDR histogram, and the seven figures that perftest reports.
+//! Latencies of one run in an HDR histogram, and the figures of a latency table, including those that
+//! perftest reports.
 
 use hdrhistogram::Histogram;
 

@@ -28,7 +28,7 @@ pub const CYCLE_BUFFER: u32 = 4096;
 /// the number of the queue pair.
 pub const MAX_QPS: u32 = 16_000;
 
-/// Number of requests of a queue pair in addition to the data: marks and credits.
+/// Number of requests for marks and credits for which a queue pair has room in addition to the data.
 pub(crate) const EXTRA_SENDS: u32 = 32;
 
 /// Maximum number of outstanding Reads that confirm messages of a run at a given rate.
@@ -123,8 +123,8 @@ impl Params {
         self.tx_depth + EXTRA_SENDS + flushes
     }
 
-    /// Number of receives that the target posts again at a time. Meanwhile the source can send, since it has
-    /// credits for the other receives.
+    /// Number of receives that the target posts again at a time. Before that, the source can send, since it
+    /// has credits for the other receives.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
     }
@@ -178,11 +178,11 @@ impl Params {
         Self { qps: self.qps / cores + u32::from(index < self.qps % cores), rate, ..self.clone() }
     }
 
-    /// Checks combinations of parameters, which an option parser (or the decoder of a peer's private data)
-    /// cannot check.
+    /// Checks the ranges and the combinations of the parameters, which come from options or from a peer's
+    /// private data.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`], which names the option.
+    /// Returns [`Error::Usage`], which names the options that are wrong.
     pub fn check(&self) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));
         let ranges = [

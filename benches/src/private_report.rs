@@ -43,7 +43,7 @@ impl FinalReport {
         }
     }
 
-    /// Adds up the messages of two peers that ran at the same time on one machine.
+    /// Adds up the messages of two peers that ran at the same time on one machine. Keeps the first error.
     pub fn merged(self, other: Self) -> Self {
         Self {
             busy_cycles: self.busy_cycles + other.busy_cycles,
@@ -70,7 +70,7 @@ impl FinalReport {
     /// Decodes the message.
     ///
     /// # Errors
-    /// Returns [`Error::Exchange`].
+    /// Returns [`Error::Exchange`] if the message is malformed.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let Some((header, first_error)) =
             bytes.split_at_checked(HEADER_BYTES).filter(|(h, _)| h.starts_with(MAGIC))

@@ -54,7 +54,7 @@ impl Profiling {
         })
     }
 
-    /// Stops profiling.
+    /// Stops profiling. Returns the profile since the start.
     pub fn stop(self, end: &Endpoint) -> Profiled {
         let profile = profile::stop();
         Profiled { profile, fpdus: fpdus(end) - self.fpdus_before }

@@ -4,8 +4,8 @@
 //! A Read has arrived when it completes. A Write or Send completes when TCP has accepted it, which shows
 //! nothing about the target. So a zero-length Read follows. The target answers this Read only after its RDMAP
 //! has delivered all earlier messages (RFC 5040 section 5.5). One such Read covers all messages posted since
-//! the previous such Read. A peer that is not iwperf may allow no Reads. In that case a latency ends with the
-//! completion of the message.
+//! the previous such Read. A peer that is not iwperf may allow no Reads. Therefore, with such a peer, a
+//! latency ends with the completion of the message.
 //!
 //! So, with iwperf at both ends, a latency is a full round trip, plus the time that the message has waited
 //! before it could be posted.
@@ -73,7 +73,7 @@ impl Path {
         Ok(moved)
     }
 
-    /// The next queue pair in turn that may post a message.
+    /// The next queue pair in turn that may post a message, or `None` if no queue pair may post a message.
     fn flow_with_room(&mut self, limit: Option<u64>) -> Option<usize> {
         let (first, count) = (self.paced.as_ref()?.next, self.flows.len());
         let index = (0..count)
@@ -83,7 +83,8 @@ impl Path {
         Some(index)
     }
 
-    /// Posts a zero-length Read on each queue pair that has posted messages since its last such Read.
+    /// Posts a zero-length Read on each queue pair that has posted messages since its last such Read, unless
+    /// the queue pair already has the maximum number of such Reads in flight.
     pub(super) fn flush_posted(&mut self) -> Result<(), Error> {
         let (Some(paced), most) = (&mut self.paced, FLUSHES.min(self.params.outs)) else { return Ok(()) };
         let mut failure = None;

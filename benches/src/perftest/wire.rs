@@ -108,7 +108,7 @@ pub fn encode_mtu(mtu: u16) -> [u8; 2] {
 /// Parses an MTU message. Checks only the format of the message.
 ///
 /// # Errors
-/// Returns [`Error::Exchange`].
+/// Returns [`Error::Exchange`] if the message is not a digit from 1 to 5 and another byte.
 pub fn decode_mtu(bytes: &[u8]) -> Result<u8, Error> {
     let [digit, _nul] = exactly(bytes, "an MTU")?;
     if !(b'1'..=b'5').contains(digit) {

@@ -36,7 +36,7 @@ pub struct LoadFigures {
 }
 
 impl LoadFigures {
-    /// Adds up two loads that ran at the same time.
+    /// Adds up the figures of two loads that ran at the same time.
     pub fn merged(mut self, other: Self) -> Self {
         self.latencies.add(&other.latencies);
         Self {

@@ -120,7 +120,7 @@ impl Traffic {
     /// Draws the active queue pairs.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     fn draw(&mut self) -> Result<(), Error> {
         let active = self.load.active.min(self.order.len());
         for &qp in &self.order[..active] {

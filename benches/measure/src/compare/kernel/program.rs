@@ -55,7 +55,7 @@ pub(crate) struct Received {
 /// Listens, and prints [`READY`].
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     println!("{READY}");
@@ -65,7 +65,7 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
 /// Sends the received bytes back, `size` bytes at a time, until the peer closes the connection.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(true)?;
@@ -80,7 +80,7 @@ pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
 /// when the last byte has returned.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<RoundTrips> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -106,7 +106,7 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
 /// sleeps in the kernel.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(!block)?;
@@ -129,7 +129,7 @@ pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
 /// Sends messages of `size` bytes for `time`, with one call for each message.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn source(address: SocketAddr, size: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

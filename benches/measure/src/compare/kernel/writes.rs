@@ -29,7 +29,7 @@ const SEED: u64 = 5;
 /// always complete.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn write(address: SocketAddr, size: usize, emss: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
