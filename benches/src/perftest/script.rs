@@ -104,7 +104,8 @@ impl Script<'_> {
             match place {
                 Purpose::Credit => flow.credit = theirs,
                 Purpose::Data if self.path.params.test == Test::SendBw => {
-                    // perftest's first message may arrive before perftest has the cell's location.
+                    // perftest may send its first destination before it has the location of its credit cell,
+                    // so the location in this second destination counts.
                     (flow.credit, flow.remote) = (theirs, theirs);
                 }
                 Purpose::Data => flow.remote = theirs,

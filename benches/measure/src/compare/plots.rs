@@ -56,7 +56,7 @@ fn notes() -> Vec<String> {
     vec![MachineInfo::here().to_string()]
 }
 
-/// The kernel's settings for a row of the table.
+/// The kernel's settings for the row `id` of the table, or `None` if the row was not measured.
 fn chosen<'a>(rows: &'a [Row], id: &str) -> Option<&'a str> {
     rows.iter().find(|row| row.measure.id == id)?.also.get("kernel")?.as_str()
 }

@@ -47,7 +47,8 @@ impl BesideBulk {
     /// Runs for `time`. If `detail` is true, prints the percentiles on standard error.
     ///
     /// # Errors
-    /// Returns errors of the engines, or [`Error::Silent`].
+    /// Returns an error of the engines, or [`Error::Silent`] if an answer does not arrive within the time
+    /// limit.
     pub(crate) fn measure(time: Duration, detail: bool) -> Result<Self, Error> {
         let link = LinkConfig { mtu: 9000, mbufs: 32_768, ..LinkConfig::default() };
         let bytes = PONG_AT + PING_BYTES;
@@ -98,8 +99,8 @@ fn write_ping(from: &Host, to: &Host, mark: u8) -> Result<(), Error> {
     Ok(from.qps[PING].post_send(&request.flags(SendFlags::INLINE))?)
 }
 
-/// Measures round trips for `time`. Between the polls, posts each completed bulk Write again, and counts it
-/// in `done`.
+/// Measures round trips for `time`. Between the polls, counts the completed Writes of each queue pair of A in
+/// `done`, and posts a new bulk Write for each completed one.
 fn ping_pong(hosts: &mut TwoHosts, time: Duration, done: &mut [usize]) -> Result<Latencies, Error> {
     let last = PING_AT + PING_BYTES - 1;
     let mut trips = Latencies::new(false);

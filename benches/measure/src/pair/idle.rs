@@ -75,7 +75,7 @@ fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
 }
 
 /// # Errors
-/// Returns errors of the engines.
+/// Returns an error of the engines.
 pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error> {
     let (short, deep) = (sampled(SHORT, counts.sample)?, sampled(DEEP, counts.sample)?);
     let mut hosts = hosts(counts.many, DEPTH)?;

@@ -29,7 +29,7 @@ pub(crate) fn virtual_wire() -> LinkConfig {
 pub(crate) const LOAD: Load = Load { bytes: MESSAGE_BYTES, depth: 4, active: 1, redraw: None, seed: 1 };
 
 /// # Errors
-/// Returns errors of the engines, or [`Error::Validation`].
+/// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = Traffic::new(virtual_wire(), 1, LOAD)?;
     let mut copy = CopyCrc::new(MESSAGE_BYTES);

@@ -1,5 +1,5 @@
-//! Baselines on a pair of hosts. Each baseline tries several settings, and then measures with the best
-//! settings.
+//! Baselines on a pair of hosts. A baseline measures with the best of several settings that it has tried, or
+//! with settings that the caller chooses.
 
 use serde_json::{Map, Value};
 use testing::lab::Result;
@@ -27,7 +27,8 @@ impl Stream {
     /// Finds the best settings over interfaces with the MTU `mtu`.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces, or without `iperf3`.
+    /// Fails without the privilege to create namespaces, or if all settings fail, for example because
+    /// `iperf3` is missing.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;

@@ -1,5 +1,6 @@
 //! The work of `kernel-tcp`: small messages over the kernel's TCP, as fast as an ordinary program can send
-//! them without changes to the kernel. Nagle's algorithm is off, and receivers spin.
+//! them without changes to the kernel. Nagle's algorithm is off. Receivers spin, except a sink that is told
+//! to sleep.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -162,7 +163,7 @@ fn is_open(read: Option<usize>) -> bool {
     read != Some(0)
 }
 
-/// Fills `message`. Returns false if the peer closed the connection before the message.
+/// Reads until `message` is full. Returns false if the peer closed the connection before the first byte.
 fn spin_read(stream: &mut TcpStream, message: &mut [u8]) -> Result<bool> {
     let mut got = 0;
     while got < message.len() {
@@ -194,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `server` in a thread, and calls `client` with its address.
+    /// Runs `server` in a thread, and calls `client` with the address of the server's listener.
     fn with_server<S: Send + 'static, C>(
         server: impl FnOnce(&TcpListener) -> Result<S> + Send + 'static,
         client: impl FnOnce(SocketAddr) -> Result<C>,

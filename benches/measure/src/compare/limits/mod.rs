@@ -65,7 +65,7 @@ fn runs(session: &Session) -> usize {
     if session.options.quick { 1 } else { RUNS }
 }
 
-/// Whether all results of [`measure`] are figures.
+/// Whether each result of [`measure`] is a figure, or null because the device does not accept the frames.
 pub(crate) fn is_complete(limits: &Value) -> bool {
     match limits {
         Value::Object(map) => map.iter().all(|(name, value)| name != "not_measured" && is_complete(value)),
