@@ -1,5 +1,5 @@
-//! Bindings to the installed DPDK. The bindings are generated at build time, and DPDK's drivers are linked
-//! in.
+//! Bindings to the installed DPDK. The bindings are generated at build time, and the drivers in [`DRIVERS`]
+//! are linked in.
 //!
 //! This crate has only C names and raw pointers. The crate `dp` has a safe interface. [`mbuf`] has accessors
 //! for `struct rte_mbuf`, whose field paths differ between DPDK releases.

@@ -291,7 +291,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
     })
 }
 
-/// `ibv_poll_cq`: moves completions to the program. If the queue is empty, polls the engine first.
+/// Implements `ibv_poll_cq(3)`: moves completions to the program. If the queue is empty, polls the engine
+/// first.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes a queue that is valid during the call.
@@ -334,7 +335,7 @@ unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv
     taken
 }
 
-/// `ibv_req_notify_cq`.
+/// Implements `ibv_req_notify_cq(3)`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a queue that is valid during the call.

@@ -1,4 +1,4 @@
-//! Queue pairs: creation, states, queries.
+//! Queue pairs: creation, changes of state, queries and destruction.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -95,7 +95,8 @@ impl Qp {
         self.current.read().expect("no holder of this lock panics")
     }
 
-    /// Posts a list of requests, and sends at once if no `ibv_wr_start` section is open.
+    /// Posts a list of requests. If all earlier sends of the queue pair are complete, also sends the list at
+    /// once. Otherwise the next poll sends the list.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -309,7 +310,7 @@ impl Qp {
         oob_connect::start(self.process, self.number(), &self.current(), peer, attr, oob)
     }
 
-    /// Makes the far end for a queue pair that is connected to itself.
+    /// Makes the second engine queue pair for a queue pair that is connected to itself.
     fn add_far_end(&self, attributes: &Attributes) -> Outcome<()> {
         let far = self.init.make()?;
         let number = far.qp_num();

@@ -252,7 +252,7 @@ impl Net {
     }
 }
 
-/// Converts an IPv4-mapped address to IPv4; leaves other addresses unchanged.
+/// Converts an IPv4-mapped address to IPv4, and leaves other addresses unchanged.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip if ip == address.ip() => address,

@@ -90,7 +90,7 @@ impl Hosts {
     /// Returns the system's error if no socket can be made for the question.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
         // The other host's kernel limits the rate of its ICMP errors: it refuses only a few questions per
-        // second, and ignores the rest.
+        // second, and ignores the other questions.
         for pause in APPEARS_WITHIN_MS {
             match ask(visible)? {
                 Lookup::NotFound => std::thread::sleep(Duration::from_millis(pause)),
@@ -101,7 +101,8 @@ impl Hosts {
     }
 }
 
-/// The kernel's address under which other hosts reach this host.
+/// The kernel's address of `interface` under which other hosts reach this host, or `None` if the interface
+/// has no such address.
 fn host_address(interface: &str, addresses: &[InterfaceAddress]) -> Option<IpAddr> {
     let of_interface = |has: &&InterfaceAddress| has.interface == interface;
     let mut known = addresses.iter().filter(of_interface).map(|has| has.address).filter(|has| match has {

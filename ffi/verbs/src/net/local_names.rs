@@ -66,7 +66,7 @@ pub(crate) struct LocalNameLease {
 }
 
 impl LocalNames {
-    /// The names of the wire in `folder`.
+    /// Makes the name service of the wire in `folder`.
     pub(super) fn new(folder: &Path) -> io::Result<Self> {
         let wire = WireFolder::open(folder)?;
         let folder = wire.path().join("listen");
@@ -167,7 +167,7 @@ impl LocalNames {
         Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
     }
 
-    /// Finds the listener at `visible`.
+    /// Finds the listener at `visible`, which may also be bound to a wildcard that includes the address.
     ///
     /// # Errors
     /// Returns the system's error if the answer cannot be determined.

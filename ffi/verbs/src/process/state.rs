@@ -62,7 +62,8 @@ pub(crate) struct Process {
 static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Returns the state of the process. The first call starts the engine. Each call that may be a program's
+/// Returns the state of the process. The first call starts the engine. If the start fails because a resource
+/// is exhausted, the next call tries again. Any other failure is final. Each call that may be a program's
 /// first use of the engine begins here, and no other function starts the engine.
 pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
@@ -95,7 +96,7 @@ fn start() -> Outcome<&'static Process> {
                 Err(errno)
             }
         };
-        // Only one thread at a time gets here, so no other thread has set `PROCESS`.
+        // Only one thread at a time runs this code, so no other thread has set `PROCESS`.
         let _ = PROCESS.set(made);
         if let Some(Ok(process)) = PROCESS.get() {
             pass_async_events_on(process);

@@ -1,4 +1,4 @@
-//! The commands of the README and of the chapters in `docs`, the man pages, and the device's attributes.
+//! The commands of the README and of chapters in `docs`, the man pages, and the device's attributes.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! The launcher: runs a program with libibverbs and librdmacm on uwarp.
+//! The launcher: runs programs with libibverbs and librdmacm on uwarp, and has commands that show the
+//! settings and the processes, or make a folder of libraries.
 
 mod links;
 mod output;
@@ -121,7 +122,7 @@ fn end(result: Result<(), String>) -> ExitCode {
 /// The environment variables for the settings. If `is_for_image`, no variable names a folder of links on this
 /// machine.
 fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static str, String)>, String> {
-    // Checks the settings now, since the program would report a mistake only later.
+    // This line checks the settings now, since the program would report a mistake only later.
     uwarp::net::wire_spec(settings.net.as_deref(), settings.addr.as_deref())?;
     let library = library(settings.lib.as_deref())?;
     // Other preloaded libraries are kept behind libuwarp.so.
@@ -134,7 +135,8 @@ fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static st
                 let before = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
                 variables.push(("LD_LIBRARY_PATH", links::search_path(&folder, &before)));
             }
-            // This is not an error, since most programs are linked with libibverbs, and need no links.
+            // Missing links are not an error, since most programs are linked with libibverbs and need no
+            // links.
             Err(line) => eprintln!(
                 "uwarp: programs that open libibverbs themselves do not find the library, as there is no place \
                  for links to it: {line}"
