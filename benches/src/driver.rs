@@ -197,14 +197,14 @@ impl Driver {
         }
     }
 
-    /// Restarts the count of idle polls, so that the next idle polls spin before they yield. To be called if
-    /// the caller found work.
+    /// Restarts the count of idle polls, so that the next idle polls spin before they yield. Call this
+    /// function after a poll if the caller found work.
     #[inline]
     pub fn busy(&mut self) {
         (self.idle_polls, self.armed) = (0, false);
     }
 
-    /// Spins, yields or sleeps. To be called if the engine and the caller found no work.
+    /// Spins, yields or sleeps. Call this function after a poll if the engine and the caller found no work.
     ///
     /// # Errors
     /// Returns an error of the completion channel.

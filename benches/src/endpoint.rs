@@ -100,7 +100,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// Returns [`Error::Silent`] if `look` finds nothing within `timeout` (`None` means that there is no
-    /// limit), [`Error::Interrupted`] if the run is interrupted, an error of `look`, or an error of the
+    /// limit), or [`Error::Interrupted`] if the run is interrupted. Also returns errors of `look` and of the
     /// completion channel.
     pub fn wait<T>(
         &mut self,
@@ -200,8 +200,8 @@ impl Endpoint {
     /// again for its data connections, and may not listen yet.
     ///
     /// # Errors
-    /// Returns [`Error::Connect`] if the connection is not established, [`Error::Rejected`] if an iwperf
-    /// server rejects the test with a reason, [`Error::Verbs`] if a verbs call fails, an error of
+    /// Returns [`Error::Connect`] if the connection is not established, or [`Error::Rejected`] if an iwperf
+    /// server rejects the test with a reason. Returns [`Error::Verbs`] if a verbs call fails, an error of
     /// `create_qp`, or an error of [`wait`](Self::wait).
     pub fn connect(
         &mut self,

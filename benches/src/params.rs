@@ -72,7 +72,7 @@ pub struct Params {
     pub outs: u32,
     /// Whether to wait for completions by events instead of polling.
     pub events: bool,
-    /// Whether the target checks every byte.
+    /// Whether every received byte is checked.
     pub validate: bool,
     /// Whether to send without a copy.
     pub zero_copy: bool,
@@ -109,8 +109,8 @@ impl Params {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
-            // Both ends of perftest use the smaller number in the same way: the receiver sends a credit after
-            // a third of this many messages, and the sender stops after this many messages without a credit.
+            // Both ends of perftest use the smaller number in the same way. The receiver sends a credit after
+            // a third of this many messages. The sender stops after this many messages without a credit.
             self.rx_depth.min(self.iters)
         } else {
             self.rx_depth
@@ -143,8 +143,9 @@ impl Params {
     }
 
     /// Number of messages of each queue pair before the first measurement. The messages fill the queue a few
-    /// times, and take little time. The number is even, because the last byte of a Write counts messages from
-    /// 1: the last byte of the last warm-up message must differ from the 1 of the first measured message.
+    /// times, and take little time. The number is even, because the last byte of a Write counts messages,
+    /// beginning with 1. So the last byte of the last warm-up message differs from the 1 of the first
+    /// measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }

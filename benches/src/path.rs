@@ -5,9 +5,9 @@
 //! queue pair, the cells for credits and the messages between two iwperfs ([`mark`]).
 //!
 //! In bandwidth tests, Sends and Writes with Immediate Data need credits, because iWARP ends a connection if
-//! such a message finds no receive. As in perftest on iWARP, from time to time the receiver writes the number
-//! of messages whose receives it has posted again (32 bits, in the machine's byte order) to the address in
-//! the sender's [`Dest`].
+//! such a message finds no receive. As in perftest on iWARP, the receiver counts the messages whose receives
+//! it has posted again. From time to time it writes this number (32 bits, in the machine's byte order) to the
+//! address in the sender's [`Dest`].
 
 mod layout;
 pub mod mark;

@@ -2,7 +2,7 @@
 //!
 //! Each end sends one big-endian message on the control connection: `cost`, 1 byte (1 if interrupted), 3
 //! reserved bytes, busy cycles (8), cycles per second (8), bytes placed (8), messages checked (8), and the
-//! first error in UTF-8, which is empty if there was no error.
+//! first error in UTF-8. If there was no error, the text of the error is empty.
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;

@@ -130,9 +130,9 @@ mod tests {
             }
         }
 
-        // The latency of messages that waited because of a stall includes the wait: the first message has
-        // waited for the whole stall, and each later message has waited one period less than the message
-        // before it.
+        // The latency of messages that waited because of a stall includes the wait. The first message has
+        // waited for the whole stall. Each later message has waited one period less than the message before
+        // it.
         #[test]
         fn a_backlog_is_charged_to_those_that_waited(rate in 1_000.0..10_000_000f64, stall_us in 1_000..50_000u64) {
             let mut schedule = Schedule::new(0, HZ, rate, 1);

@@ -1,4 +1,4 @@
-//! Patterns that identify each message, and the check of the patterns at the target.
+//! Patterns that identify each message, and the check of the patterns at the receiver.
 //!
 //! Every message has a key made from the seed, the direction, the queue pair, the size and the number of the
 //! message. The bytes of the message are a sequence of 64-bit words that depends on the key. So flipped,

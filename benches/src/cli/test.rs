@@ -131,7 +131,7 @@ pub struct TestArgs {
     /// end-to-end CRC32c.
     #[arg(long)]
     pub no_crc: bool,
-    /// Check every byte at the target (needs iwperf on both ends).
+    /// Check every received byte (needs iwperf on both ends).
     #[arg(long)]
     pub validate: bool,
     /// Seed of the patterns of --validate.

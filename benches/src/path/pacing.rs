@@ -1,10 +1,10 @@
 //! Messages at a given rate. The latency of a message is measured from its due time until the target has
 //! confirmed it.
 //!
-//! A Read has arrived when it completes. A Write or Send completes when TCP has accepted it, which shows
-//! nothing about the target. So a zero-length Read follows. The target answers this Read only after its RDMAP
-//! has delivered all earlier messages (RFC 5040 section 5.5). One such Read covers all messages posted since
-//! the previous such Read. A peer that is not iwperf may allow no Reads. Therefore, with such a peer, a
+//! A Read has arrived when it completes. A Write or Send usually completes when TCP has accepted it, which
+//! shows nothing about the target. So a zero-length Read follows. The target answers this Read only after its
+//! RDMAP has delivered all earlier messages (RFC 5040 section 5.5). One such Read covers all messages posted
+//! since the previous such Read. A peer that is not iwperf may allow no Reads. Therefore, with such a peer, a
 //! latency ends with the completion of the message.
 //!
 //! So, with iwperf at both ends, a latency is a full round trip, plus the time that the message has waited
@@ -83,8 +83,8 @@ impl Path {
         Some(index)
     }
 
-    /// Posts a zero-length Read on each queue pair that has posted messages since its last such Read, unless
-    /// the queue pair already has the maximum number of such Reads in flight.
+    /// Posts a zero-length Read on each queue pair that has posted messages since its last such Read. A queue
+    /// pair with the maximum number of such Reads in flight is left for a later call.
     pub(super) fn flush_posted(&mut self) -> Result<(), Error> {
         let (Some(paced), most) = (&mut self.paced, FLUSHES.min(self.params.outs)) else { return Ok(()) };
         let mut failure = None;

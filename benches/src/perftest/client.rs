@@ -76,7 +76,7 @@ const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 /// After an error, ends the connections before their memory is freed, so that the peer notices the end.
 /// Returns the cause of the error.
 ///
-/// The connections are reset, with one exception: if this end was interrupted and the peer is iwperf, the
+/// The connections are reset, with one exception. If this end was interrupted and the peer is iwperf, the
 /// control connection is closed gracefully, so that the peer recognizes the interrupt.
 pub(super) fn leave(
     end: &mut Endpoint,

@@ -25,7 +25,8 @@ const RECEIVES: usize = 4;
 /// Cache line size, as perftest announces it.
 const CACHE_LINE: u32 = 64;
 
-/// Called while this end waits for a message: polls the data path, and returns whether the poll did any work.
+/// A function that is called while this end waits for a message. The function polls the data path, and
+/// returns whether the poll did any work.
 pub type OnIdle<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
 
 /// An [`OnIdle`] that polls nothing.
@@ -116,8 +117,9 @@ impl Control {
     ///
     /// # Errors
     /// Returns [`Error::Silent`] if nothing arrives within the time limit, [`Error::Disconnected`] if the
-    /// control connection ends, [`Error::Interrupted`] if the run is interrupted, [`Error::Completion`] if a
-    /// request failed, [`Error::Verbs`] if a verbs call fails, or an error of `serve`.
+    /// control connection ends, or [`Error::Interrupted`] if the run is interrupted. Returns
+    /// [`Error::Completion`] if a request failed, [`Error::Verbs`] if a verbs call fails, or an error of
+    /// `serve`.
     pub fn exchange(&mut self, end: &mut Endpoint, ours: &[u8], serve: OnIdle<'_>) -> Result<Vec<u8>, Error> {
         if self.is_client {
             self.send(end, ours, serve)?;

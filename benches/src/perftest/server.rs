@@ -43,8 +43,9 @@ impl Server {
     /// iwperf has the parameters in `fallback`.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] for a client that is not iwperf if there is no fallback or if the fallback
-    /// validates, [`Error::Exchange`] for private data that iwperf cannot use, or an error of the connection.
+    /// Returns [`Error::Usage`] for a client that is not iwperf, if there is no fallback or if the fallback
+    /// validates. Returns [`Error::Exchange`] for private data that iwperf cannot use, or an error of the
+    /// connection.
     pub fn accept(&self, end: &mut End, fallback: Option<&Params>) -> Result<Client, Error> {
         let end = &mut end.endpoint;
         let request = end.request(None)?;

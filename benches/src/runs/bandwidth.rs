@@ -57,7 +57,8 @@ impl Run {
         self.busy_cycles = end.driver.counters().busy_cycles - self.busy_at_start;
     }
 
-    /// Sets the number of received messages as the result of the run. Called by the end that was the target.
+    /// Sets the number of received messages as the result of the run. The end that was the target calls this
+    /// function.
     pub fn received(&mut self, path: &Path) {
         self.messages = path.received();
     }

@@ -66,7 +66,7 @@ pub struct CoreFigures {
     pub busy_cycles: u64,
 }
 
-/// Called with each row.
+/// A function that is called with each row.
 pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
 
 /// One row of the result.

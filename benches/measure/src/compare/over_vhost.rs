@@ -50,8 +50,8 @@ const AT_9000: Bulk = Bulk {
     others: &[("send", "send-bw", ""), ("read", "read-bw", ""), ("markers", "write-bw", "--markers")],
 };
 
-/// Runs in which the target checks every byte. Each run has the names of its rows, the test, the MTU and the
-/// options.
+/// Runs in which the end that receives the data checks every byte. Each run has the names of its rows, the
+/// test, the MTU and the options.
 const CHECKED: [(&[&str], &str, u16, &str); 7] = [
     (&["write_1500", "default_1500", "sockets_1500"], "write-bw", 1500, "-s 1M -n 100"),
     (&["write_9000", "default_9000", "sockets_9000"], "write-bw", 9000, "-s 1M -n 100"),

@@ -1,9 +1,9 @@
 //! `fair_64` and `beside_bulk`: how bulk queue pairs share an engine, and how long a 64 B ping-pong takes
 //! beside bulk queue pairs.
 //!
-//! 64 queue pairs have Writes of 64 KiB in flight over a wire in memory, eight Writes each, and one more
-//! queue pair does the ping-pong. One thread polls both hosts, so the figures show the queueing in the
-//! engines, but no effect of the machine's scheduler.
+//! 64 queue pairs have eight Writes of 64 KiB in flight each, over a wire in memory. One more queue pair does
+//! the ping-pong. One thread polls both hosts, so the figures show the queueing in the engines, but no effect
+//! of the machine's scheduler.
 
 use std::time::{Duration, Instant};
 

@@ -16,8 +16,8 @@ use crate::ffi::abi;
 /// frames.
 const FRAMES: usize = 16;
 
-/// If `UWARP_LOG` is set, reports once that the program's device list is from another libibverbs. Called by a
-/// function that rdma-core's `ibv_get_device_list` calls.
+/// If `UWARP_LOG` is set, reports once that the program's device list is from another libibverbs. This
+/// function is called by a function that rdma-core's `ibv_get_device_list` calls.
 pub(crate) fn warn_of_other_libibverbs() {
     static SAID: Once = Once::new();
     if !abi::is_logging() || SAID.is_completed() {

@@ -93,8 +93,8 @@ impl Cq {
         self.renumbered.store(true, Ordering::Release);
     }
 
-    /// Drops the completions of the engine's queue pair `number`. Called when that queue pair was reset or
-    /// destroyed.
+    /// Drops the completions of the engine's queue pair `number`. This function is called after that queue
+    /// pair was reset or destroyed.
     pub(crate) fn forget(&self, number: u32) {
         let mut numbers = self.numbers();
         numbers.remove(&number);

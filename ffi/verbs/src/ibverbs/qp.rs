@@ -113,8 +113,8 @@ impl Qp {
     }
 
     /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`. No other thread can begin
-    /// such a section until the returned guard is dropped. Must be called before [`current`](Self::current)
-    /// is locked, since the other thread needs that lock.
+    /// such a section until the returned guard is dropped. Call this function before
+    /// [`current`](Self::current) is locked, since the other thread needs that lock.
     pub(crate) fn posting(&self) -> Outcome<Option<SectionGuard<'_, WrBatch>>> {
         self.batch.as_ref().map(CriticalSection::lock).transpose()
     }
@@ -183,7 +183,8 @@ impl Qp {
         self.current().fail()
     }
 
-    /// Enters RTS, unless the program has set a later state. Called when the connection is established.
+    /// Enters RTS, unless the program has set a later state. This function is called when the connection is
+    /// established.
     pub(crate) fn enter_rts(&self) {
         let mut attributes = self.attributes();
         if self.wanted_state() < sys::IBV_QPS_RTS {

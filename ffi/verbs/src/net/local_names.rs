@@ -6,10 +6,11 @@
 //! file until it stops listening. If no process holds the name of a file, the file is stale, and the next
 //! process that reserves the name uses the file.
 //!
-//! A file has one line: the address on the wire, or `-` while the process does not listen; then the word
-//! `only` if a wildcard claims only its own family, and the word `reuse` if the claim reuses the address
-//! ([`Claim`]). Names whose claims overlap (a wildcard and an address) have different files. So a process
-//! that reserves a name first checks the other files of the port, with the folder locked.
+//! A file has one line. The line begins with the address on the wire, or with `-` while the process does not
+//! listen. The word `only` follows if a wildcard claims only its own family, and the word `reuse` follows if
+//! the claim reuses the address ([`Claim`]). Names whose claims overlap (a wildcard and an address) have
+//! different files. So a process that reserves a name first checks the other files of the port, with the
+//! folder locked.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

@@ -28,8 +28,8 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// Maximum time of each of two waits at the exit of the process: the wait without progress until peers have
-/// their data, and after that the wait for the engine's thread.
+/// Maximum time of each of two waits at the exit of the process. In the first wait, peers receive their data,
+/// and the time limit applies to a wait without progress. The second wait is for the engine's thread.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
 /// The library's state in a process.

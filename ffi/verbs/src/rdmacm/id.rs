@@ -395,8 +395,8 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     state.has_own_channel = becomes_sync;
     this.update(|c| c.channel = channel);
     if !Arc::ptr_eq(&old, &new) {
-        // The events are first removed and then added, so that only one channel is locked at a time: another
-        // identifier may migrate between the same channels in the opposite direction.
+        // The events are first removed and then added, so that only one channel is locked at a time. The
+        // reason is that another identifier may migrate between the same channels in the opposite direction.
         let moved = old.lock().remove(|event| event.owner() == id as usize);
         for event in moved {
             this.pass_channel_on(&state, &event);

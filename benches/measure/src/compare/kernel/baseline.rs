@@ -49,7 +49,7 @@ impl Stream {
     /// Sets up a stream with these settings over interfaces with the MTU `mtu`. No other settings are tried.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if the settings are not supported.
     pub(crate) fn with(session: &Session, mtu: u16, settings: iperf3::StreamSettings) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;
@@ -99,7 +99,7 @@ impl Small {
     /// Finds the settings with the shortest round trip for messages of `size` bytes.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if all settings fail.
     pub(crate) fn for_round_trips(session: &Session, size: u32) -> Result<Self> {
         Self::new(session, 1500, &ROUND_TRIP, |hosts, _manner| {
             small::round_trips(hosts, size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
@@ -110,7 +110,7 @@ impl Small {
     /// `mtu`.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if all settings fail.
     pub(crate) fn for_rate(session: &Session, mtu: u16, size: u32) -> Result<Self> {
         Self::new(session, mtu, &RATE, |hosts, settings| {
             small::messages_per_s(hosts, size, settings, TRIAL_SECONDS)
@@ -136,7 +136,7 @@ impl Small {
     /// tried.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if the settings are not supported.
     pub(crate) fn with(session: &Session, mtu: u16, settings: small::MessageSettings) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;

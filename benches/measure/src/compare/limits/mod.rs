@@ -1,5 +1,6 @@
-//! The limits of the machine and the wire, measured in the same run as the table: bare frames over the
-//! vhost-user wire without any protocol, and a core that copies memory or computes CRCs of memory.
+//! The limits of the machine and the wire, measured in the same run as the table. The limits are those of
+//! bare frames over the vhost-user wire, without any protocol, and of a core that copies memory or computes
+//! CRCs of memory.
 
 pub(crate) mod frames;
 pub(crate) mod memory;
