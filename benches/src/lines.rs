@@ -29,7 +29,7 @@ pub fn say(line: &str) {
     if ASIDE.load(Ordering::Relaxed) {
         return tell(line);
     }
-    // The error is ignored here: `print` has recorded it, and `check` returns it.
+    // The error is ignored here: `print` has recorded the error, and `check` returns the error.
     let _ = print(format!("{line}\n").as_bytes());
 }
 

@@ -109,8 +109,9 @@ impl Params {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
-            // Both ends of perftest use the smaller number in the same way. The receiver sends a credit after
-            // a third of this many messages. The sender stops after this many messages without a credit.
+            // perftest's client and server also use the smaller of the two numbers. The receiver sends a
+            // credit after a third of this many messages. The sender stops after this many messages without a
+            // credit.
             self.rx_depth.min(self.iters)
         } else {
             self.rx_depth

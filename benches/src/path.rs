@@ -203,8 +203,8 @@ impl Path {
         }
     }
 
-    /// The description of queue pair `index` that the peer gets. A bandwidth test of Sends needs only the
-    /// credit cell, whose location is then sent for both purposes, as in perftest.
+    /// The description of queue pair `index` that is sent to the peer. A bandwidth test of Sends needs only
+    /// the credit cell, whose location is then sent for both purposes, as in perftest.
     pub fn dest(&self, index: usize, place: Purpose, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
         let has_cell = self.params.test.has_credits();

@@ -145,7 +145,8 @@ impl Report {
         ]
     }
 
-    /// Decodes the five messages. A perftest that is the target sends uninitialised memory.
+    /// Decodes the five messages. If perftest is the target, it sends uninitialised memory, so the figures
+    /// may have any value.
     pub fn decode(messages: &[[u8; 8]; 5]) -> Self {
         let [size, iters, bw_peak, bw_avg, msg_rate_mpps] = *messages;
         Self {

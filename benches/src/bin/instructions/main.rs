@@ -110,7 +110,7 @@ fn cpu() -> String {
 }
 
 /// Counts the loads whose names contain `pattern`, and compares the counts with the baseline or records them.
-/// Prints a summary like that of `cargo test`, so that scripts can add up the results. Returns whether no row
+/// Prints a summary like that of `cargo test`, so that scripts can add up the results. Returns true if no row
 /// fails. Without valgrind nothing is counted, and the result is true unless the counts were to be recorded.
 fn compare(pattern: &str, record: bool) -> Result<bool> {
     let rows: Vec<&NamedWork> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
@@ -170,8 +170,8 @@ fn line(name: &str, before: Option<&RowCost>, now: RowCost) -> String {
     )
 }
 
-/// Compares the counts, and prints the failures and a summary. Returns whether there are no failures. On
-/// another processor than the baseline's, nothing is compared.
+/// Compares the counts, and prints the failures and a summary. Returns true if no row fails. On another
+/// processor than the baseline's, nothing is compared.
 fn print_comparison(old: &Baseline, now: &Baseline) -> bool {
     let Some(tolerance) = old.tolerance(&now.machine) else {
         println!("this processor ({}) is not the baseline's ({})", now.machine.cpu, old.machine.cpu);

@@ -34,7 +34,7 @@ pub(crate) struct Cq {
     /// True if `numbers` is not empty.
     renumbered: AtomicBool,
     /// Maps queue pair numbers of the engine to the numbers that the program knows, if the two differ. A
-    /// queue pair that was reset gets a new engine queue pair, but keeps the number that the program knows.
+    /// queue pair that was reset has a new engine queue pair, but keeps the number that the program knows.
     numbers: Mutex<HashMap<u32, u32>>,
     /// The current completion of a poll of an `ibv_cq_ex`, between `ibv_start_poll` and `ibv_end_poll`.
     pub(crate) polled: CriticalSection<Option<WorkCompletion>>,

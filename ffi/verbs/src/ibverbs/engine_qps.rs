@@ -15,7 +15,7 @@ use crate::ibverbs::wr_batch::WrBuilder;
 
 /// The engine's queue pairs of one queue pair of the program.
 pub(crate) struct EngineQps {
-    /// The engine queue pair that gets the receive requests, and also the send requests if `far` is `None`.
+    /// The engine queue pair to which receive requests are posted, and also send requests if `far` is `None`.
     pub(crate) qp: QueuePair,
     /// The other end of a queue pair that is connected to itself.
     pub(crate) far: Option<QueuePair>,

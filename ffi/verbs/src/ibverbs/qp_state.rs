@@ -108,8 +108,8 @@ pub(crate) fn check(
 /// that was set last.
 ///
 /// The event of a new connection reaches the program after the poll in which the connection was made. Before
-/// the event, another thread of the program may get data of that poll, and may post an answer at once. So for
-/// such a connection the program sees the state of the stream.
+/// the event, another thread of the program may receive data of that poll, and may post an answer at once. So
+/// for such a connection the program sees the state of the stream.
 pub(crate) fn seen(stream: QpState, last: sys::ibv_qp_state, is_managed: bool) -> sys::ibv_qp_state {
     let was_connected = last >= sys::IBV_QPS_RTR;
     match stream {

@@ -195,7 +195,7 @@ impl Net {
     }
 
     /// Reserves the name of an address that a program binds. Returns `None` if the wire has no names, or if
-    /// another process holds the name and shares the address.
+    /// the name is in use and the claim reuses the address.
     pub(crate) fn take_name(
         &self,
         visible: SocketAddr,

@@ -42,8 +42,8 @@ const PAUSE: Duration = Duration::from_millis(40);
 /// The name service between hosts: this process's address on the wire, and its names.
 pub(super) struct Hosts {
     address: Ipv6Addr,
-    /// The UDP port in our address. While this process holds the port, no other process can get the same
-    /// address.
+    /// The UDP port in our address. While this process holds the port, no other process of the host can have
+    /// the same address.
     _port: UdpSocket,
     server: Arc<NameServer>,
 }

@@ -59,8 +59,8 @@ pub(crate) struct LocalNameLease {
     claim: Claim,
     /// The locked file. `None` until the name is published.
     file: Option<OwnFd>,
-    /// A lock that all connections with such a claim share. The lock shows processes that reserve a wildcard
-    /// that the port has connections.
+    /// A lock that all connections with such a claim share. By this lock, a process that reserves a wildcard
+    /// sees that the port has connections.
     _shared: Option<NameLock>,
     /// The lock of the name, which is released last.
     held: NameLock,

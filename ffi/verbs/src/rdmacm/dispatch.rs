@@ -81,7 +81,7 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
             }
             let depths = depths(id);
             // If this is false, the program has not accepted the request, and `rdma_accept` or `rdma_reject`
-            // will fail. As with the kernel, the program gets no event.
+            // will fail. As with the kernel, the program receives no event.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
                 disconnect(id, Some(error));

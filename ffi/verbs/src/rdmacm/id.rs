@@ -19,8 +19,8 @@ static IDS: LiveHandles<()> = LiveHandles::new();
 
 /// An identifier (`rdma_cm_id`).
 ///
-/// The rsockets of Debian's librdmacm may get an identifier of this library. The code of rsockets reads some
-/// private fields that librdmacm's identifiers have behind the public fields. So this struct has these
+/// The rsockets of Debian's librdmacm may receive an identifier of this library. The code of rsockets reads
+/// some private fields that librdmacm's identifiers have behind the public fields. So this struct has these
 /// fields, with values for which the code of rsockets does nothing.
 #[repr(C)]
 pub(crate) struct Id {
@@ -61,7 +61,7 @@ pub(crate) struct State {
     /// True after the connection was established.
     pub(crate) connected: bool,
     /// True for a peer's request that the program has not yet accepted or rejected. While this is true, the
-    /// identifier has the listener's context, and gets no events.
+    /// identifier has the listener's context, and receives no events.
     pub(crate) undecided: bool,
     /// True if the identifier was made for a peer's request.
     pub(crate) is_passive: bool,
@@ -122,7 +122,7 @@ impl Id {
         unsafe { *self.sync.get() != 0 }
     }
 
-    /// Makes an identifier. If `channel` is NULL, the identifier is synchronous: it gets its own channel, and
+    /// Makes an identifier. If `channel` is NULL, the identifier is synchronous: it has its own channel, and
     /// its calls wait for their events.
     pub(crate) fn make(
         process: &'static Process,

@@ -153,7 +153,7 @@ fn steps() -> Result<(), String> {
     for line in chapter.block("Steps of GitHub Actions")? {
         let line = line.strip_prefix("- run: ").ok_or_else(|| format!("no step: {line}"))?;
         if line.contains("ib_write_bw") {
-            // A step gets the variables that earlier steps have written.
+            // A step has the variables that earlier steps have written.
             let set = fs::read_to_string(&file).map_err(|error| error.to_string())?;
             let set = set.lines().filter_map(|line| line.split_once('='));
             image.variables.extend(set.map(|(name, value)| (name.to_owned(), value.to_owned())));

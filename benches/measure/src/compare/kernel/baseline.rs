@@ -90,7 +90,7 @@ pub(crate) struct Small {
     settings: small::MessageSettings,
 }
 
-/// Duration in seconds of one trial of each kind.
+/// Duration in seconds of one trial of a rate.
 const TRIAL_SECONDS: f64 = 0.4;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
 const TRIAL: StreamLoad = StreamLoad { connections: 1, bytes: None, seconds: 1 };

@@ -122,8 +122,8 @@ fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     last_line(&output)
 }
 
-/// Starts `bare-wire` at both ends. `sender` gets the first arguments, and the other end gets the second
-/// arguments.
+/// Starts `bare-wire` at both ends. `sender` runs with the arguments `first`, and the other end runs with the
+/// argument `second`.
 fn over_wire(
     session: &Session,
     scratch: &Scratch,

@@ -211,7 +211,7 @@ fn list() -> Result<(), String> {
 }
 
 /// Stub libraries with which programs are linked. The stubs have the names and versions of rdma-core's
-/// libraries. If a program opens a stub library, it gets the functions of libuwarp.so in the stub's folder.
+/// libraries. A program that opens a stub library finds the functions of libuwarp.so in the stub's folder.
 const STAND_INS: [(&str, &[u8]); 2] = [
     ("libibverbs.so", include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so"))),
     ("librdmacm.so", include_bytes!(concat!(env!("OUT_DIR"), "/librdmacm.so"))),
