@@ -29,7 +29,8 @@ pub(crate) struct Cq {
     /// The delivered events that are not acknowledged. The counter is in an `Arc`, since the call that
     /// acknowledges the last event may return after the queue is freed.
     pub(crate) pending_acks: Arc<PendingAcks>,
-    /// The number of queue pairs whose requests complete on this queue.
+    /// The number of work queues that complete on this queue: the send queues and the receive queues of queue
+    /// pairs.
     use_count: UseCount,
     /// True if `numbers` is not empty.
     renumbered: AtomicBool,
@@ -93,8 +94,8 @@ impl Cq {
         self.renumbered.store(true, Ordering::Release);
     }
 
-    /// Drops the completions of the engine's queue pair `number`. This function is called after that queue
-    /// pair was reset or destroyed.
+    /// Forgets the number that the program knows for the engine's queue pair `number`. This function is
+    /// called when that queue pair is reset or destroyed, after its completions are dropped.
     pub(crate) fn forget(&self, number: u32) {
         let mut numbers = self.numbers();
         numbers.remove(&number);

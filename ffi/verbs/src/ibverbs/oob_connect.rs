@@ -93,7 +93,7 @@ pub(crate) fn start(
         ib_semantics: true,
         min_rnr_timer: attr.min_rnr_timer & MAX_RNR_TIMER,
         outlives_peer: true,
-        // A queue pair in RTR waits until its peer has also entered RTR.
+        // A queue pair in RTR waits until its peer has also entered RTR, but at most this long.
         timeout: PARKED,
         ..ConnParam::default()
     };
@@ -128,7 +128,8 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// Ends the connection of a queue pair. This function is called when the queue pair is reset or destroyed.
+/// Ends the out-of-band connection of a queue pair, and removes the queue pair from the tables of such
+/// connections. This function is called when the queue pair is reset or destroyed.
 pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnection) {
     process.retry_timeouts.remove(&process.engine, number);
     process.loopback_qps.remove(number);

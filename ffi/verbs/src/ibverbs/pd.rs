@@ -210,7 +210,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 /// Implements `ibv_dealloc_td(3)`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut sys::ibv_td) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a domain that is valid during the call.
+        // SAFETY: the caller passes a thread domain that is valid during the call.
         if unsafe { Td::of(td) }.use_count.in_use() {
             return Err(EBUSY);
         }

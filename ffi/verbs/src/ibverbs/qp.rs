@@ -40,7 +40,8 @@ pub(crate) struct Qp {
     init: InitAttr,
     /// The engine's queue pairs. A reset replaces these queue pairs by new queue pairs.
     current: RwLock<EngineQps>,
-    /// The state that the program has set. The state changes only while `attributes` is locked.
+    /// The state that was set last, by the program or because of the connection. The state changes only while
+    /// `attributes` is locked.
     state: AtomicU32,
     /// True if the queue pair belongs to an `rdma_cm_id`. In this case the connection of the `rdma_cm_id`
     /// changes the state of the queue pair.
@@ -183,7 +184,7 @@ impl Qp {
         self.current().fail()
     }
 
-    /// Enters RTS, unless the program has set a later state. This function is called when the connection is
+    /// Enters RTS, unless the state is RTS or a later state. This function is called when the connection is
     /// established.
     pub(crate) fn enter_rts(&self) {
         let mut attributes = self.attributes();

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::{QpState, QueuePair};
 
-/// The queue pairs that are connected to themselves and have not failed.
+/// The queue pairs that are connected to themselves, and whose sending ends have not failed.
 #[derive(Default)]
 pub(crate) struct LoopbackQps {
     all: Mutex<Vec<LoopbackQp>>,

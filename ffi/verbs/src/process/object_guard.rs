@@ -35,7 +35,7 @@ impl<T> DerefMut for ObjectGuard<'_, T> {
 }
 
 thread_local! {
-    /// The number of objects that this thread has locked. It is counted with debug assertions only.
+    /// The number of objects that this thread has locked. The number is counted only with debug assertions.
     static LOCKED: Cell<usize> = const { Cell::new(0) };
 }
 

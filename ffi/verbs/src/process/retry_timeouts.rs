@@ -74,8 +74,8 @@ impl RetryTimeouts {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Starts the timeout of a queue pair that enters RTS. The program's send requests are posted to
-    /// `sender`.
+    /// Starts the timeout of a queue pair that enters RTS, unless the timeout is infinite or the peer has
+    /// already connected. The program's send requests are posted to `sender`.
     pub(crate) fn insert(
         &self,
         engine: &SharedEngine,

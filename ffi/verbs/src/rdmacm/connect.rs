@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
     })
 }
 
-/// Listens. Fails if another identifier is bound to the address.
+/// Listens. Fails if another identifier is bound to the address or to an overlapping address.
 fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     let mut state = id.state();
     if state.cm.is_some() {
