@@ -38,7 +38,7 @@ fn is_libibverbs(path: &str) -> bool {
     name.to_string_lossy().starts_with("libibverbs.so")
 }
 
-/// The file of the code that has called this library.
+/// The file of the code that has called this library, or `None` if the file cannot be determined.
 fn caller() -> Option<String> {
     let (own, _) = object_of(caller as *mut c_void)?;
     let mut frames = [ptr::null_mut::<c_void>(); FRAMES];
@@ -48,7 +48,8 @@ fn caller() -> Option<String> {
     frames.filter_map(object_of).find(|(object, _)| *object != own).map(|(_, path)| path)
 }
 
-/// The start address and the file of the library or program that contains `address`.
+/// The start address and the file of the library or program that contains `address`, or `None` if nothing
+/// contains `address`.
 pub(crate) fn object_of(address: *mut c_void) -> Option<(usize, String)> {
     let mut info = libc::Dl_info {
         dli_fname: ptr::null(),

@@ -51,7 +51,7 @@ fn text(error: OpenError) -> StartError {
     StartError::new(&error)
 }
 
-/// Maximum time that a closing connection waits for its peer on a wire within one machine.
+/// Maximum time that a closing connection waits for its peer on a `local` wire.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum time that a closing connection waits for its peer on a wire between hosts. This time is enough for

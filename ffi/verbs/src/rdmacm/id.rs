@@ -56,7 +56,8 @@ pub(crate) struct State {
     pub(crate) cm: Option<CmId>,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
-    /// The number of the identifier's queue pair.
+    /// The number of the queue pair of the identifier's connection. `None` until the program connects or
+    /// accepts.
     pub(crate) qp: Option<u32>,
     /// True after the connection was established.
     pub(crate) connected: bool,
@@ -71,17 +72,18 @@ pub(crate) struct State {
     pub(crate) has_own_channel: bool,
     /// True if other identifiers may be bound to the same address (`RDMA_OPTION_ID_REUSEADDR`).
     pub(crate) reuses_address: bool,
-    /// `Some(true)` if a wildcard includes only one family (`RDMA_OPTION_ID_AFONLY`). `None` if the program
-    /// has not set the option.
+    /// Whether a wildcard includes only one family (`RDMA_OPTION_ID_AFONLY`). `None` if the program has not
+    /// set the option.
     pub(crate) family_only: Option<bool>,
-    /// The attribute `timeout` for the identifier's queue pair (`RDMA_OPTION_ID_ACK_TIMEOUT`).
+    /// The attribute `timeout` for the identifier's queue pair (`RDMA_OPTION_ID_ACK_TIMEOUT`). `None` if the
+    /// program has not set the option.
     pub(crate) ack_timeout: Option<u8>,
     /// The depths in the peer's request.
     pub(crate) requested: RequestedDepths,
     /// Set for a listener made by `rdma_create_ep`: the domain and the attributes for the queue pairs of new
     /// connections.
     pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
-    /// True if `rdma_create_qp` has made the identifier's completion queues.
+    /// True if this library has made a completion queue of the identifier.
     pub(crate) owns_cqs: bool,
 }
 
@@ -207,7 +209,8 @@ impl Id {
         });
     }
 
-    /// Assigns the device to the identifier.
+    /// Assigns the device to the identifier, and the default protection domain if the identifier has no
+    /// domain.
     pub(crate) fn set_device(&self) -> Outcome<()> {
         let (context, pd) = super::device::device(self.process)?;
         self.update(|c| {
@@ -247,7 +250,7 @@ impl Id {
     }
 
     /// If the identifier is synchronous, waits for the event of a call, and stores the event in the
-    /// identifier.
+    /// identifier. Fails if the event reports an error.
     pub(crate) fn complete(&self) -> Outcome<()> {
         if !self.is_sync() {
             return Ok(());
