@@ -26,7 +26,8 @@ pub struct Snapshot {
     pub size: u32,
     /// The counters of this end.
     pub counters: EngineCounters,
-    /// The median and the 99th percentile of the latencies so far, in microseconds.
+    /// The median and the 99th percentile of the latencies so far, in microseconds. `None` in a bandwidth
+    /// test.
     pub latency_us: Option<[f64; 2]>,
 }
 

@@ -96,7 +96,7 @@ pub fn run(
 /// the sum over all cores.
 ///
 /// # Errors
-/// Returns the error of the core that failed first.
+/// If cores fail, returns the error that is the cause.
 pub fn run_cores(
     wire: &Wire<'_>,
     params: &Params,

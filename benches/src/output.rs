@@ -322,7 +322,7 @@ fn heading(params: &Params) -> String {
     format!("                    {}", description(params))
 }
 
-/// A remark on the figures of a run at a given rate.
+/// A remark on the figures of a run at a given rate, or `None` if all is well.
 fn load_note(load: &LoadFigures) -> Option<String> {
     // Up to 1 % of the messages is normal, since a few messages have just become due at the end of any run.
     if load.unsent * 100 > load.latency.iterations {

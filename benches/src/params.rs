@@ -15,7 +15,7 @@ pub const DEFAULT_PORT: u16 = 18515;
 /// Largest message of an `--all` sweep in bytes (perftest's `MAX_SIZE`).
 pub const MAX_SIZE: u32 = 8 << 20;
 
-/// Number of receives that a target of Sends keeps posted on each queue pair (perftest's `DEF_RX_SEND`).
+/// Default number of receives that a target keeps posted on each queue pair (perftest's `DEF_RX_SEND`).
 pub const RX_DEPTH_SEND: u32 = 512;
 
 /// Maximum number of receives of a queue pair.
@@ -31,7 +31,7 @@ pub const MAX_QPS: u32 = 16_000;
 /// Number of requests for marks and credits for which a queue pair has room in addition to the data.
 pub(crate) const EXTRA_SENDS: u32 = 32;
 
-/// Maximum number of outstanding Reads that confirm messages of a run at a given rate.
+/// Maximum number of outstanding Reads on each queue pair that confirm messages of a run at a given rate.
 pub(crate) const FLUSHES: u32 = 16;
 
 /// If one half of all buffers would be longer than this number of bytes, queue pairs share buffers.
@@ -143,15 +143,16 @@ impl Params {
         }
     }
 
-    /// Number of messages of each queue pair before the first measurement. The messages fill the queue a few
-    /// times, and take little time. The number is even, because the last byte of a Write counts messages,
-    /// beginning with 1. So the last byte of the last warm-up message differs from the 1 of the first
-    /// measured message.
+    /// Number of messages of each queue pair before the first measurement. The messages fill the queue at
+    /// most four times, and take little time. The number is even, because the last byte of a Write counts
+    /// messages, beginning with 1. So the last byte of the last warm-up message differs from the 1 of the
+    /// first measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }
 
-    /// Distance of two slots in bytes: a message, followed by a guard if messages are validated.
+    /// Distance of two slots in bytes: a message, followed by a guard if messages are validated, rounded up
+    /// to a multiple of 64.
     pub fn stride(&self, size: u32) -> usize {
         let guard = if self.validate { GUARD_BYTES } else { 0 };
         (size as usize + guard).next_multiple_of(64)

@@ -25,7 +25,7 @@ const FORMAT: u8 = 3;
 const REJECTED: u8 = 0xff;
 const HELLO_BYTES: usize = 72;
 
-/// Number of flags of a [`Hello`], in the order of their bits.
+/// Number of flags of a [`Hello`].
 const FLAGS: usize = 11;
 
 /// The test that a client requests.

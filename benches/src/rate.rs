@@ -23,7 +23,8 @@ impl Rate {
         }
     }
 
-    /// Divides the rate into `parts` equal parts, and returns the part with this index.
+    /// Divides the rate into `parts` parts, which differ by at most 1, and returns the part with this index.
+    /// A part is at least 1.
     pub fn share(self, index: u64, parts: u64) -> Self {
         let share = |number: u64| (number / parts + u64::from(index < number % parts)).max(1);
         match self {
@@ -60,7 +61,7 @@ impl Schedule {
     pub fn new(start: u64, hz: u64, messages_per_s: f64, burst: u32) -> Self {
         let burst = burst.max(1);
         let cycles = hz as f64 * f64::from(burst) / messages_per_s;
-        // If the rate is too slow for the type, `as` saturates, and no message is ever due.
+        // If the rate is too slow for the type, `as` saturates, and only the first burst is ever due.
         let period = (cycles * (1u64 << FRACTION_BITS) as f64) as u128;
         Self { start, period, burst: burst.into(), taken: 0 }
     }

@@ -1,11 +1,11 @@
 //! Messages at a given rate. The latency of a message is measured from its due time until the target has
 //! confirmed it.
 //!
-//! A Read has arrived when it completes. A Write or Send usually completes when TCP has accepted it, which
-//! shows nothing about the target. So a zero-length Read follows. The target answers this Read only after its
-//! RDMAP has delivered all earlier messages (RFC 5040 section 5.5). One such Read covers all messages posted
-//! since the previous such Read. A peer that is not iwperf may allow no Reads. Therefore, with such a peer, a
-//! latency ends with the completion of the message.
+//! When a Read or atomic completes, the target has answered it. A Write or Send usually completes when TCP
+//! has accepted it, which shows nothing about the target. So a zero-length Read follows. The target answers
+//! this Read only after its RDMAP has delivered all earlier messages (RFC 5040 section 5.5). One such Read
+//! covers all messages posted since the previous such Read. A peer that is not iwperf may allow no Reads.
+//! Therefore, with such a peer, a latency ends with the completion of the message.
 //!
 //! So, with iwperf at both ends, a latency is a full round trip, plus the time that the message has waited
 //! before it could be posted.
@@ -133,8 +133,8 @@ impl Path {
         self.paced.as_ref().is_none_or(|paced| paced.flows.iter().all(|flow| flow.due.is_empty()))
     }
 
-    /// Ends a run of a fixed duration at `now`. The latency of a due message that was not posted is its wait
-    /// so far.
+    /// Ends the posting of due messages at `now`. The latency of a due message that was not posted is its
+    /// wait so far.
     pub fn stop_pacing(&mut self, now: u64) {
         let Some(paced) = &mut self.paced else { return };
         while paced.schedule.is_due(now) {

@@ -45,7 +45,7 @@ pub struct Control {
     sends_posted: u64,
 }
 
-/// An unconnected queue pair for control messages, with posted receives.
+/// A queue pair for control messages, with posted receives.
 pub struct ControlLink {
     /// The queue pair with which to connect or accept.
     pub qp: QueuePair,

@@ -10,9 +10,10 @@
 //!
 //! *Places*: the ends exchange one destination per queue pair. If the test has credits, the first *places*
 //! have the destinations of the credit cells. *Sync* and *close* send the destination of the first queue pair
-//! again. The target of a one-way test waits in the sync (or close) after the run. A warm-up counts as one
-//! more size before the others. With a duration instead of a number of messages, tests whose messages consume
-//! receives have no reports. If both ends are iwperf, each end sends one more message at the end
+//! again. The run of the target of a one-way test ends when the source's next message arrives. A warm-up is
+//! one more run before the first size: in send-bw and write-imm-bw with a sync before and after it, and in
+//! send-lat with a sync before it. With a duration instead of a number of messages, tests whose messages
+//! consume receives have no reports. If both ends are iwperf, each end sends one more message at the end
 //! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;

@@ -62,7 +62,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         if !session.options.wants(id) {
             continue;
         }
-        // A short run has a tenth of the connections.
+        // A quick run has a tenth of the connections, and a tenth of the processes (at least one).
         let part = if session.options.quick { 10 } else { 1 };
         for _ in 0..session.pace.pairs {
             let ours = over_local(connections / part, processes.div_ceil(part));

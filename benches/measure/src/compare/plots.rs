@@ -1,6 +1,6 @@
 //! `--plots DIR` draws bandwidth over the message size and over connections, the round trip by percentile,
 //! and goodput over cores. Each plot also shows the kernel's TCP, or a loop that copies and computes CRCs.
-//! The settings of the kernel are those of the table.
+//! The settings of the kernel are those of the table, if the table has them.
 
 use std::path::Path;
 

@@ -18,7 +18,7 @@ use crate::compare::sample::{Pair, Sample, Verdict, worst};
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) options: CompareOptions,
-    /// The durations of the runs.
+    /// The numbers and the lengths of the runs.
     pub(crate) pace: Pace,
     /// The cores of the two ends. If there is only one core, both are this core.
     pub(crate) cpus: [usize; 2],

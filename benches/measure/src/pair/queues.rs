@@ -56,7 +56,7 @@ impl Shared {
 }
 
 /// `engines_8`: compares several numbers of engines with one engine, on one core. The number of engines with
-/// the lowest rate counts.
+/// the lowest rate counts. If `detail` is true, prints each rate on standard error.
 ///
 /// # Errors
 /// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.

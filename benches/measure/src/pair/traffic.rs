@@ -52,7 +52,7 @@ pub(crate) struct Traffic {
     dice: Dice,
     /// All queue pairs. The active queue pairs are first.
     order: Vec<u32>,
-    /// For each queue pair, its index among the active queue pairs.
+    /// For each queue pair, its index among the active queue pairs, or `None` if it is not active.
     place: Vec<Option<u32>>,
     /// For each queue pair, the number of Writes in flight.
     open: Vec<u32>,
@@ -191,7 +191,8 @@ impl Traffic {
         Ok(self.placed_bytes() - before)
     }
 
-    /// Continues for a time slice. Returns the number of bytes placed during the slice.
+    /// Continues for a time slice. Returns the number of bytes placed during the slice, and the duration of
+    /// the slice.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Completion`] if a Write fails.
