@@ -1,8 +1,9 @@
 //! `await_cost`: the time of a Read that a task awaits, compared with a Read whose completion a loop polls.
 //!
-//! Two hosts run on one CPU, and each host is connected to itself. One host uses `iwarp-tokio` with its
-//! defaults. The other host uses the verbs, and a loop polls the engine of this host. The two hosts
-//! alternate, and each has at most one 64-byte Read outstanding.
+//! There are two hosts, each of which is connected to itself. One host uses `iwarp-tokio` with its defaults,
+//! so its engine has a thread, which may run on any CPU. The other host uses the verbs, and a loop polls the
+//! engine of this host. One thread, which is pinned to a CPU, reads from the two hosts alternately. At most
+//! one 64-byte Read is outstanding.
 
 use std::time::{Duration, Instant};
 

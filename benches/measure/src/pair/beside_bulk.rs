@@ -36,7 +36,7 @@ const PONG_AT: usize = PING_AT + PING_BYTES;
 
 /// The outcome of a run.
 pub(crate) struct BesideBulk {
-    /// Bytes per second of the slowest and the fastest queue pair.
+    /// Bytes per second of the slowest and the fastest bulk queue pair.
     slowest: f64,
     fastest: f64,
     /// Round trips of the ping-pong.

@@ -66,7 +66,8 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
 /// Sends the received bytes back, `size` bytes at a time, until the peer closes the connection.
 ///
 /// # Errors
-/// Returns the error of a system call that failed.
+/// Returns the error of a system call that failed, or an error if the peer closes the connection within a
+/// message.
 pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(true)?;
@@ -81,7 +82,7 @@ pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
 /// when the last byte has returned.
 ///
 /// # Errors
-/// Returns the error of a system call that failed.
+/// Returns the error of a system call that failed, or an error if the peer closes the connection too early.
 pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<RoundTrips> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
