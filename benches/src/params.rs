@@ -124,8 +124,8 @@ impl Params {
         self.tx_depth + EXTRA_SENDS + flushes
     }
 
-    /// Number of receives that the target posts again at a time. Before that, the source can send, since it
-    /// has credits for the other receives.
+    /// Number of receives that the target posts again at a time. Until then, the source can still send, since
+    /// it has credits for other receives.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
     }

@@ -115,7 +115,7 @@ impl Drop for Image {
     }
 }
 
-/// Runs the README's first commands: the build, a server and a client.
+/// Runs two of the README's first three commands: a server and a client. The other command must be [`BUILD`].
 fn readme() -> Result<(), String> {
     let lines = chapter("../README.md")?.block("## Unmodified programs")?;
     let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
@@ -169,7 +169,8 @@ fn steps() -> Result<(), String> {
     if measured == 1 { Ok(()) } else { Err(format!("{measured} steps run programs")) }
 }
 
-/// Runs the commands of the Containerfile, with a folder as the root of the image.
+/// Runs the commands of the Containerfile, except the installation of packages, with a folder as the root of
+/// the image.
 fn containerfile() -> Result<(), String> {
     let mut chapter = chapter("container.md")?;
     let mut image = Image::new("container")?;

@@ -77,7 +77,7 @@ struct Settings {
     /// Pass for another kind of device
     #[arg(long, value_name = "KIND", value_parser = ["ib"])]
     pretend: Option<String>,
-    /// The library (default: libuwarp.so beside this program, or in ../lib)
+    /// The library (default: libuwarp.so beside this program, in ../lib, or in ../lib/x86_64-linux-gnu)
     #[arg(long, value_name = "FILE")]
     lib: Option<PathBuf>,
 }
