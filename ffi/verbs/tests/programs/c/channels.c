@@ -36,7 +36,7 @@ static void nap(void)
 	usleep(200000);
 }
 
-/* ---- the three kinds: how an object is made, how it gets an event, and how the event is read ---- */
+/* ---- the kinds of objects: how an object is made, how its event is caused, and how the event is read ---- */
 
 struct kind {
 	const char *name;
