@@ -95,7 +95,7 @@ fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
             .and_then(|mut client| serve(&server, &mut end, &mut client, args));
         match served {
             Ok(()) if args.persistent => {}
-            // A server continues after an error of one client.
+            // With -P, the server continues after the error of a client.
             Err(error) if args.persistent && !matches!(error, Error::Interrupted) => {
                 tell(&format!("iwperf: {error}"))
             }
@@ -166,7 +166,7 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
     output.end(Conclusion { params, counters: &counters, hz, outcome: &outcome, ended })
 }
 
-/// Checks that these tests can run on several cores.
+/// Checks that each test of `sweep` can run on `cores` cores.
 fn check_cores(cores: u32, sweep: &[Params]) -> Result<(), Error> {
     let usage = |text: String| Err(Error::Usage(text));
     for params in sweep {

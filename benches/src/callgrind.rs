@@ -41,8 +41,8 @@ pub fn is_there() -> bool {
 }
 
 impl Callgrind {
-    /// Runs `program` and writes its profile to `file`. With `only`, the profile has only the function whose
-    /// name contains `only`.
+    /// Runs `program` and writes its profile to `file`. With `only`, instructions are counted only while the
+    /// function whose name contains `only` runs.
     ///
     /// # Errors
     /// Fails if valgrind does not start or the program fails.
@@ -69,7 +69,8 @@ impl Callgrind {
         Ok(Self { said, profile: std::fs::read_to_string(file)? })
     }
 
-    /// The line of the program's output that begins with `word`, or an empty text if no line does.
+    /// The rest of the line of the program's output that begins with `word`, or an empty text if no line
+    /// begins with `word`.
     pub fn said(&self, word: &str) -> &str {
         self.said.get(word).map_or("", String::as_str)
     }

@@ -22,8 +22,8 @@ use crate::params::{DEFAULT_PORT, Test};
 
 /// Bandwidth and latency of RDMA over a user-space TCP, for people who know perftest.
 ///
-/// Either end may also be perftest's own tool with -R (ib_write_bw -R and the like), or rping for `ping` and
-/// `pong`.
+/// Except for write-imm-bw, either end may also be perftest's own tool with -R (ib_write_bw -R and the like),
+/// or rping for `ping` and `pong`.
 #[derive(Debug, Parser)]
 #[command(name = "iwperf", version, max_term_width = 100)]
 pub struct Cli {
@@ -72,7 +72,7 @@ pub enum Command {
     /// rping's server.
     #[command(disable_version_flag = true)]
     Pong(PongArgs),
-    /// Print completions for a shell. Put them into the file from which the shell reads completions.
+    /// Print completions for a shell. Put the output into the file from which the shell reads completions.
     #[command(disable_version_flag = true)]
     Completions {
         /// The shell.

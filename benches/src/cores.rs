@@ -12,7 +12,8 @@ use crate::runs::{OnRow, Row, merge};
 /// the results of all cores.
 ///
 /// # Errors
-/// Returns the error of the core that failed first. That core interrupts the other cores.
+/// If a core fails, it interrupts the other cores. Returns the error of this core, not the interrupts that
+/// follow from it.
 pub fn together<S: Send, T: Send>(
     states: Vec<S>,
     cpus: &[usize],
@@ -54,8 +55,9 @@ pub fn together<S: Send, T: Send>(
     })
 }
 
-/// If one of two results is an error, returns the error that is the cause. An end that was interrupted or has
-/// lost its peer is not the cause if the other end has an error of its own.
+/// Returns both results. If one of the results is an error, returns this error. If both results are errors,
+/// returns the error that is the cause. An end that was interrupted or has lost its peer is not the cause if
+/// the other end has an error of its own.
 pub fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
     match (ran, served) {
         (

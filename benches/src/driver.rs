@@ -105,18 +105,18 @@ impl Driver {
         self.channel.as_ref()
     }
 
-    /// Makes completions on `queue` wake this thread.
+    /// Makes completions on `queue` wake this thread, if the engine has its own thread.
     pub fn watch(&mut self, queue: &CompletionQueue) {
         if self.channel.is_some() {
             self.queues.push(queue.clone());
         }
     }
 
-    /// Makes events of connections wake this thread. The descriptor `channel` is readable while such events
-    /// wait.
+    /// Makes events of connections wake this thread, if the engine has its own thread. The descriptor
+    /// `channel` is readable while such events wait.
     ///
     /// # Errors
-    /// Returns an error of the system.
+    /// Returns the error of a system call that failed.
     pub fn watch_connections(&mut self, channel: BorrowedFd<'_>) -> Result<(), Error> {
         if self.channel.is_some() {
             self.connections = Some(channel.try_clone_to_owned()?);
@@ -143,7 +143,7 @@ impl Driver {
     /// false.
     ///
     /// # Errors
-    /// Returns [`Error::Interrupted`].
+    /// Returns [`Error::Interrupted`] if the run is interrupted, unless its orderly end has begun.
     #[inline]
     pub fn poll(&mut self) -> Result<bool, Error> {
         if self.interrupt.is_raised() && !(self.concluding && self.interrupt.is_signal()) {
@@ -156,8 +156,8 @@ impl Driver {
         })
     }
 
-    /// Begins the orderly end of a run that a signal has interrupted, during which polls continue. Returns
-    /// `false` if the interrupt was not caused by a signal.
+    /// Begins the orderly end of a run that a signal has interrupted, during which polls continue. If the
+    /// interrupt has another cause than a signal, does nothing and returns `false`.
     pub fn conclude(&mut self) -> bool {
         self.concluding = self.interrupt.is_signal();
         self.concluding
@@ -168,17 +168,17 @@ impl Driver {
         self.concluding
     }
 
-    /// Returns an error if a signal has interrupted the run.
+    /// Returns `Ok` unless a signal has interrupted the run and the run ends in an orderly way.
     ///
     /// # Errors
-    /// Returns [`Error::Interrupted`].
+    /// Returns [`Error::Interrupted`] if a signal has interrupted the run.
     pub fn interrupted(&self) -> Result<(), Error> {
         if self.concluding { Err(Error::Interrupted) } else { Ok(()) }
     }
 
     /// Polls for `time`, even after an interrupt, so that the peer learns of dropped connections. While
     /// frames wait for a full port, polling continues for at most a second in total, since the peer may be
-    /// waiting for a processor.
+    /// waiting for a processor. If the engine has its own thread, this function only waits.
     pub fn linger(&mut self, time: Duration) {
         let begun = Instant::now();
         loop {
@@ -197,14 +197,14 @@ impl Driver {
         }
     }
 
-    /// Restarts the count of idle polls, so that the next idle polls spin before they yield. Called if the
-    /// caller found work.
+    /// Restarts the count of idle polls, so that the next idle polls spin before they yield. Call this
+    /// function after a poll if the caller found work.
     #[inline]
     pub fn busy(&mut self) {
         (self.idle_polls, self.armed) = (0, false);
     }
 
-    /// Spins, yields or sleeps. Called if the engine and the caller found no work.
+    /// Spins, yields or sleeps. Call this function after a poll if the engine and the caller found no work.
     ///
     /// # Errors
     /// Returns an error of the completion channel.
@@ -213,7 +213,7 @@ impl Driver {
         self.was_idle = true;
         if let Some(channel) = &self.channel {
             // The first idle call arms the channel, then the caller polls once more, and the next idle call
-            // sleeps. So no completion is missed.
+            // sleeps. With this order no completion is missed.
             if self.armed {
                 let mut fds = vec![PollFd::new(channel, PollFlags::IN)];
                 fds.extend(self.connections.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));

@@ -30,7 +30,7 @@ pub type PrivateData = Vec<u8>;
 pub struct Endpoint {
     /// The context of all objects.
     pub context: Context,
-    /// The only protection domain.
+    /// The protection domain of all objects of this end.
     pub pd: ProtectionDomain,
     /// Polls the engine.
     pub driver: Driver,
@@ -66,7 +66,7 @@ impl Endpoint {
     /// Makes an end on `context`. `driver` polls the engine of the context.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn new(context: Context, mut driver: Driver, timeout: Duration) -> Result<Self, Error> {
         let (pd, events) = (context.alloc_pd()?, context.create_event_channel()?);
         driver.watch_connections(events.as_fd())?;
@@ -89,7 +89,7 @@ impl Endpoint {
     /// Creates a completion queue. Completions wake this thread, if it sleeps.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn create_cq(&mut self, entries: usize) -> Result<CompletionQueue, Error> {
         let queue = self.context.create_cq(entries, self.driver.channel())?;
         self.driver.watch(&queue);
@@ -99,8 +99,9 @@ impl Endpoint {
     /// Polls the engine until `look` finds something.
     ///
     /// # Errors
-    /// Returns [`Error::Silent`] after `timeout` (`None` means that there is no limit),
-    /// [`Error::Interrupted`], an error of `look`, or an error of the completion channel.
+    /// Returns [`Error::Silent`] if `look` finds nothing within `timeout` (`None` means that there is no
+    /// limit), or [`Error::Interrupted`] if the run is interrupted. Also returns errors of `look` and of the
+    /// completion channel.
     pub fn wait<T>(
         &mut self,
         doing: &'static str,
@@ -153,7 +154,7 @@ impl Endpoint {
     /// Listens on `port`.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<CmId, Error> {
         let id = self.context.create_id(&self.events);
         id.listen(port, backlog, self.timeout)?;
@@ -184,7 +185,8 @@ impl Endpoint {
     /// Accepts `request` on `qp`.
     ///
     /// # Errors
-    /// Returns [`Error::Accept`], [`Error::Verbs`], or an error of [`wait`](Self::wait).
+    /// Returns [`Error::Accept`] if the connection is not established, [`Error::Verbs`] if a verbs call
+    /// fails, or an error of [`wait`](Self::wait).
     pub fn accept(&mut self, request: &Request, qp: &QueuePair, param: &ConnParam) -> Result<(), Error> {
         request.id.accept(qp, param)?;
         match self.established(&request.id, request.remote) {
@@ -198,8 +200,9 @@ impl Endpoint {
     /// again for its data connections, and may not listen yet.
     ///
     /// # Errors
-    /// Returns [`Error::Connect`], [`Error::Rejected`], [`Error::Verbs`], an error of `create_qp`, or an
-    /// error of [`wait`](Self::wait).
+    /// Returns [`Error::Connect`] if the connection is not established, or [`Error::Rejected`] if an iwperf
+    /// server rejects the test with a reason. Returns [`Error::Verbs`] if a verbs call fails, an error of
+    /// `create_qp`, or an error of [`wait`](Self::wait).
     pub fn connect(
         &mut self,
         mut create_qp: impl FnMut() -> Result<QueuePair, Error>,
@@ -228,14 +231,14 @@ impl Endpoint {
     /// Polls the engine for `time`.
     ///
     /// # Errors
-    /// Returns [`Error::Interrupted`], or an error of the completion channel.
+    /// Returns [`Error::Interrupted`] if the run is interrupted, or an error of the completion channel.
     pub fn pause(&mut self, time: Duration) -> Result<(), Error> {
         let end = Instant::now() + time;
         self.wait("pausing", None, |_| Ok((Instant::now() >= end).then_some(())))
     }
 
-    /// Disconnects `id`, and waits until the connection has ended. After the time limit, aborts the
-    /// connection.
+    /// Disconnects `id`, and waits until the connection has ended. If the time limit expires first, aborts
+    /// the connection.
     pub fn finish(&mut self, id: &CmId) -> Result<(), Error> {
         id.disconnect();
         match self.wait("closing", Some(self.timeout), |end| Ok(end.ended(id))) {
@@ -303,7 +306,7 @@ pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Re
 /// Returns `Ok` if the request succeeded.
 ///
 /// # Errors
-/// Returns [`Error::Completion`].
+/// Returns [`Error::Completion`] if the request failed.
 pub fn checked(completion: &WorkCompletion, what: &'static str) -> Result<(), Error> {
     match completion.status {
         WcStatus::Success => Ok(()),

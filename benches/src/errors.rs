@@ -16,7 +16,8 @@ pub enum Error {
     /// or memory is short.
     #[error("cannot open the port: {0}")]
     Port(String),
-    /// The peer did not answer, refused the connection, or rejected it.
+    /// The connection was not established, for example because the peer did not answer, or refused or
+    /// rejected the connection.
     #[error("cannot connect to {remote}: {reason}")]
     Connect {
         /// The peer's address.
@@ -32,7 +33,7 @@ pub enum Error {
         /// The cause, without advice for a client.
         reason: String,
     },
-    /// A server rejected the test, with a reason.
+    /// An iwperf server rejected the test, with a reason.
     #[error("{remote} rejected the test: {reason}")]
     Rejected {
         /// The server's address.
@@ -65,11 +66,11 @@ pub enum Error {
     /// A work request failed.
     #[error("{what} failed: {status}{}", .detail.as_ref().map_or_else(String::new, |d| format!(" ({d})")))]
     Completion {
-        /// The kind of request.
+        /// A description of the request.
         what: &'static str,
         /// The status of the completion.
         status: WcStatus,
-        /// Layer, type and code in words.
+        /// The cause in words, if the completion has a cause.
         detail: Option<String>,
     },
     /// The peer sent a message that is not part of perftest's exchange.
@@ -107,8 +108,9 @@ impl Error {
         }
     }
 
-    /// Whether the error shows only that a connection has ended, but not why. Such errors are a flushed
-    /// request, and a request that the queue pair refuses. The event of the connection has the reason.
+    /// Whether the error shows only that a connection has ended, but not why. There are two such errors: a
+    /// flushed request, and a verbs call that the queue pair refuses because of its state. The event of the
+    /// connection has the reason.
     pub(crate) fn lacks_its_reason(&self) -> bool {
         matches!(
             self,

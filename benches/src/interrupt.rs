@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errors::Error;
 
-/// A flag that Ctrl-C and SIGTERM set, and that another end sets when it fails. Every poll checks the flag.
+/// Two flags: Ctrl-C and SIGTERM set the first flag, and an end that fails sets the second flag. Every poll
+/// checks the flags.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     by_signal: Arc<AtomicBool>,
@@ -16,7 +17,7 @@ impl Interrupt {
     /// Makes an interrupt that SIGINT and SIGTERM set. A second signal ends the process at once.
     ///
     /// # Errors
-    /// Returns an error of the system.
+    /// Returns the error of a system call that failed.
     pub fn on_signals() -> Result<Self, Error> {
         let interrupt = Self::default();
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

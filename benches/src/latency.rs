@@ -1,11 +1,12 @@
-//! Latencies of one run in an HDR histogram, and the seven figures that perftest reports.
+//! Latencies of one run in an HDR histogram, and the figures of a latency table, including those that
+//! perftest reports.
 
 use hdrhistogram::Histogram;
 
 /// The figures of a latency table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct LatencySummary {
-    /// Number of messages of each end.
+    /// Number of messages that this end has posted, or number of latencies of a run at a given rate.
     pub iterations: u64,
     /// Minimum in microseconds.
     pub min_us: f64,
@@ -51,12 +52,12 @@ impl Default for Latencies {
     }
 }
 
-/// Maximum round trip that the histogram records exactly. A longer round trip is recorded as this maximum.
+/// Maximum round trip that the histogram can record. A longer round trip is recorded as this maximum.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 impl Latencies {
     /// Makes an empty histogram. If `half` is true (Write and Send), half of the round trip is reported,
-    /// otherwise the whole round trip (Read).
+    /// otherwise the whole round trip (Read and atomics).
     pub fn new(half: bool) -> Self {
         let round_trip_ns = Histogram::new_with_bounds(1, LONGEST_NS, 3)
             // The bounds are constants for which the constructor cannot fail.

@@ -29,7 +29,7 @@ pub fn say(line: &str) {
     if ASIDE.load(Ordering::Relaxed) {
         return tell(line);
     }
-    // The error is ignored here: `print` has recorded it, and `check` returns it.
+    // The error is ignored here: `print` has recorded the error, and `check` returns the error.
     let _ = print(format!("{line}\n").as_bytes());
 }
 
@@ -41,10 +41,10 @@ pub fn tell(line: &str) {
     });
 }
 
-/// Writes a document to a file, or to standard output if its name is `-`.
+/// Writes a document to the file `path`, or to standard output if `path` is `-`.
 ///
 /// # Errors
-/// Returns [`Error::System`], which names the file.
+/// Returns [`Error::System`], which names the file, if the document cannot be written.
 pub fn save(path: &Path, document: &[u8]) -> Result<(), Error> {
     if path == Path::new(STDOUT) {
         return print(document);
@@ -61,7 +61,7 @@ pub fn step_aside() {
 /// Prints on standard output. A closed pipe is not an error.
 ///
 /// # Errors
-/// Returns [`Error::System`].
+/// Returns [`Error::System`] if standard output cannot be written.
 pub fn print(text: &[u8]) -> Result<(), Error> {
     let mut written = Ok(());
     apart(|| {
@@ -80,13 +80,14 @@ pub fn print(text: &[u8]) -> Result<(), Error> {
 /// Checks that all lines could be written to standard output.
 ///
 /// # Errors
-/// Returns [`Error::System`] with the first error.
+/// Returns [`Error::System`] with the first error of standard output, if there was an error.
 pub fn check() -> Result<(), Error> {
     lost().as_ref().map_or(Ok(()), |source| Err(unwritten(copy(source))))
 }
 
 /// Sets a panic hook for tools that use `println!`, which panics if standard output cannot be written. In
-/// this case `tool` ends with one line and status 1. If the reader of a pipe has gone, `tool` ends silently.
+/// this case `tool` ends with one line and status 1. If the reader of a pipe has gone, `tool` ends silently
+/// with status 0.
 pub fn end_when_output_is_lost(tool: &'static str) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,6 +1,6 @@
-//! The display of a run in progress. On a terminal the display is a small dashboard. Without a terminal, a
-//! run of a fixed duration prints a line per second. Both displays go to standard error, so that other
-//! programs can parse the table.
+//! The display of a run in progress. On a terminal, and without `--log`, the display is a small dashboard.
+//! Otherwise, a run without a fixed number of messages prints a line per second. Both displays go to standard
+//! error, so that other programs can parse the table.
 
 use std::io::IsTerminal;
 
@@ -26,7 +26,8 @@ pub struct Snapshot {
     pub size: u32,
     /// The counters of this end.
     pub counters: EngineCounters,
-    /// The median and the 99th percentile of the latencies so far, in microseconds.
+    /// The median and the 99th percentile of the latencies so far, in microseconds. `None` in a bandwidth
+    /// test.
     pub latency_us: Option<[f64; 2]>,
 }
 
@@ -71,8 +72,8 @@ impl Live {
         }
     }
 
-    /// The display of a run of `total` messages. If `total` is 0, a clock or an interrupt ends the run. `hz`
-    /// is the number of cycles per second.
+    /// The display of a run of `total` messages. If `total` is 0, the clock or an interrupt ends the run.
+    /// `hz` is the number of cycles per second.
     pub fn new(label: &str, total: u64, unit: Unit, hz: u64) -> Self {
         // Events of `--log` would disturb a dashboard.
         let is_dashboard = std::io::stderr().is_terminal() && !log::is_on();

@@ -40,7 +40,7 @@ pub struct Wire<'a> {
     pub keeps_samples: bool,
     /// The port on which the server listens.
     pub port: u16,
-    /// The core of both ends. `None` means any core, with a thread for each end.
+    /// The core on which the threads of both ends run. `None` means any core.
     pub core: Option<Core>,
 }
 
@@ -69,7 +69,7 @@ const BULK_MBUFS: usize = 512;
 /// Runs the test `params` between two ends.
 ///
 /// # Errors
-/// Returns the first error of either end.
+/// Returns the error of an end that failed. If both ends failed, returns the error that is the cause.
 pub fn run(
     wire: &Wire<'_>,
     params: &Params,
@@ -96,7 +96,7 @@ pub fn run(
 /// the sum over all cores.
 ///
 /// # Errors
-/// Returns the first error of any end.
+/// If cores fail, returns the error that is the cause.
 pub fn run_cores(
     wire: &Wire<'_>,
     params: &Params,
@@ -113,8 +113,8 @@ pub fn run_cores(
     })
 }
 
-/// Runs the test `params` over another wire, whose two ports the caller passes. The other fields of `wire`
-/// apply.
+/// Runs the test `params` over another wire, whose two ports the caller passes. The fields of `wire` apply,
+/// except those that describe a wire in memory (`mtu`, `drop_ppm`).
 ///
 /// # Errors
 /// Returns the errors of [`run`].

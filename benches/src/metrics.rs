@@ -30,7 +30,7 @@ pub fn serve(address: SocketAddr) -> Result<SocketAddr, Error> {
     let address = listener.local_addr().map_err(failed)?;
     let run = move || {
         for client in listener.incoming() {
-            // An error only means that the client has gone.
+            // An error concerns only this client, for example if the client has gone.
             let _ = client.and_then(|client| answer(client, CLIENT_PATIENCE));
         }
     };

@@ -1,4 +1,5 @@
-//! Makes an [`End`] from NET options: a port, an engine on it, a context and a driver.
+//! Makes the ends of a test from the options of the network, and pins threads to CPUs. An [`End`] has a
+//! context, an engine on a port, and a driver.
 
 #[cfg(feature = "dpdk")]
 mod device;
@@ -50,7 +51,8 @@ impl End {
         gid
     }
 
-    /// Pins the calling thread, which will poll this end, to the end's CPU.
+    /// Pins the calling thread, which will poll this end, to the end's CPU, if the end has a CPU and the
+    /// thread is not pinned yet.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] if this process may not use that CPU.
@@ -72,7 +74,8 @@ pub struct EndConfig<'a> {
     pub tos: u8,
     /// Capture file.
     pub pcap: Option<&'a Path>,
-    /// The CPU for this thread, or for the engine's thread.
+    /// The CPU to which this thread or the engine's thread is pinned. `None` means that the thread is not
+    /// pinned.
     pub cpu: Option<usize>,
     /// Whether the peer may run on the same CPU. In this case idle polls yield the CPU.
     pub shares_cpu: bool,
@@ -89,8 +92,9 @@ pub struct EndConfig<'a> {
 }
 
 impl<'a> EndConfig<'a> {
-    /// Returns the parameters for these options. Must be called before EAL starts, since EAL pins this thread
-    /// to one CPU. A process that may use only one CPU, and has no `--cpu`, may share the CPU with the peer.
+    /// Returns the parameters for these options. Call this function before EAL starts, since EAL pins this
+    /// thread to one CPU. A process that may use only one CPU, and has no `--cpu`, may share the CPU with the
+    /// peer.
     pub fn new(args: &'a NetArgs, events: bool, crc: bool) -> Self {
         Self {
             ips: args.ips.clone(),
@@ -112,7 +116,8 @@ impl<'a> EndConfig<'a> {
 /// Opens the device of `args` and creates an end on it.
 ///
 /// # Errors
-/// Returns [`Error::Usage`], [`Error::Port`], [`Error::System`] or [`Error::Verbs`].
+/// Returns [`Error::Usage`] for options that cannot be used, [`Error::Port`] if the device cannot be opened,
+/// [`Error::System`] if a system call fails, or [`Error::Verbs`] if a verbs call fails.
 pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> Result<End, Error> {
     args.check()?;
     if let Some(node) = args.socket {
@@ -125,7 +130,8 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
 /// Opens the device of `args` with a queue for each of its cores, and creates an end on each queue.
 ///
 /// # Errors
-/// Returns [`Error::Usage`], [`Error::Port`], [`Error::System`] or [`Error::Verbs`].
+/// Returns [`Error::Usage`] for options that cannot be used, [`Error::Port`] if the device cannot be opened,
+/// [`Error::System`] if a system call fails, or [`Error::Verbs`] if a verbs call fails.
 pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Cores, Error> {
     args.check()?;
     let mut allowed = allowed_cpus()?;
@@ -167,7 +173,8 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
 /// Creates an end on `port`.
 ///
 /// # Errors
-/// Returns [`Error::System`], [`Error::Usage`] or [`Error::Verbs`].
+/// Returns [`Error::System`] if the capture file cannot be written, [`Error::Usage`] for parameters that
+/// cannot be used, or [`Error::Verbs`] if a verbs call fails.
 pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interrupt) -> Result<End, Error> {
     let port: Box<dyn Port> =
         match config.pcap {
@@ -232,7 +239,7 @@ pub fn has_one_cpu() -> bool {
 /// The CPUs that this process may use.
 ///
 /// # Errors
-/// Returns [`Error::System`].
+/// Returns [`Error::System`] if the system call fails.
 #[cfg(target_os = "linux")]
 pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
     use rustix::thread::{CpuSet, sched_getaffinity};

@@ -1,4 +1,5 @@
-//! The output: headings, rows (printed as they are measured), costs, and the requested files.
+//! The output of a test, such as headings, rows, costs, and the requested files. Rows are printed as they are
+//! measured, unless all lines are held until the end.
 
 pub(crate) mod files;
 mod limits;
@@ -148,11 +149,12 @@ impl<'a> Output<'a> {
         wanted.into_iter().flat_map(|stats| device_lines(&stats.read())).for_each(|line| self.print(&line));
     }
 
-    /// Prints the result of validation and the counters, and writes the files. If the test ended early
-    /// without a row, this function only returns the error.
+    /// Prints the lines after the last row, for example the result of validation and the counters, and writes
+    /// the requested files. If the test ended early without a row, this function only returns the error.
     ///
     /// # Errors
-    /// Returns the error of `end`, [`Error::System`] if a file cannot be written, or [`Error::Limit`].
+    /// Returns the error that ended the test, [`Error::System`] if a file or standard output cannot be
+    /// written, or [`Error::Limit`] if the test was slower than the limit of the options.
     pub fn end(&self, end: Conclusion<'_>) -> Result<(), Error> {
         let Conclusion { params, counters, hz, outcome, ended } = end;
         if ended.is_err() && self.rows.is_empty() {
@@ -320,7 +322,7 @@ fn heading(params: &Params) -> String {
     format!("                    {}", description(params))
 }
 
-/// A remark on the figures of a run at a given rate.
+/// A remark on the figures of a run at a given rate, or `None` if all is well.
 fn load_note(load: &LoadFigures) -> Option<String> {
     // Up to 1 % of the messages is normal, since a few messages have just become due at the end of any run.
     if load.unsent * 100 > load.latency.iterations {

@@ -15,7 +15,7 @@ pub const DEFAULT_PORT: u16 = 18515;
 /// Largest message of an `--all` sweep in bytes (perftest's `MAX_SIZE`).
 pub const MAX_SIZE: u32 = 8 << 20;
 
-/// Number of receives that a target of Sends keeps posted on each queue pair (perftest's `DEF_RX_SEND`).
+/// Default number of receives that a target keeps posted on each queue pair (perftest's `DEF_RX_SEND`).
 pub const RX_DEPTH_SEND: u32 = 512;
 
 /// Maximum number of receives of a queue pair.
@@ -28,10 +28,10 @@ pub const CYCLE_BUFFER: u32 = 4096;
 /// the number of the queue pair.
 pub const MAX_QPS: u32 = 16_000;
 
-/// Number of requests of a queue pair in addition to the data: marks and credits.
+/// Number of requests for marks and credits for which a queue pair has room in addition to the data.
 pub(crate) const EXTRA_SENDS: u32 = 32;
 
-/// Maximum number of outstanding Reads that confirm messages of a run at a given rate.
+/// Maximum number of outstanding Reads on each queue pair that confirm messages of a run at a given rate.
 pub(crate) const FLUSHES: u32 = 16;
 
 /// If one half of all buffers would be longer than this number of bytes, queue pairs share buffers.
@@ -72,7 +72,7 @@ pub struct Params {
     pub outs: u32,
     /// Whether to wait for completions by events instead of polling.
     pub events: bool,
-    /// Whether the target checks every byte.
+    /// Whether every received byte is checked.
     pub validate: bool,
     /// Whether to send without a copy.
     pub zero_copy: bool,
@@ -109,8 +109,9 @@ impl Params {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
-            // Both ends of perftest use the smaller number in the same way: the receiver sends a credit after
-            // a third of this many messages, and the sender stops after this many messages without a credit.
+            // perftest's client and server also use the smaller of the two numbers. The receiver sends a
+            // credit after a third of this many messages. The sender stops after this many messages without a
+            // credit.
             self.rx_depth.min(self.iters)
         } else {
             self.rx_depth
@@ -123,8 +124,8 @@ impl Params {
         self.tx_depth + EXTRA_SENDS + flushes
     }
 
-    /// Number of receives that the target posts again at a time. Meanwhile the source can send, since it has
-    /// credits for the other receives.
+    /// Number of receives that the target posts again at a time. Until then, the source can still send, since
+    /// it has credits for other receives.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
     }
@@ -142,14 +143,16 @@ impl Params {
         }
     }
 
-    /// Number of messages of each queue pair before the first measurement. The messages fill the queue a few
-    /// times, and take little time. The number is even, because the last byte of a Write counts messages from
-    /// 1: the last byte of the last warm-up message must differ from the 1 of the first measured message.
+    /// Number of messages of each queue pair before the first measurement. The messages fill the queue at
+    /// most four times, and take little time. The number is even, because the last byte of a Write counts
+    /// messages, beginning with 1. So the last byte of the last warm-up message differs from the 1 of the
+    /// first measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }
 
-    /// Distance of two slots in bytes: a message, followed by a guard if messages are validated.
+    /// Distance of two slots in bytes: a message, followed by a guard if messages are validated, rounded up
+    /// to a multiple of 64.
     pub fn stride(&self, size: u32) -> usize {
         let guard = if self.validate { GUARD_BYTES } else { 0 };
         (size as usize + guard).next_multiple_of(64)
@@ -178,11 +181,11 @@ impl Params {
         Self { qps: self.qps / cores + u32::from(index < self.qps % cores), rate, ..self.clone() }
     }
 
-    /// Checks combinations of parameters, which an option parser (or the decoder of a peer's private data)
-    /// cannot check.
+    /// Checks the ranges and the combinations of the parameters, which come from options or from a peer's
+    /// private data.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`], which names the option.
+    /// Returns [`Error::Usage`], which names the options that are wrong.
     pub fn check(&self) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));
         let ranges = [

@@ -2,11 +2,12 @@
 //!
 //! Each queue pair has two halves of one region. The *local* half is used by the queue pair's own requests.
 //! The peer writes to, reads from, or sends into the *exposed* half. A small second region holds, for each
-//! queue pair, the credit cell of Sends and the messages between two iwperfs ([`mark`]).
+//! queue pair, the cells for credits and the messages between two iwperfs ([`mark`]).
 //!
-//! Sends need credits, because iWARP ends a connection whose Send finds no receive. perftest on iWARP uses
-//! credits: from time to time the receiver writes the number of messages whose receives it has posted again
-//! (32 bits, in the machine's byte order) to the address in the sender's [`Dest`].
+//! In bandwidth tests, Sends and Writes with Immediate Data need credits, because iWARP ends a connection if
+//! such a message finds no receive. As in perftest on iWARP, the receiver counts the messages whose receives
+//! it has posted again. From time to time it writes this number (32 bits, in the machine's byte order) to the
+//! address in the sender's [`Dest`].
 
 mod layout;
 pub mod mark;
@@ -156,10 +157,10 @@ impl Path {
         Ok(path)
     }
 
-    /// Creates a queue pair that will be connected.
+    /// Creates an unconnected queue pair.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn create_qp(&self, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         Ok(pd.create_qp(&QpInit {
             recv_cq: &self.recv_cq,
@@ -172,7 +173,7 @@ impl Path {
     /// Adds a connected queue pair and posts its receives.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn add(&mut self, qp: QueuePair, id: CmId) -> Result<(), Error> {
         let (index, at_a_time) = (self.flows.len(), self.receives_at_a_time);
         self.flows.push(Flow {
@@ -202,8 +203,8 @@ impl Path {
         }
     }
 
-    /// The description of queue pair `index` that the peer gets. A test of Sends needs only the credit cell,
-    /// whose location is then sent for both purposes, as in perftest.
+    /// The description of queue pair `index` that is sent to the peer. A bandwidth test of Sends needs only
+    /// the credit cell, whose location is then sent for both purposes, as in perftest.
     pub fn dest(&self, index: usize, place: Purpose, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
         let has_cell = self.params.test.has_credits();
@@ -219,7 +220,7 @@ impl Path {
     /// Starts a run with messages of `size` bytes, and sets all counts to zero.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn begin(&mut self, size: u32) -> Result<(), Error> {
         self.size = size;
         self.totals = Totals::default();
@@ -274,10 +275,12 @@ impl Path {
         self.with_iwperf && self.params.test == Test::WriteBw
     }
 
-    /// Polls the completion queues. Returns whether there was a completion.
+    /// Polls the completion queues. If the test has credits, also reads the peer's credits, and may send
+    /// credits. Returns whether there was a completion.
     ///
     /// # Errors
-    /// Returns [`Error::Completion`], [`Error::Verbs`], or [`Error::Exchange`] for a wrong mark.
+    /// Returns [`Error::Completion`] if a request failed, [`Error::Verbs`] if a verbs call fails, or
+    /// [`Error::Exchange`] for a wrong mark.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let moved = self.reap(true)? | self.reap(false)?;
         if self.params.test.has_credits() {

@@ -15,5 +15,5 @@ pub const DEFAULT_PORT: u16 = 7174;
 /// Maximum number of bytes of the data of a round (rping's `RPING_BUFSIZE` less one).
 pub const MAX_BYTES: u32 = 65_535;
 
-/// Called with the lines of `--verbose`.
+/// A function that is called with each line of `--verbose`.
 pub type OnLine<'a> = &'a mut dyn FnMut(&str);

@@ -25,7 +25,7 @@ const FORMAT: u8 = 3;
 const REJECTED: u8 = 0xff;
 const HELLO_BYTES: usize = 72;
 
-/// Number of flags of a [`Hello`], in the order of their bits.
+/// Number of flags of a [`Hello`].
 const FLAGS: usize = 11;
 
 /// The test that a client requests.
@@ -81,7 +81,7 @@ impl Hello {
     /// Parses a client's private data. `Ok(None)` means that the client is not iwperf.
     ///
     /// # Errors
-    /// Returns a message for the client.
+    /// Returns a message for the client if iwperf cannot use the private data.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, String> {
         let Some((format, rest)) = after_magic(bytes) else { return Ok(None) };
         if format != FORMAT {
@@ -144,7 +144,7 @@ pub fn welcome(test: Test) -> Vec<u8> {
     out
 }
 
-/// Whether a Reply comes from an iwperf server.
+/// Whether these private data are the Reply of an iwperf server that has accepted the test.
 pub fn is_welcome(bytes: &[u8]) -> bool {
     after_magic(bytes).is_some_and(|(format, rest)| format == FORMAT && rest.first() != Some(&REJECTED))
 }

@@ -2,7 +2,7 @@
 //!
 //! Each end sends one big-endian message on the control connection: `cost`, 1 byte (1 if interrupted), 3
 //! reserved bytes, busy cycles (8), cycles per second (8), bytes placed (8), messages checked (8), and the
-//! first error in UTF-8, which is empty if there was no error.
+//! first error in UTF-8. If there was no error, the text of the error is empty.
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
@@ -43,7 +43,7 @@ impl FinalReport {
         }
     }
 
-    /// Adds up the messages of two peers that ran at the same time on one machine.
+    /// Adds up the messages of two peers that ran at the same time on one machine. Keeps the first error.
     pub fn merged(self, other: Self) -> Self {
         Self {
             busy_cycles: self.busy_cycles + other.busy_cycles,
@@ -70,7 +70,7 @@ impl FinalReport {
     /// Decodes the message.
     ///
     /// # Errors
-    /// Returns [`Error::Exchange`].
+    /// Returns [`Error::Exchange`] if the message is malformed.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let Some((header, first_error)) =
             bytes.split_at_checked(HEADER_BYTES).filter(|(h, _)| h.starts_with(MAGIC))

@@ -1,7 +1,7 @@
 //! `--profile`: the cost of an FPDU by layer.
 //!
-//! [`dp::profile`] takes the time stamps. This module starts and stops the profile around a run, divides the
-//! cycles by the number of FPDUs that this end sent and received in the run, and prints the results. Idle
+//! [`dp::profile`] takes the time stamps. This module starts and stops the profile around a run. It divides
+//! the cycles by the number of FPDUs that this end sent and received in the run, and prints the results. Idle
 //! polls are shown separately and not divided.
 
 use dp::profile::{self, Layer, Profile};
@@ -54,7 +54,7 @@ impl Profiling {
         })
     }
 
-    /// Stops profiling.
+    /// Stops profiling. Returns the profile since the start.
     pub fn stop(self, end: &Endpoint) -> Profiled {
         let profile = profile::stop();
         Profiled { profile, fpdus: fpdus(end) - self.fpdus_before }

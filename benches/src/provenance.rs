@@ -1,4 +1,4 @@
-//! The place, time and method of a measurement.
+//! The origin of results: the version of iwperf, the time, the machine, and the command line.
 
 use std::time::SystemTime;
 

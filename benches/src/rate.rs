@@ -23,7 +23,8 @@ impl Rate {
         }
     }
 
-    /// Divides the rate into `parts` equal parts, and returns the part with this index.
+    /// Divides the rate into `parts` parts, which differ by at most 1, and returns the part with this index.
+    /// A part is at least 1.
     pub fn share(self, index: u64, parts: u64) -> Self {
         let share = |number: u64| (number / parts + u64::from(index < number % parts)).max(1);
         match self {
@@ -60,7 +61,7 @@ impl Schedule {
     pub fn new(start: u64, hz: u64, messages_per_s: f64, burst: u32) -> Self {
         let burst = burst.max(1);
         let cycles = hz as f64 * f64::from(burst) / messages_per_s;
-        // If the rate is too slow for the type, `as` saturates, and no message is ever due.
+        // If the rate is too slow for the type, `as` saturates, and only the first burst is ever due.
         let period = (cycles * (1u64 << FRACTION_BITS) as f64) as u128;
         Self { start, period, burst: burst.into(), taken: 0 }
     }
@@ -130,9 +131,9 @@ mod tests {
             }
         }
 
-        // The latency of messages that waited because of a stall includes the wait: the first message has
-        // waited for the whole stall, and each later message has waited one period less than the message
-        // before it.
+        // The latency of messages that waited because of a stall includes the wait. The first message has
+        // waited for the whole stall. Each later message has waited one period less than the message before
+        // it.
         #[test]
         fn a_backlog_is_charged_to_those_that_waited(rate in 1_000.0..10_000_000f64, stall_us in 1_000..50_000u64) {
             let mut schedule = Schedule::new(0, HZ, rate, 1);

@@ -2,8 +2,8 @@
 //!
 //! The plots depend on the results. If there are several numbers of queue pairs or of cores, there is a plot
 //! of the goodput over this number. Otherwise, if there are several message sizes, there are plots of
-//! bandwidth, message rate and latency over the message size. If distributions of latencies were recorded,
-//! there is a plot of the distributions.
+//! bandwidth, message rate and latency over the message size, as far as these were measured. If distributions
+//! of latencies were recorded, there is a plot of the distributions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -208,8 +208,8 @@ fn latency_chart(groups: &[Group<'_>]) -> Chart {
     size_chart("Latency", Axis::log10("microseconds"), groups, &figures)
 }
 
-/// The distributions of some of `rows`, including the first row and the last row. `None` if no latencies were
-/// recorded.
+/// The distributions of at most [`DISTRIBUTIONS`] of the `rows` that have one, including the first and the
+/// last of these rows. Returns `None` if no latencies were recorded.
 fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     let recorded: Vec<&Row> = rows.iter().filter(|row| !row.distribution.is_empty()).collect();
     let series = evenly(recorded.len(), DISTRIBUTIONS)

@@ -24,7 +24,7 @@ use crate::runs::Row;
 /// Runs the tests of `sweep` on all cores, with the queue pairs spread over the cores.
 ///
 /// # Errors
-/// Returns the first error of any core.
+/// Returns an error of the output or, if cores fail, the error that is the cause.
 pub fn client(
     first: SocketAddr,
     sweep: &[Params],
@@ -100,7 +100,7 @@ struct Service {
 /// Serves clients on all cores.
 ///
 /// # Errors
-/// Returns the first error of any core.
+/// Returns [`Error::Usage`] if there are too few ports. If cores fail, returns the error that is the cause.
 pub fn server(
     args: &ServerArgs,
     fallback: Option<&Params>,
@@ -153,7 +153,7 @@ fn serve_clients(
             Ok(()) => break,
         }
     }
-    // The other cores serve the same client.
+    // The other cores may still serve the same client.
     while service.busy.load(Ordering::Acquire) > 0 {
         if !end.endpoint.driver.poll()? {
             end.endpoint.driver.idle()?;

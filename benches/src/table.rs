@@ -1,5 +1,5 @@
-//! perftest's tables: the same columns in the same places, so that programs that parse perftest's output can
-//! parse ours.
+//! perftest's tables, and a table for runs at a given rate. Our tables of bandwidth and latency have
+//! perftest's columns in the same places, so that programs that parse perftest's output can parse ours.
 
 use crate::latency::LatencySummary;
 use crate::runs::{BandwidthRow, LoadFigures};

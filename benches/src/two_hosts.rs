@@ -97,7 +97,7 @@ pub struct Host {
     /// The queue pairs. A's queue pairs are in the order in which they connect. B's queue pairs are in the
     /// order in which B accepted them.
     pub qps: Vec<QueuePair>,
-    /// Memory with all access rights.
+    /// Memory that the host itself may write, and that the other host may read and write.
     pub memory: MemoryRegion,
     owner: Owner,
     depth: usize,
@@ -217,7 +217,7 @@ impl TwoHosts {
     /// Makes two unconnected hosts at the ends of a wire.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn new(config: Config) -> Result<Self, Error> {
         let [a, b] = contexts()?;
         Self::on_wire(0, [&a, &b], config)
@@ -226,7 +226,7 @@ impl TwoHosts {
     /// Makes another wire between the same hosts, with its own unconnected engine at each end.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn another_wire(&self) -> Result<Self, Error> {
         let contexts = [self.a.engine.context(), self.b.engine.context()];
         Self::on_wire(self.place.wire + 1, contexts, self.config.clone())
@@ -251,7 +251,7 @@ impl TwoHosts {
     /// [`connect_all`](Self::connect_all).
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn on_queues(config: &Config, queues: usize, steering: LinkSteering) -> Result<Vec<Self>, Error> {
         let (ports_a, ports_b) = link::queues(&config.link, queues, steering);
         let [a, b] = contexts()?;
@@ -286,17 +286,19 @@ impl TwoHosts {
     /// Connects queue pairs until there are `count` connected queue pairs.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`] or [`Error::Connect`].
+    /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Connect`] if a connection is not
+    /// established within `MAX_POLLS` polls.
     pub fn connect(&mut self, count: usize) -> Result<(), Error> {
         Self::connect_all(std::slice::from_mut(self), count)
     }
 
-    /// Calls [`connect`](Self::connect) for each of `all`. If the devices choose queues by a hash (RSS), the
-    /// local ports are chosen so that the frames of a connection arrive at the engines that have the
-    /// connection.
+    /// Connects queue pairs until each of `all` has `count` connected queue pairs. If the devices choose
+    /// queues by a hash (RSS), the local ports are chosen so that the frames of a connection arrive at the
+    /// engines that have the connection.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`] or [`Error::Connect`].
+    /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Connect`] if a connection is not
+    /// established within `MAX_POLLS` polls.
     pub fn connect_all(all: &mut [Self], count: usize) -> Result<(), Error> {
         while let Some(least) = all.iter().map(|hosts| hosts.a.qps.len()).min().filter(|least| *least < count)
         {
@@ -350,8 +352,8 @@ impl TwoHosts {
         ConnParam { markers, ib_semantics, engine, ..ConnParam::default() }
     }
 
-    /// The next local port with which the frames of both directions arrive at our queues. `None` means that
-    /// any port will do.
+    /// The next local port with which the frames of both directions arrive at our queues. Returns `None` if
+    /// any port will do, or if no such port is left.
     fn local_port(&mut self) -> Option<u16> {
         let [a, b] = [&self.a, &self.b].map(|host| &host.engine.port_info().queue);
         let (Some(rss_a), Some(rss_b)) = (&a.rss, &b.rss) else { return None };

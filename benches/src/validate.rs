@@ -1,11 +1,11 @@
-//! Patterns that identify each message, and the check of the patterns at the target.
+//! Patterns that identify each message, and the check of the patterns at the receiver.
 //!
 //! Every message has a key made from the seed, the direction, the queue pair, the size and the number of the
 //! message. The bytes of the message are a sequence of 64-bit words that depends on the key. So flipped,
 //! lost, duplicated and misplaced bytes are detected. Between messages there are guards, whose bytes must
 //! keep the value [`GUARD`].
 
-/// Contents of memory into which no bytes may be placed, and of all memory before the first placement.
+/// Value of the bytes of a guard, and of the bytes of memory for messages before a message is placed there.
 pub const GUARD: u8 = 0xa5;
 
 /// Identifies one message.
@@ -68,7 +68,8 @@ pub fn first_touched(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte != GUARD)
 }
 
-/// Describes the error in a message, if the message has an error.
+/// Describes the first byte of `bytes` that differs from the pattern of `message`, or returns `None` if no
+/// byte differs.
 pub fn first_error(message: &Message, bytes: &[u8]) -> Option<String> {
     let Message { qp, size, number, .. } = message;
     first_difference(message.key(), 0, bytes)

@@ -56,7 +56,8 @@ fn a_document_on_standard_output_is_there_alone() {
     assert!(refused.status.code() == Some(2) && err.contains("room for one document"), "{err}");
 }
 
-/// Tests each kind of output, on standard output and in a file.
+/// Runs commands whose output cannot be written: the device of standard output or of a file is full, or the
+/// reader of standard output has gone.
 #[test]
 fn output_that_is_lost_is_an_error() {
     let lines = [

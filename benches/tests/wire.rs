@@ -1,4 +1,5 @@
-//! Client and server in two processes on a wire: every test, with every byte checked.
+//! Client and server in two processes on a wire: every test runs with `--validate`. Also, wrong names of a
+//! server are refused before the run.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,6 +1,6 @@
 //! Generates the bindings to rdma-core's headers, and gives the symbols of the library their versions.
 //!
-//! If a package is missing, the error is one line that names the package.
+//! If a package is missing, the error is one line that names the missing package.
 
 use std::panic;
 use std::path::{Path, PathBuf};

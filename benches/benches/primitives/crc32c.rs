@@ -9,8 +9,8 @@ use dp::Region;
 use iwarp::memory::{Access, Accessor, MemoryTable, PdId, RegisterOptions, Registration, Source, StreamId};
 use iwarp::mpa::Crc32c;
 
-/// The lengths of small messages, the payload of a segment at MTU 1500 and at MTU 9000, and more bytes than
-/// the first-level cache holds.
+/// The lengths of the bytes. Some are the lengths of small messages, and of the payload of a segment at
+/// MTU 1500 and at MTU 9000. The last length is more than the first-level cache holds.
 const LENGTHS: [usize; 8] = [16, 64, 200, 512, 1428, 4096, 8932, 65_536];
 /// Number of packets used in rotation, so that a buffer is reused only after the other buffers.
 const PACKETS: usize = 8;

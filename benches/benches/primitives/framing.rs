@@ -1,9 +1,9 @@
 //! Times framing and deframing of FPDUs, with and without markers. Framing inserts the markers, and deframing
 //! extracts the ULPDU from between the markers.
 //!
-//! All cases run with and without CRC, since markers cut the bytes into runs of 508, which slows the CRC
-//! most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
-//! in one pass. In these benchmarks the ULPDU is copied from a slice.)
+//! All cases run with and without CRC, since markers cut the bytes into runs of 508 bytes, which slows the
+//! CRC most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their
+//! CRC in one pass. The benchmarks of this file copy the ULPDU from a slice.)
 
 use std::hint::black_box;
 
@@ -108,7 +108,7 @@ impl Receiver {
         *offset = end;
     }
 
-    /// Receives two cycles and checks that each FPDU yields `ulpdu`.
+    /// Receives `fpdus` twice, and checks that each FPDU yields `ulpdu`.
     fn check(&mut self, fpdus: &[Mbuf], ulpdu: &[u8]) {
         for (count, fpdu) in fpdus.iter().chain(fpdus).enumerate() {
             self.out.fill(0);

@@ -59,7 +59,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
     group.bench_function("cancel", |bencher| {
         bencher.iter_custom(|count| rounds(count, armed, |wheel, slot| wheel.set(slot, black_box(None))));
     });
-    // This benchmark sets a timer to a slightly later time, as each acknowledgement does.
+    // This benchmark sets a timer to a slightly later time, as each acknowledgement does in TCP.
     let (mut wheel, mut slot, mut now_us) = (armed(), 0, 0);
     group.bench_function("re-arm", |bencher| {
         bencher.iter(|| {

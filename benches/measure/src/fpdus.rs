@@ -58,7 +58,7 @@ impl Writer {
         self.left = Some(0);
     }
 
-    /// Sends `message` once, after the message in progress.
+    /// Sends `message` once. No other message may be in progress.
     pub(crate) fn begin(&mut self, message: Vec<u8>) {
         self.message = message;
         self.left = Some(1);
@@ -69,7 +69,7 @@ impl Writer {
         self.left = Some(1);
     }
 
-    /// Whether all messages are sent.
+    /// Whether all messages are framed.
     pub(crate) fn is_done(&self) -> bool {
         self.left == Some(0) && self.segmenter.is_done()
     }

@@ -96,8 +96,9 @@ impl Case {
         stats.map_err(|violation| format!("{}\n{}", violation.what, violation.state))
     }
 
-    /// Measures goodput in hundredths of the rate, frames lost per thousand, and the median and the maximum
-    /// time of short transfers in hundredths of a round trip.
+    /// Measures goodput in hundredths of the rate and frames lost per thousand, both for one flow and for
+    /// four flows. Also measures the median and the maximum time of short transfers in hundredths of a round
+    /// trip.
     fn measure(&self, rounds: u64) -> Result<[u64; 6], String> {
         let bytes = self.bdp() * rounds;
         let share = |stats: &Stats| {

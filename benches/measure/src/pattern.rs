@@ -2,7 +2,7 @@
 
 use testkit::dice::Dice;
 
-/// Bytes that depend on the seed and on their place.
+/// Returns `count` bytes, each of which depends on the seed and on the position of the byte.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut dice = Dice::split_mix(seed);
     let mut bytes = Vec::with_capacity(count + 8);
@@ -13,7 +13,8 @@ pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// The index of the first byte of `got` that differs from `expected`, or `None` if no byte differs.
+/// The index of the first byte of `got` that differs from `expected`, or `None` if no byte differs. If the
+/// lengths differ, returns the smaller length.
 pub(crate) fn difference(expected: &[u8], got: &[u8]) -> Option<usize> {
     if expected.len() != got.len() {
         return Some(expected.len().min(got.len()));

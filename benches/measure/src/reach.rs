@@ -13,7 +13,7 @@ const PATHS: [(u64, u64); 6] =
 /// Prints the share of a wire's rate that one connection reaches, with markers and without
 #[derive(Debug, Args)]
 pub(crate) struct ReachOptions {
-    /// Number of round trips before the measurement, and again during the measurement
+    /// Number of round trips before the measurement. The measurement lasts as many round trips
     #[arg(long, default_value_t = 30)]
     rounds: u64,
     /// Length of the queue in front of the wire, in hundredths of the bandwidth-delay product

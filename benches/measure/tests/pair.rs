@@ -1,5 +1,5 @@
-//! `measure pair`: each comparison runs, checks its data (a wrong byte makes the run fail), and prints
-//! plausible figures.
+//! `measure pair`: comparisons run, check their data (a wrong byte makes the run fail), and print plausible
+//! figures.
 
 use std::process::{Command, Output};
 

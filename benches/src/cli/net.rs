@@ -1,4 +1,4 @@
-//! The options NET: port, addresses and time limits.
+//! The options of the network, such as the device, addresses, offloads, cores and time limits.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ pub struct NetArgs {
 }
 
 impl NetArgs {
-    /// Checks combinations of options.
+    /// Checks that a device is given.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] if no device is given.

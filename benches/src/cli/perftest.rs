@@ -34,7 +34,7 @@ pub struct PerftestArgs {
 }
 
 impl PerftestArgs {
-    /// One line about the options that were given, or `None` if no such option was given.
+    /// One line about the options of perftest that were given, or `None` if no such option was given.
     pub fn note(&self) -> Option<String> {
         let flags = [
             (self.rdma_cm, "-R", "connections are always made by address"),

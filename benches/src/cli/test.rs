@@ -131,7 +131,7 @@ pub struct TestArgs {
     /// end-to-end CRC32c.
     #[arg(long)]
     pub no_crc: bool,
-    /// Check every byte at the target (needs iwperf on both ends).
+    /// Check every received byte (needs iwperf on both ends).
     #[arg(long)]
     pub validate: bool,
     /// Seed of the patterns of --validate.
@@ -154,7 +154,7 @@ pub struct TestArgs {
     /// Show the cost of an FPDU by layer, in cycles of this end (needs a build with `--features profile`).
     #[arg(long, conflicts_with = "events")]
     pub profile: bool,
-    /// At the end, print the counters of all layers, and the counters of the device that are not zero.
+    /// At the end, print the counters of all layers and of the device that are not zero.
     #[arg(long)]
     pub stats: bool,
     /// Options of perftest that have no effect.
@@ -272,7 +272,7 @@ impl TestArgs {
         self.report_histogram || self.report_unsorted
     }
 
-    /// Tells an end what to measure in addition to the figures.
+    /// Makes `end` profile its layers and keep each latency, if the user wants this.
     pub fn set(&self, end: &mut End) {
         end.endpoint.profile = self.profile;
         end.endpoint.keeps_samples = self.keeps_samples();

@@ -33,7 +33,8 @@ pub(super) fn open(args: &NetArgs, name: &str) -> Result<Box<dyn Port>, Error> {
     Ok(Box::new(local::open(&config).map_err(failed)?))
 }
 
-/// The station of an address with its prefix length.
+/// The station of an address with its prefix length, or `None` if the address is not an address of a local
+/// wire.
 fn station(cidr: &str) -> Option<u16> {
     let address: Ipv4Addr = cidr.split_once('/')?.0.parse().ok()?;
     let [a, b, high, low] = address.octets();

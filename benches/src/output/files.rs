@@ -9,10 +9,12 @@ use crate::errors::Error;
 use crate::lines;
 use crate::report;
 
-/// Checks all files that the options name.
+/// Checks all files for results that the options name. If one of the documents goes to standard output, the
+/// lines go to standard error from now on.
 ///
 /// # Errors
-/// Returns [`Error::System`], which names the file.
+/// Returns [`Error::System`], which names a file that cannot be written, or [`Error::Usage`] if several
+/// documents are to go to standard output.
 pub(crate) fn check(args: &TestArgs) -> Result<(), Error> {
     let is_stdout = |path: &&PathBuf| path.as_path() == Path::new(lines::STDOUT);
     let perftest_json = args.perftest_json();
@@ -39,7 +41,8 @@ fn named(path: &Path, outcome: io::Result<()>) -> Result<(), Error> {
     outcome.map_err(|source| Error::System { what: format!("cannot write {}", path.display()), source })
 }
 
-/// Opens the file for writing, without changing it.
+/// Checks that the file can be opened for writing, without changing it. A file that did not exist is removed
+/// again.
 fn writable(path: &Path) -> io::Result<()> {
     let existed = path.symlink_metadata().is_ok();
     OpenOptions::new().append(true).create(true).open(path)?;

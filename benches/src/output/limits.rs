@@ -4,10 +4,11 @@ use crate::cli::TestArgs;
 use crate::errors::Error;
 use crate::runs::{Figures, Row};
 
-/// Checks the best row against the limits, as perftest does.
+/// Checks the best bandwidth and the best message rate of all complete rows against the limits, as perftest
+/// does.
 ///
 /// # Errors
-/// Returns [`Error::Limit`] with the difference.
+/// Returns [`Error::Limit`] with the difference if a limit is not reached.
 pub(super) fn check(args: &TestArgs, rows: &[Row]) -> Result<(), Error> {
     let figures = || {
         rows.iter().filter(|row| !row.is_partial).filter_map(|row| match &row.figures {

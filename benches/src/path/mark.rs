@@ -42,7 +42,7 @@ impl Mark {
     /// Decodes a mark.
     ///
     /// # Errors
-    /// Returns [`Error::Exchange`].
+    /// Returns [`Error::Exchange`] if `bytes` are not a mark.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; Self::BYTES] = crate::perftest::wire::exactly(bytes, "a mark")?;
         let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));

@@ -35,8 +35,8 @@ pub(super) struct PacedFlow {
 }
 
 impl Paced {
-    /// Records the latencies of message `count` of queue pair `index` and of all messages before it. Called
-    /// when the target has these messages.
+    /// Records the latencies of message `count` of queue pair `index` and of all messages before it. Call
+    /// this function when the target has these messages.
     pub(super) fn confirm(&mut self, index: usize, count: u64, now: u64) {
         let Self { flows, latencies, hz, .. } = self;
         let flow = &mut flows[index];

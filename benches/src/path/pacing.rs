@@ -1,11 +1,11 @@
 //! Messages at a given rate. The latency of a message is measured from its due time until the target has
 //! confirmed it.
 //!
-//! A Read has arrived when it completes. A Write or Send completes when TCP has accepted it, which shows
-//! nothing about the target. So a zero-length Read follows. The target answers this Read only after its RDMAP
-//! has delivered all earlier messages (RFC 5040 section 5.5). One such Read covers all messages posted since
-//! the previous such Read. A peer that is not iwperf may allow no Reads. In that case a latency ends with the
-//! completion of the message.
+//! When a Read or atomic completes, the target has answered it. A Write or Send usually completes when TCP
+//! has accepted it, which shows nothing about the target. So a zero-length Read follows. The target answers
+//! this Read only after its RDMAP has delivered all earlier messages (RFC 5040 section 5.5). One such Read
+//! covers all messages posted since the previous such Read. A peer that is not iwperf may allow no Reads.
+//! Therefore, with such a peer, a latency ends with the completion of the message.
 //!
 //! So, with iwperf at both ends, a latency is a full round trip, plus the time that the message has waited
 //! before it could be posted.
@@ -73,7 +73,7 @@ impl Path {
         Ok(moved)
     }
 
-    /// The next queue pair in turn that may post a message.
+    /// The next queue pair in turn that may post a message, or `None` if no queue pair may post a message.
     fn flow_with_room(&mut self, limit: Option<u64>) -> Option<usize> {
         let (first, count) = (self.paced.as_ref()?.next, self.flows.len());
         let index = (0..count)
@@ -83,7 +83,8 @@ impl Path {
         Some(index)
     }
 
-    /// Posts a zero-length Read on each queue pair that has posted messages since its last such Read.
+    /// Posts a zero-length Read on each queue pair that has posted messages since its last such Read. A queue
+    /// pair with the maximum number of such Reads in flight is left for a later call.
     pub(super) fn flush_posted(&mut self) -> Result<(), Error> {
         let (Some(paced), most) = (&mut self.paced, FLUSHES.min(self.params.outs)) else { return Ok(()) };
         let mut failure = None;
@@ -132,8 +133,8 @@ impl Path {
         self.paced.as_ref().is_none_or(|paced| paced.flows.iter().all(|flow| flow.due.is_empty()))
     }
 
-    /// Ends a run of a fixed duration at `now`. The latency of a due message that was not posted is its wait
-    /// so far.
+    /// Ends the posting of due messages at `now`. The latency of a due message that was not posted is its
+    /// wait so far.
     pub fn stop_pacing(&mut self, now: u64) {
         let Some(paced) = &mut self.paced else { return };
         while paced.schedule.is_due(now) {

@@ -11,10 +11,11 @@ use crate::validate::{self, GUARD, Message};
 
 impl Path {
     /// Posts as many of the first `limit` messages of each queue pair as depth, credits and window allow.
-    /// `None` means that there is no limit. Returns whether a message was posted.
+    /// `None` means that there is no limit. If the parameters have a rate, posts only messages that are due.
+    /// Returns whether a message was posted.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn post(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         if self.params.rate.is_some() {
             return self.post_due(limit);
@@ -96,7 +97,8 @@ impl Path {
         outcome
     }
 
-    /// Number of messages for each requested completion. The number is at most the number of slots.
+    /// Number of messages for each requested completion. With validation, the number is at most the number of
+    /// slots.
     pub(super) fn completion_period(&self) -> u32 {
         if self.params.rate.is_some() && !self.confirms_by_flush() {
             // Each message needs a completion, since the completion ends a latency.
@@ -190,12 +192,12 @@ impl Path {
         Message { seed: self.params.seed, from_client, qp: index as u32, size: self.size, number }
     }
 
-    /// Whether all queue pairs have posted `limit` messages, and all these messages are completed and
-    /// confirmed. `None` means the messages posted so far. If only the confirmation is missing, asks the peer
-    /// for the confirmation.
+    /// Whether all queue pairs have posted `limit` messages, and all these messages are completed and, if the
+    /// peer confirms messages, also confirmed. `None` means the messages posted so far. Asks the peer for a
+    /// missing confirmation. With `None`, a queue pair may post one more message to get a completion.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn source_done(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         self.flush_posted()?;
         if limit.is_some_and(|limit| self.totals.posted < limit * self.flows.len() as u64) {
@@ -287,17 +289,17 @@ impl Path {
     /// The last byte of the message in the exposed half. The peer's Write sets this byte.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     #[inline]
     pub fn last_byte(&self) -> Result<u8, Error> {
         let at = self.memory.exposed(0) + self.size as usize - 1;
         Ok(self.memory.data.load_u8(at)?)
     }
 
-    /// Posts message `number`, whose last byte is `last`.
+    /// Posts message `number` of a latency test. The last byte of a Write is `last`.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn post_ping(&mut self, number: u64, last: u8) -> Result<(), Error> {
         let request = self.request(0, number, true)?;
         if self.params.test == Test::WriteLat {
@@ -308,10 +310,11 @@ impl Path {
         Ok(())
     }
 
-    /// Checks the message of a Write except for its last byte, which is a counter.
+    /// With validation, checks Write `number` of a latency test, except for the last byte, which is a
+    /// counter.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn check_ping(&mut self, number: u64) -> Result<(), Error> {
         if !self.params.validate {
             return Ok(());

@@ -14,7 +14,8 @@ use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
 
 impl Path {
-    /// Fills the exposed halves with the initial contents.
+    /// With validation, fills the exposed halves with their initial contents: the pattern that Reads return,
+    /// or guard bytes. The memory of a latency test of Writes and of atomics stays as it is.
     pub(super) fn fill_exposed(&self) -> Result<(), Error> {
         if !self.params.validate
             || self.params.test == Test::WriteLat
@@ -73,7 +74,7 @@ impl Path {
         if own { slot as usize * self.params.stride(self.params.size) } else { 0 }
     }
 
-    /// Posts the completed receives again, if there are at least `least` of them.
+    /// Posts the completed receives again, if there are at least `least` such receives.
     pub(super) fn post_taken(&mut self, index: usize, least: usize) -> Result<(), Error> {
         if self.flows[index].taken.len() < least.max(1) {
             return Ok(());
@@ -159,7 +160,9 @@ impl Path {
         self.first_error.get_or_insert(first_error);
     }
 
-    /// Sends a credit to the sender if this end has received at least `step` messages since its last credit.
+    /// Sends a credit to the peer if this end has posted at least `step` receives again since its last
+    /// credit. Sends no credit if too many marks and credits are in flight, or if the peer's credit cell is
+    /// not known.
     pub(super) fn send_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {
         let flow = &mut self.flows[index];
         let nowhere = flow.credit.rkey == 0;
@@ -237,7 +240,8 @@ impl Path {
         self.send_mark(index, &Mark { is_answer: true, good, ..mark })
     }
 
-    /// Checks all messages that a mark covers.
+    /// Checks all messages that a mark covers. Returns [`Error::Exchange`] if the mark covers more messages
+    /// than there are slots.
     pub(super) fn check_window(&mut self, index: usize, mark: &Mark) -> Result<(), Error> {
         let own_size = std::mem::replace(&mut self.size, mark.size);
         let (slots, stride) = (u64::from(self.params.slots(mark.size)), self.params.stride(mark.size));

@@ -68,15 +68,16 @@ pub fn run(
     finish(end, &control, &path, peer, with_iwperf)
 }
 
-/// Maximum time that an interrupted end waits until its peer has noticed the interrupt. The peer may be
-/// waiting for a processor. A second signal ends the process at once.
+/// Maximum wait for the end of the control connection: an interrupted end waits for its peer, and an end that
+/// has lost a connection waits for the cause. The peer may be waiting for a processor. A second signal ends
+/// the process at once.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
 /// After an error, ends the connections before their memory is freed, so that the peer notices the end.
 /// Returns the cause of the error.
 ///
-/// An end that fails resets all connections. An interrupted end closes the control connection gracefully, so
-/// that another iwperf recognizes the interrupt.
+/// The connections are reset, with one exception. If this end was interrupted and the peer is iwperf, the
+/// control connection is closed gracefully, so that the peer recognizes the interrupt.
 pub(super) fn leave(
     end: &mut Endpoint,
     control: &Control,
@@ -101,8 +102,8 @@ pub(super) fn leave(
     error
 }
 
-/// Finds the event with the reason, if the error shows only that a connection has ended. Only the end of the
-/// control connection shows whether the peer was interrupted.
+/// Returns the cause of `error`. If `error` shows only that a connection has ended, waits for the event that
+/// has the reason. Only the end of the control connection shows whether the peer was interrupted.
 fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bool, error: Error) -> Error {
     const TIME_LIMIT: Duration = Duration::from_millis(500);
     let doing = "measuring";
@@ -127,7 +128,8 @@ fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bo
 /// close the connection.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Closes the connections, and reports the errors that validation found.
+/// Closes the connections. Returns the results, or [`Error::Validation`] if validation found an error at this
+/// end or at the peer.
 pub(super) fn finish(
     end: &mut Endpoint,
     control: &Control,

@@ -25,7 +25,8 @@ const RECEIVES: usize = 4;
 /// Cache line size, as perftest announces it.
 const CACHE_LINE: u32 = 64;
 
-/// Called while this end waits for a message: polls the data path, and returns whether the poll did any work.
+/// A function that is called while this end waits for a message. The function polls the data path, and
+/// returns whether the poll did any work.
 pub type OnIdle<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
 
 /// An [`OnIdle`] that polls nothing.
@@ -44,7 +45,7 @@ pub struct Control {
     sends_posted: u64,
 }
 
-/// An unconnected queue pair for control messages, with posted receives.
+/// A queue pair for control messages, with posted receives.
 pub struct ControlLink {
     /// The queue pair with which to connect or accept.
     pub qp: QueuePair,
@@ -56,7 +57,7 @@ impl ControlLink {
     /// Makes a link that is not connected.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn new(end: &mut Endpoint) -> Result<Self, Error> {
         let cq = end.create_cq(64)?;
         let memory = end.pd.reg_mr((RECEIVES + 1) * MESSAGE_BYTES, Access::LOCAL_WRITE)?;
@@ -69,7 +70,7 @@ impl ControlLink {
     /// Replaces the queue pair after a refused connection has made it unusable.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn renew(&mut self, pd: &ProtectionDomain) -> Result<(), Error> {
         // The requests of the old queue pair are flushed. The completions of these requests are dropped.
         while self.cq.poll_one().is_some() {}
@@ -105,7 +106,7 @@ impl Control {
     /// Whether a message of the peer has arrived.
     ///
     /// # Errors
-    /// Returns [`Error::Completion`] or [`Error::Verbs`].
+    /// Returns [`Error::Completion`] if a request failed, or [`Error::Verbs`] if a verbs call fails.
     pub fn has_message(&mut self) -> Result<bool, Error> {
         self.reap()?;
         Ok(!self.inbox.is_empty())
@@ -115,8 +116,10 @@ impl Control {
     /// first. Calls `serve` while it waits.
     ///
     /// # Errors
-    /// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Verbs`],
-    /// [`Error::Interrupted`], or an error of `serve`.
+    /// Returns [`Error::Silent`] if nothing arrives within the time limit, [`Error::Disconnected`] if the
+    /// control connection ends, or [`Error::Interrupted`] if the run is interrupted. Returns
+    /// [`Error::Completion`] if a request failed, [`Error::Verbs`] if a verbs call fails, or an error of
+    /// `serve`.
     pub fn exchange(&mut self, end: &mut Endpoint, ours: &[u8], serve: OnIdle<'_>) -> Result<Vec<u8>, Error> {
         if self.is_client {
             self.send(end, ours, serve)?;
@@ -127,7 +130,7 @@ impl Control {
         Ok(theirs)
     }
 
-    /// Exchanges perftest's first five messages: versions, cycle buffer, cache line and MTU.
+    /// Exchanges perftest's first messages: version, cycle buffer, cache line and MTU.
     ///
     /// # Errors
     /// Returns [`Error::Exchange`] if the peer sends something else, or an error of
@@ -144,18 +147,20 @@ impl Control {
         Ok(())
     }
 
-    /// Exchanges destinations.
+    /// Sends our destination, and returns the peer's destination.
     ///
     /// # Errors
-    /// Returns the errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// Returns an error of [`exchange`](Self::exchange), or [`Error::Exchange`] if the peer's message has
+    /// another length.
     pub fn dest(&mut self, end: &mut Endpoint, ours: &Dest, serve: OnIdle<'_>) -> Result<Dest, Error> {
         Dest::decode(&self.exchange(end, &ours.encode(), serve)?)
     }
 
-    /// Exchanges reports, which have five messages.
+    /// Sends our report, and returns the peer's report. Each report has five messages.
     ///
     /// # Errors
-    /// Returns the errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// Returns an error of [`exchange`](Self::exchange), or [`Error::Exchange`] if the peer's message has
+    /// another length.
     pub fn report(&mut self, end: &mut Endpoint, ours: &Report, serve: OnIdle<'_>) -> Result<Report, Error> {
         let mut theirs = [[0; 8]; 5];
         for (ours, theirs) in ours.encode().iter().zip(&mut theirs) {

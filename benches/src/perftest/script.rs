@@ -8,10 +8,12 @@
 //! | read-lat, atomic-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places*: the ends exchange one destination per queue pair. If the test has credits, the ends first
-//! exchange the destinations of the credit cells. *Sync* and *close* send the destination of the first queue
-//! pair again. The target of a one-way test waits in the sync (or close) after the run. A warm-up counts as
-//! one more size before the others. If both ends are iwperf, each end sends one more message at the end
+//! *Places*: the ends exchange one destination per queue pair. If the test has credits, the first *places*
+//! have the destinations of the credit cells. *Sync* and *close* send the destination of the first queue pair
+//! again. The run of the target of a one-way test ends when the source's next message arrives. A warm-up is
+//! one more run before the first size: in send-bw and write-imm-bw with a sync before and after it, and in
+//! send-lat with a sync before it. With a duration instead of a number of messages, tests whose messages
+//! consume receives have no reports. If both ends are iwperf, each end sends one more message at the end
 //! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;
@@ -103,7 +105,8 @@ impl Script<'_> {
             match place {
                 Purpose::Credit => flow.credit = theirs,
                 Purpose::Data if self.path.params.test == Test::SendBw => {
-                    // perftest's first message may arrive before perftest has the cell's location.
+                    // perftest may send its first destination before it has the location of its credit cell,
+                    // so the location in this second destination counts.
                     (flow.credit, flow.remote) = (theirs, theirs);
                 }
                 Purpose::Data => flow.remote = theirs,
@@ -133,13 +136,15 @@ impl Script<'_> {
         }
     }
 
-    /// Runs messages of the size that was begun. After an error, reports the results up to the error.
+    /// Runs messages of the size that was begun. After an error, passes the results up to the error to
+    /// `on_row`, if there are results.
     fn measure(&mut self, warms_up: bool, on_row: OnRow<'_>) -> Result<bandwidth::Run, Error> {
         let (params, with_iwperf) = (self.params(), self.with_iwperf);
         let iters = (params.iters > 0).then_some(u64::from(params.iters));
         let (limit, part) = (if warms_up { Some(params.warm_up_messages()) } else { iters }, self.part());
-        // The target has to notice if this end ends the run early. A target of Sends does not notice this if
-        // it is perftest, which counts the Sends, or if it waits for the next size (--all).
+        // The target has to notice if this end ends the run early. A target whose receives are consumed does
+        // not notice this if the target is perftest, which counts messages, or if the target waits for the
+        // next size (--all).
         let knows_the_end = !params.test.verb().uses_receives() || (with_iwperf && !params.all);
         let both_end = !params.bidirectional || (params.endless && with_iwperf);
         let course = RunPlan {
@@ -165,7 +170,7 @@ impl Script<'_> {
         ended.map(|()| run)
     }
 
-    /// The display of a run of `limit` messages on each queue pair.
+    /// The display of a run of `limit` messages on each queue pair. A server has a hidden display.
     fn live(&self, limit: Option<u64>, is_hidden: bool) -> Live {
         let params = self.params();
         if is_hidden || !self.is_client() {
@@ -268,8 +273,8 @@ impl Script<'_> {
         if all { self.close_sends() } else { Ok(()) }
     }
 
-    /// Sends and receives the last message of a Send test. A perftest with a time limit may close the
-    /// connection instead of answering.
+    /// Exchanges the last message of a test whose messages consume receives. In a run of a fixed duration,
+    /// perftest may close the connection instead of answering.
     fn close_sends(&mut self) -> Result<(), Error> {
         if self.params().duration_s > 0 {
             return match self.sync() {

@@ -34,17 +34,18 @@ impl Server {
     /// Listens on `port`.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn listen(end: &mut End, port: u16) -> Result<Self, Error> {
         Ok(Self { listener: end.endpoint.listen(port, 64)? })
     }
 
-    /// Waits for a client without a time limit. Serves a client that is not iwperf with the parameters in
-    /// `fallback`.
+    /// Waits for a client without a time limit, and accepts its control connection. A client that is not
+    /// iwperf has the parameters in `fallback`.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] for a client that is not iwperf if there is no fallback, [`Error::Exchange`]
-    /// for private data that iwperf cannot use, or a connection error.
+    /// Returns [`Error::Usage`] for a client that is not iwperf, if there is no fallback or if the fallback
+    /// validates. Returns [`Error::Exchange`] for private data that iwperf cannot use, or an error of the
+    /// connection.
     pub fn accept(&self, end: &mut End, fallback: Option<&Params>) -> Result<Client, Error> {
         let end = &mut end.endpoint;
         let request = end.request(None)?;

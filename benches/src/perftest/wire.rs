@@ -108,7 +108,7 @@ pub fn encode_mtu(mtu: u16) -> [u8; 2] {
 /// Parses an MTU message. Checks only the format of the message.
 ///
 /// # Errors
-/// Returns [`Error::Exchange`].
+/// Returns [`Error::Exchange`] if the message is not a digit from 1 to 5 and another byte.
 pub fn decode_mtu(bytes: &[u8]) -> Result<u8, Error> {
     let [digit, _nul] = exactly(bytes, "an MTU")?;
     if !(b'1'..=b'5').contains(digit) {
@@ -145,7 +145,8 @@ impl Report {
         ]
     }
 
-    /// Decodes the five messages. A perftest that is the target sends uninitialised memory.
+    /// Decodes the five messages. If perftest is the target, it sends uninitialised memory, so the figures
+    /// may have any value.
     pub fn decode(messages: &[[u8; 8]; 5]) -> Self {
         let [size, iters, bw_peak, bw_avg, msg_rate_mpps] = *messages;
         Self {

@@ -40,7 +40,7 @@ impl Link {
         Ok(link)
     }
 
-    /// The queue pair to connect. Each `attempt` after the first gets a new queue pair.
+    /// The queue pair to connect. For each `attempt` after the first, makes a new queue pair.
     pub(super) fn qp(&mut self, attempt: usize, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         if attempt > 0 {
             while self.cq.poll_one().is_some() {}

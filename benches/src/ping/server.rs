@@ -18,7 +18,7 @@ impl PingServer {
     /// Listens on `port`.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     pub fn listen(end: &mut Endpoint, port: u16) -> Result<Self, Error> {
         Ok(Self { listener: end.listen(port, 8)? })
     }

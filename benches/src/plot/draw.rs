@@ -61,7 +61,7 @@ const DASH: (i32, i32) = (7, 5);
 /// Why a chart cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum DrawError {
-    /// No series has a point that its axes can show.
+    /// No series has a point that the axes of the chart can show.
     #[error("{0}: nothing to draw")]
     Empty(String),
     /// An error of the drawing crate.

@@ -76,7 +76,7 @@ impl Page {
     /// Writes `index.html` and each chart into `directory`, which is created if it is missing.
     ///
     /// # Errors
-    /// Returns an error of the system.
+    /// Returns the error of a system call that failed.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         std::fs::create_dir_all(directory)?;
         for (name, svg) in &self.drawings {

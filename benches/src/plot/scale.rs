@@ -47,7 +47,8 @@ impl Scale {
         }
     }
 
-    /// The range of an axis that shows all of `places`. The range is never empty.
+    /// The range of an axis that shows all of `places`, or `None` if there are no places. The range is never
+    /// empty.
     pub(super) fn range(self, places: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
         let (low, high) = places
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| (low.min(place), high.max(place)));

@@ -1,8 +1,9 @@
 //! Bandwidth: posts as many messages as depth, credits and window allow, until the target has confirmed the
 //! last message.
 //!
-//! The average covers the time from the first post to the target's confirmation of the last message. If the
-//! peer is perftest, Writes are not confirmed, and the average ends with the last completion, as in perftest.
+//! The average covers the time from the first post to the target's confirmation of the last message. A peer
+//! that is perftest does not confirm Writes, and does not confirm Sends in both directions. In these cases
+//! the average ends with the last completion, as in perftest.
 
 use dp::Clock;
 use iwarp::engine::EngineCounters;
@@ -56,12 +57,13 @@ impl Run {
         self.busy_cycles = end.driver.counters().busy_cycles - self.busy_at_start;
     }
 
-    /// Sets the number of received messages as the result of the run. Called by the end that was the target.
+    /// Sets the number of received messages as the result of the run. The end that was the target calls this
+    /// function.
     pub fn received(&mut self, path: &Path) {
         self.messages = path.received();
     }
 
-    /// The row of the table.
+    /// The row of the run. `confirmed` is true if the target has confirmed the messages.
     pub fn row(&self, confirmed: bool) -> Row {
         let seconds = (self.ended.saturating_sub(self.started)).max(1) as f64 / self.hz as f64;
         let messages_per_s = self.messages as f64 / seconds;
@@ -69,8 +71,8 @@ impl Run {
         let row = BandwidthRow {
             bytes: u64::from(self.size),
             iterations: self.messages,
-            // No peak is measured if the run has fewer than ten messages or no limit. The average then takes
-            // its place.
+            // No peak is measured if the run has fewer than ten messages or no limit. In this case the
+            // average is shown as the peak.
             peak: self.peak_bytes_per_s.max(average),
             average,
             messages_per_s,
@@ -120,12 +122,14 @@ pub enum Ending {
     Never,
 }
 
-/// Runs until this end's part is done. A source is done when all its messages are confirmed. An end that is
-/// only a target is done when the peer sends on the control connection. If there is an error, the returned
-/// run covers the time until the error.
+/// Runs until this end's part is done. A source is done when all its messages have completed and, if the peer
+/// confirms messages, are confirmed. An end that is only a target is done when the peer sends on the control
+/// connection. If the peer is perftest, a target of Sends also waits for all Sends. If there is an error, the
+/// returned run covers the time until the error.
 ///
 /// # Errors
-/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Interrupted`], or an error of [`Path::poll`].
+/// Returns [`Error::Silent`] if nothing arrives within the time limit, [`Error::Disconnected`] if a
+/// connection ends, [`Error::Interrupted`] if the run is interrupted, or an error of [`Path`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
@@ -174,8 +178,8 @@ pub fn run(
     (run, outcome)
 }
 
-/// Number of messages that a target has received. The number is calculated from the counters of the engine,
-/// since a target gets no completions of Writes and Reads.
+/// Number of messages that a target has received or answered. For Writes, Reads and atomics, the number is
+/// calculated from the counters of the engine, since these cause no completions at the target.
 fn arrived(path: &Path, before: &EngineCounters, after: &EngineCounters) -> u64 {
     let size = u64::from(path.size()).max(1);
     match path.params.test.verb() {
@@ -333,7 +337,8 @@ fn is_done(
     Ok(counted && control.has_message()?)
 }
 
-/// Whether a connection that the run still needs has ended.
+/// Returns `Some` if a connection that the run still needs has ended, with the error of the connection if
+/// there was an error.
 fn connection_ended(
     end: &mut Endpoint,
     control: &Control,
@@ -363,7 +368,7 @@ struct Meter {
     samples: Vec<(u64, u64)>,
 }
 
-/// Maximum number of samples in a run.
+/// Number of intervals between the samples of a run.
 const SAMPLES: u64 = 100;
 
 impl Meter {

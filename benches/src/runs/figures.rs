@@ -36,7 +36,7 @@ pub struct LoadFigures {
 }
 
 impl LoadFigures {
-    /// Adds up two loads that ran at the same time.
+    /// Adds up the figures of two loads that ran at the same time.
     pub fn merged(mut self, other: Self) -> Self {
         self.latencies.add(&other.latencies);
         Self {
@@ -66,7 +66,7 @@ pub struct CoreFigures {
     pub busy_cycles: u64,
 }
 
-/// Called with each row.
+/// A function that is called with each row.
 pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
 
 /// One row of the result.

@@ -24,7 +24,8 @@ const DOING: &str = "measuring";
 /// Runs one size on the only queue pair. If there is an error, the row covers the time until the error.
 ///
 /// # Errors
-/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Interrupted`], or an error of [`Path::poll`].
+/// Returns [`Error::Silent`] if nothing arrives within the time limit, [`Error::Disconnected`] if the
+/// connection ends, [`Error::Interrupted`] if the run is interrupted, or an error of [`Path`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
@@ -54,8 +55,7 @@ pub fn run(
 enum Waited {
     /// The message arrived.
     Arrived,
-    /// The duration of the run is over, because our clock says so or because the peer sends on the control
-    /// connection.
+    /// The duration of the run was over a second ago, or the peer has sent on the control connection.
     Over,
 }
 
@@ -181,7 +181,8 @@ impl Turns {
         if posts_first {
             self.post(path)?;
         }
-        // Both ends post and receive the same number of messages. The answering end posts last.
+        // With a limit, both ends post and receive the same number of messages. The end that does not post
+        // first posts last.
         while self.limit.is_none_or(|limit| arrived < limit) {
             if self.arrival(end, control, path, live, arrived)? == Waited::Over {
                 break;

@@ -1,4 +1,4 @@
-//! Functions that run the program.
+//! A function that runs `iwperf`.
 
 use std::process::{Command, Output};
 

@@ -1,8 +1,8 @@
-//! Bindings to the installed DPDK. The bindings are generated at build time, and DPDK's drivers are linked
-//! in.
+//! Bindings to the installed DPDK. The bindings are generated at build time, and the drivers in [`DRIVERS`]
+//! are linked in.
 //!
-//! This crate has only C names and raw pointers. The crate `dp` has a safe interface. [`mbuf`] has accessors
-//! for `struct rte_mbuf`, whose field paths differ between DPDK releases.
+//! This crate has C names and raw pointers, and no safe interface. The crate `dp` has a safe interface.
+//! [`mbuf`] has accessors for `struct rte_mbuf`, whose field paths differ between DPDK releases.
 //!
 //! If `DOCS_RS` is set, DPDK need not be installed. In this case the bindings come from a recorded file, and
 //! programs cannot be linked.

@@ -2,8 +2,8 @@
 //! time.
 //!
 //! The field paths differ between releases (flat in 22.11, nested anonymous structs from 24.11 on), and an
-//! accessor in C would cost a call. Multi-byte fields are in host byte order. Each function accesses only the
-//! mbuf that it gets, except `storage_owners`, which may also access the direct mbuf.
+//! accessor in C would cost a call. Multi-byte fields are in host byte order. A function with an mbuf as its
+//! argument accesses only this mbuf, except `storage_owners`, which may also access the direct mbuf.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU16, Ordering};

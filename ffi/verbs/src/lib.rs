@@ -6,9 +6,9 @@
 //! `LD_LIBRARY_PATH`. The launcher `uwarp` sets `LD_PRELOAD`, or makes such a folder. Programs may also be
 //! compiled with rdma-core's headers and linked with the library.
 //!
-//! Nothing starts when the library is loaded. The first call that needs the engine (usually the call that
-//! opens a device or makes an event channel) opens the wire that `UWARP_NET` names, and starts the engine's
-//! thread, which moves the data.
+//! Nothing starts when the library is loaded. The first call that needs the engine usually opens a device or
+//! makes an event channel. This call opens the wire that `UWARP_NET` names, and starts the engine's thread,
+//! which moves the data.
 //!
 //! | layer | folder |
 //! |---|---|

@@ -30,7 +30,7 @@ use crate::compare::session::{Session, Tally};
 const STATION: u16 = 1;
 const PORT: u16 = 7174;
 
-/// Time limit of a connection.
+/// Time limit for a process to make its connections.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Maximum number of connections that wait to be accepted, and of events.
@@ -62,7 +62,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         if !session.options.wants(id) {
             continue;
         }
-        // A short run has a tenth of the connections.
+        // A quick run has a tenth of the connections, and a tenth of the processes (at least one).
         let part = if session.options.quick { 10 } else { 1 };
         for _ in 0..session.pace.pairs {
             let ours = over_local(connections / part, processes.div_ceil(part));
@@ -84,8 +84,8 @@ fn seconds(place: &Path, connections: usize, processes: usize) -> Result<f64> {
     let mut accept = Running(accept.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
     let mut said = BufReader::new(accept.0.stdout.take().ok_or_else(|| lab_error!("no output"))?);
     hear(&mut said, READY)?;
-    // One pipe starts all processes, and one pipe collects their reports. Two descriptors per process would
-    // be too many.
+    // One pipe starts all processes, and one pipe collects the reports of all processes. Two descriptors per
+    // process would be too many.
     let (input, go) = std::io::pipe()?;
     let (output, says) = std::io::pipe()?;
     let mut connect = Vec::new();
@@ -152,7 +152,8 @@ fn room_for(connections: usize, processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Number of bytes of memory that are available to programs.
+/// Number of bytes of memory that are available to programs, or `None` if the system does not report the
+/// number.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -1,5 +1,5 @@
-//! The rows that `measure pair` measures on a wire in memory. `measure pair` measures one pair at a time, and
-//! prints the figures as JSON.
+//! The rows that `measure pair` measures, which need no device. `measure pair` measures one pair at a time,
+//! and prints the figures as JSON.
 
 use std::time::Duration;
 

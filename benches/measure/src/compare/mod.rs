@@ -17,17 +17,17 @@
 //! | `burst` | many connections that are set up at the same time |
 //! | `kernel_tcp` | one end of a connection with small messages, run as a separate process |
 //! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets, run as a separate process |
-//! | `in_memory` | rows measured by `measure pair` on a wire in memory |
+//! | `in_memory` | rows measured by `measure pair` |
 //! | `loss` | the row over a lossy wire, made by `bad-wire` |
 //! | `limits` | the limits of the wire and the memory: bare frames, copies and CRCs |
 //! | `bare_wire` | one end of a wire with bare frames, run as a separate process |
 //! | `cpus`, `last_line` | the CPUs of the measurements, and the last line of a program's output |
 //! | `table`, `json`, `plots` | the output |
 //!
-//! `compare` runs programs, pins the programs to CPUs, and reads their output. `compare` contains no protocol
-//! and no data path.
+//! `compare` measures with other processes: it runs programs, pins them to CPUs, and reads their output. Only
+//! the copies and CRCs of `limits` run in the process of `compare` itself.
 //!
-//! The exit status is 0 if every row was measured, whatever the ratios are.
+//! The exit status is 0 if every wanted row and limit was measured, whatever the ratios are.
 
 mod asleep;
 pub(crate) mod bare_wire;
@@ -74,7 +74,7 @@ pub(crate) fn run(options: CompareOptions) -> ExitCode {
     }
 }
 
-/// Measures and prints the table. Returns whether all wanted rows were measured.
+/// Measures and prints the table. Returns whether all wanted rows and limits were measured.
 fn take(options: CompareOptions) -> Result<bool> {
     let (machine, session) = (MachineInfo::here(), Session::new(options)?);
     let mut tally = Tally::default();

@@ -39,7 +39,7 @@ impl CompareOptions {
         self.only.is_empty() || self.only.contains(&id)
     }
 
-    /// The durations of the runs.
+    /// The numbers and the lengths of the runs.
     pub(crate) fn pace(&self) -> Pace {
         if self.quick { QUICK } else { WHOLE }
     }

@@ -50,8 +50,8 @@ const AT_9000: Bulk = Bulk {
     others: &[("send", "send-bw", ""), ("read", "read-bw", ""), ("markers", "write-bw", "--markers")],
 };
 
-/// Runs in which the target checks every byte. Each run has the names of its rows, the test, the MTU and the
-/// options.
+/// Runs in which the end that receives the data checks every byte. Each run has the names of its rows, the
+/// test, the MTU and the options.
 const CHECKED: [(&[&str], &str, u16, &str); 7] = [
     (&["write_1500", "default_1500", "sockets_1500"], "write-bw", 1500, "-s 1M -n 100"),
     (&["write_9000", "default_9000", "sockets_9000"], "write-bw", 9000, "-s 1M -n 100"),
@@ -261,7 +261,7 @@ fn set_up<T>(
     }
 }
 
-/// Measures small Writes per second, as counted by the target's engine.
+/// Measures small Writes per second, which the target has confirmed.
 fn rate(session: &Session, tally: &mut Tally) {
     let seconds = session.pace.seconds;
     let row = SmallRow {
@@ -303,8 +303,8 @@ impl SmallRow<'_> {
     }
 }
 
-/// Millions of messages per second: the number that the target's engine counted, divided by the time until
-/// the target's confirmation. A small Write is one FPDU.
+/// Millions of messages per second: the number of sent messages, divided by the time until the target's
+/// confirmation. Fails if the target's engine counted fewer FPDUs than messages: a small Write is one FPDU.
 fn counted_rate(reports: &EndReports) -> Result<f64> {
     let sent = number(&reports.client, "/results/0/iterations")?;
     let rate = number(&reports.client, "/results/0/msg_rate_mpps")?;

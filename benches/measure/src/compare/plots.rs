@@ -1,6 +1,6 @@
 //! `--plots DIR` draws bandwidth over the message size and over connections, the round trip by percentile,
 //! and goodput over cores. Each plot also shows the kernel's TCP, or a loop that copies and computes CRCs.
-//! The settings of the kernel are those of the table.
+//! The settings of the kernel are those of the table, if the table has them.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ fn notes() -> Vec<String> {
     vec![MachineInfo::here().to_string()]
 }
 
-/// The kernel's settings for a row of the table.
+/// The kernel's settings for the row `id` of the table, or `None` if the row was not measured.
 fn chosen<'a>(rows: &'a [Row], id: &str) -> Option<&'a str> {
     rows.iter().find(|row| row.measure.id == id)?.also.get("kernel")?.as_str()
 }

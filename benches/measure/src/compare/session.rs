@@ -18,7 +18,7 @@ use crate::compare::sample::{Pair, Sample, Verdict, worst};
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) options: CompareOptions,
-    /// The durations of the runs.
+    /// The numbers and the lengths of the runs.
     pub(crate) pace: Pace,
     /// The cores of the two ends. If there is only one core, both are this core.
     pub(crate) cpus: [usize; 2],
@@ -67,7 +67,7 @@ impl Session {
     /// Another subcommand of this program, which the caller can run as a process.
     ///
     /// # Errors
-    /// Fails if the program was moved.
+    /// Fails if the system does not report the path of this program.
     pub(crate) fn part(command: &str) -> Result<Run> {
         Ok(Run::new(std::env::current_exe()?).arg(command))
     }
@@ -132,10 +132,10 @@ impl Tally {
         self.also.entry(id).or_default().insert(name.to_owned(), value.into());
     }
 
-    /// Returns the results of a row.
+    /// Returns the row of the table for `measure`.
     ///
     /// # Errors
-    /// Returns one line that says why there is no result.
+    /// Returns one line that says why the row could not be measured.
     pub(crate) fn row(&self, measure: &'static Measure) -> std::result::Result<Row, String> {
         if let Some(reason) = self.failures.get(measure.id) {
             return Err(reason.lines().next().unwrap_or_default().to_owned());

@@ -26,8 +26,9 @@ pub(crate) fn row(row: &Row) -> String {
     ])
 }
 
-/// The line after a row for figures that are not the row's baseline: the kernel with `sendfile`, which avoids
-/// the copy at the sender, or a program that spins on memory.
+/// The line after a row for figures that are not the row's baseline. These are figures of the kernel with
+/// `sendfile`, which avoids the copy at the sender, or of a program that spins on memory. Returns `None` if
+/// the row has no such figures.
 pub(crate) fn beside(row: &Row) -> Option<String> {
     if let Some(us) = row.also.get("ib_write_lat_us").and_then(Value::as_f64) {
         return Some(format!(

@@ -58,7 +58,7 @@ pub(crate) struct EndReports {
     pub(crate) server: Value,
 }
 
-/// Time limit for a program to start its port.
+/// Time limit for a program to start its port, and for the server to end after the client.
 const START: Duration = Duration::from_secs(20);
 
 /// Time limit of a run, including a start on a busy machine.

@@ -1,5 +1,5 @@
-//! Processes that sleep until a message arrives: on a local wire, on a DPDK device, and on a Unix socket,
-//! which is the kernel's fastest way to wake another process.
+//! Processes that sleep until a message arrives: on a local wire, on a DPDK device, or on a Unix socket. A
+//! Unix socket is the kernel's fastest way to wake another process.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

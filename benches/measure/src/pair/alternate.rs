@@ -58,7 +58,7 @@ impl Rate {
 /// Calls `work`, which returns the number of bytes that it moved, until `slice` is over.
 ///
 /// # Errors
-/// Returns errors of `work`.
+/// Returns the first error of `work`.
 pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error>) -> Result<Rate, Error> {
     let start = Instant::now();
     let mut bytes = 0;
@@ -75,7 +75,7 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
 /// each side is not counted.
 ///
 /// # Errors
-/// Returns errors of `sides`.
+/// Returns the first error of one of the sides.
 pub(crate) fn alternate<const N: usize>(
     time: Duration,
     mut sides: [&mut dyn FnMut(Duration) -> Result<Rate, Error>; N],

@@ -1,8 +1,9 @@
 //! `await_cost`: the time of a Read that a task awaits, compared with a Read whose completion a loop polls.
 //!
-//! Two hosts run on one CPU, and each host is connected to itself. One host uses `iwarp-tokio` with its
-//! defaults. The other host uses the verbs, and a loop polls the engine of this host. The two hosts
-//! alternate, and each has at most one 64-byte Read outstanding.
+//! There are two hosts, each of which is connected to itself. One host uses `iwarp-tokio` with its defaults,
+//! so its engine has a thread, which may run on any CPU. The other host uses the verbs, and a loop polls the
+//! engine of this host. One thread, which is pinned to a CPU, reads from the two hosts alternately. At most
+//! one 64-byte Read is outstanding.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ const READABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
 /// Compares both hosts on this CPU.
 ///
 /// # Errors
-/// Returns errors of the engine.
+/// Returns an error of the engines.
 pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     // The thread of the engine that serves the tasks may run on any CPU.

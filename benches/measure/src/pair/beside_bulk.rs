@@ -1,9 +1,9 @@
 //! `fair_64` and `beside_bulk`: how bulk queue pairs share an engine, and how long a 64 B ping-pong takes
 //! beside bulk queue pairs.
 //!
-//! 64 queue pairs have Writes of 64 KiB in flight over a wire in memory, eight Writes each, and one more
-//! queue pair does the ping-pong. One thread polls both hosts, so the figures show the queueing in the
-//! engines, but no effect of the machine's scheduler.
+//! 64 queue pairs have eight Writes of 64 KiB in flight each, over a wire in memory. One more queue pair does
+//! the ping-pong. One thread polls both hosts, so the figures show the queueing in the engines, but no effect
+//! of the machine's scheduler.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ const PONG_AT: usize = PING_AT + PING_BYTES;
 
 /// The outcome of a run.
 pub(crate) struct BesideBulk {
-    /// Bytes per second of the slowest and the fastest queue pair.
+    /// Bytes per second of the slowest and the fastest bulk queue pair.
     slowest: f64,
     fastest: f64,
     /// Round trips of the ping-pong.
@@ -47,7 +47,8 @@ impl BesideBulk {
     /// Runs for `time`. If `detail` is true, prints the percentiles on standard error.
     ///
     /// # Errors
-    /// Returns errors of the engines, or [`Error::Silent`].
+    /// Returns an error of the engines, or [`Error::Silent`] if an answer does not arrive within the time
+    /// limit.
     pub(crate) fn measure(time: Duration, detail: bool) -> Result<Self, Error> {
         let link = LinkConfig { mtu: 9000, mbufs: 32_768, ..LinkConfig::default() };
         let bytes = PONG_AT + PING_BYTES;
@@ -98,8 +99,8 @@ fn write_ping(from: &Host, to: &Host, mark: u8) -> Result<(), Error> {
     Ok(from.qps[PING].post_send(&request.flags(SendFlags::INLINE))?)
 }
 
-/// Measures round trips for `time`. Between the polls, posts each completed bulk Write again, and counts it
-/// in `done`.
+/// Measures round trips for `time`. Between the polls, counts the completed Writes of each queue pair of A in
+/// `done`, and posts a new bulk Write for each completed one.
 fn ping_pong(hosts: &mut TwoHosts, time: Duration, done: &mut [usize]) -> Result<Latencies, Error> {
     let last = PING_AT + PING_BYTES - 1;
     let mut trips = Latencies::new(false);

@@ -45,7 +45,7 @@ impl CopyCrc {
     /// Checks that a pass copies the bytes, and computes the CRCs of the copy.
     ///
     /// # Errors
-    /// Returns [`Error::Validation`].
+    /// Returns [`Error::Validation`] if a byte or a CRC is wrong.
     pub(crate) fn validate(&mut self) -> Result<(), Error> {
         self.to.fill(0);
         let sums = self.pass();

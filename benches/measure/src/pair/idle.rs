@@ -1,10 +1,10 @@
 //! `idle_qp_bytes`: the memory of an idle connected queue pair.
 //!
-//! The figure is the growth of the heap between two numbers of open queue pairs, divided by the number of
-//! added queue pairs, at the end that needs more memory. The queue pairs are connected with all defaults,
-//! including Reads and atomics, and are idle. The memory of work queues is subtracted. To measure the memory
-//! of work queues, the program connects some queue pairs with deep queues and as many queue pairs with short
-//! queues.
+//! The program measures the growth of the heap between two numbers of open queue pairs. The figure is this
+//! growth divided by the number of added queue pairs, at the end that needs more memory. The queue pairs are
+//! connected with all defaults, including Reads and atomics, and are idle. The memory of work queues is
+//! subtracted. To measure the memory of work queues, the program connects some queue pairs with deep queues
+//! and as many queue pairs with short queues.
 
 use benches::errors::Error;
 use benches::two_hosts::{Config, Owner, TwoHosts};
@@ -75,7 +75,7 @@ fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
 }
 
 /// # Errors
-/// Returns errors of the engines.
+/// Returns an error of the engines.
 pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error> {
     let (short, deep) = (sampled(SHORT, counts.sample)?, sampled(DEEP, counts.sample)?);
     let mut hosts = hosts(counts.many, DEPTH)?;

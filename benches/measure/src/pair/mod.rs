@@ -1,5 +1,6 @@
-//! `measure pair ID`: measures one of the comparisons that need no device. The program runs both sides
-//! alternately in one process, and prints a line of JSON.
+//! `measure pair ID`: measures one of the comparisons that need no device. All work is done in one process,
+//! and the result is a line of JSON. If the two sides of a comparison need separate runs, these runs
+//! alternate.
 //!
 //! | file | what |
 //! |---|---|

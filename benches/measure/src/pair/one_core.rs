@@ -13,8 +13,8 @@ use crate::pair::traffic::{Load, Traffic};
 /// Number of bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
-/// A wire like a wire between virtual machines: jumbo frames, checksum offload, and large frames that are not
-/// cut.
+/// A wire with the properties of a wire between virtual machines: jumbo frames, checksum offload, and large
+/// frames that are not cut.
 pub(crate) fn virtual_wire() -> LinkConfig {
     LinkConfig {
         mtu: 9000,
@@ -29,7 +29,7 @@ pub(crate) fn virtual_wire() -> LinkConfig {
 pub(crate) const LOAD: Load = Load { bytes: MESSAGE_BYTES, depth: 4, active: 1, redraw: None, seed: 1 };
 
 /// # Errors
-/// Returns errors of the engines, or [`Error::Validation`].
+/// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = Traffic::new(virtual_wire(), 1, LOAD)?;
     let mut copy = CopyCrc::new(MESSAGE_BYTES);

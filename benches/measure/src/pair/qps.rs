@@ -23,7 +23,7 @@ const LOAD: Load =
 /// true, prints the engines' counters on standard error.
 ///
 /// # Errors
-/// Returns errors of the engines, or [`Error::Validation`].
+/// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let traffic = |open| Traffic::new(virtual_wire(), open, LOAD);
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);

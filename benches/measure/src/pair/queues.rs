@@ -21,7 +21,7 @@ const ENGINES: [usize; 3] = [2, 4, 8];
 /// a received frame by a hash (RSS).
 ///
 /// # Errors
-/// Returns errors of the engines, or [`Error::Validation`].
+/// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.
 pub(crate) fn two_cores(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let mut both = Traffic::on_queues(virtual_wire(), 2, LinkSteering::Rss, 1, LOAD)?.into_iter();
     let (Some(first), Some(second)) = (both.next(), both.next()) else {
@@ -56,10 +56,10 @@ impl Shared {
 }
 
 /// `engines_8`: compares several numbers of engines with one engine, on one core. The number of engines with
-/// the lowest rate counts.
+/// the lowest rate counts. If `detail` is true, prints each rate on standard error.
 ///
 /// # Errors
-/// Returns errors of the engines, or [`Error::Validation`].
+/// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.
 pub(crate) fn one_core(time: Duration, detail: bool) -> Result<Comparison, Error> {
     let mut one = Shared::new(1)?;
     let [two, four, eight] = ENGINES.map(Shared::new);

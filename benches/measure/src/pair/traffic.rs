@@ -52,7 +52,7 @@ pub(crate) struct Traffic {
     dice: Dice,
     /// All queue pairs. The active queue pairs are first.
     order: Vec<u32>,
-    /// For each queue pair, its index among the active queue pairs.
+    /// For each queue pair, its index among the active queue pairs, or `None` if it is not active.
     place: Vec<Option<u32>>,
     /// For each queue pair, the number of Writes in flight.
     open: Vec<u32>,
@@ -66,7 +66,8 @@ impl Traffic {
     /// Makes the load on a wire with `qps` queue pairs.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`] or [`Error::Connect`].
+    /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Connect`] if a connection is not
+    /// established.
     pub(crate) fn new(link: LinkConfig, qps: usize, load: Load) -> Result<Self, Error> {
         let config = Config { qps, depth: DEPTH, ..Config::new(link, load.bytes * load.active) };
         Self::between(TwoHosts::new(config)?, qps, load)
@@ -75,7 +76,8 @@ impl Traffic {
     /// Makes an equal load on another wire between the same hosts.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`] or [`Error::Connect`].
+    /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Connect`] if a connection is not
+    /// established.
     pub(crate) fn on_another_wire(&self) -> Result<Self, Error> {
         Self::between(self.hosts.another_wire()?, self.open.len(), self.load)
     }
@@ -83,7 +85,8 @@ impl Traffic {
     /// Makes the load with `qps` queue pairs on each of several engines, which are on the queues of one link.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`] or [`Error::Connect`].
+    /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Connect`] if a connection is not
+    /// established.
     pub(crate) fn on_queues(
         link: LinkConfig,
         queues: usize,
@@ -120,7 +123,7 @@ impl Traffic {
     /// Draws the active queue pairs.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`].
+    /// Returns [`Error::Verbs`] if a verbs call fails.
     fn draw(&mut self) -> Result<(), Error> {
         let active = self.load.active.min(self.order.len());
         for &qp in &self.order[..active] {
@@ -188,16 +191,17 @@ impl Traffic {
         Ok(self.placed_bytes() - before)
     }
 
-    /// Continues for a time slice. Returns the number of bytes placed during the slice.
+    /// Continues for a time slice. Returns the number of bytes placed during the slice, and the duration of
+    /// the slice.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`] or [`Error::Completion`].
+    /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Completion`] if a Write fails.
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
         self.start()?;
         timed(slice, || self.step())
     }
 
-    /// Begins a time slice.
+    /// Begins a time slice: starts the clock and, if no queue pair is active, draws the active queue pairs.
     ///
     /// # Errors
     /// Returns the errors of [`run`](Self::run).
@@ -240,11 +244,12 @@ impl Traffic {
         self.hosts.b.engine.counters().rx_placed_bytes
     }
 
-    /// The separate check: lets all Writes finish, and then writes new bytes on each active queue pair and
-    /// checks every byte. Repeats this for `draws` draws.
+    /// Checks the data apart from the measurement: lets all Writes finish, and then writes new bytes on each
+    /// active queue pair and checks every byte. Repeats this for `draws` draws.
     ///
     /// # Errors
-    /// Returns [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`] or [`Error::Completion`].
+    /// Returns [`Error::Validation`] if a byte is wrong, [`Error::Silent`] if the Writes do not finish within
+    /// the time limit, [`Error::Verbs`] if a verbs call fails, or [`Error::Completion`] if a Write fails.
     pub(crate) fn validate(mut self, draws: u64) -> Result<(), Error> {
         self.hosts.start_clock();
         let depth = std::mem::replace(&mut self.load.depth, 0);

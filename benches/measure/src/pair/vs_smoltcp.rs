@@ -18,7 +18,7 @@ fn plain_wire() -> LinkConfig {
 }
 
 /// # Errors
-/// Returns errors of either stack, or [`Error::Validation`].
+/// Returns an error of one of the stacks, or [`Error::Validation`] if a byte is wrong.
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = Traffic::new(plain_wire(), 1, LOAD)?;
     let mut theirs = Smoltcp::connect(&plain_wire(), MESSAGE_BYTES)?;

@@ -82,7 +82,7 @@ pub(super) fn efficiency(mtu: u16) -> f64 {
 
 impl Results {
     /// # Errors
-    /// Fails if the text is not JSON, or if it does not have the row `cores_2`.
+    /// Fails if the text is not JSON, if it does not have the row `cores_2`, or if this row has no gain.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let results: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let gain = results.cores_2.ours;

@@ -15,7 +15,7 @@ use crate::counted::Side;
 
 const MTU: u16 = 1500;
 const WINDOW: u32 = 256 * 1448;
-/// Duration of a step. A round trip has eight steps.
+/// Duration of a step in microseconds. A round trip has eight steps.
 const STEP_US: i64 = 125;
 const STEPS_UNDER_WAY: usize = 4;
 /// Number of acknowledgements before counting starts. These acknowledgements cover more than a window, so
@@ -65,13 +65,14 @@ fn received(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     frame
 }
 
-/// Fills the send buffer.
+/// Sends until the send buffer of `conn` is full.
 fn feed(stack: &mut Stack, now: Instant, conn: ConnId) {
     static BYTES: [u8; 65_536] = [0x5a; 65_536];
     while stack.send(now, conn, &BYTES).is_ok() {}
 }
 
-/// Runs the load. Returns the number of acknowledgements that were counted.
+/// Runs the load, with lost segments if `holes` is true. Returns the number of acknowledgements that were
+/// counted.
 ///
 /// # Errors
 /// Fails if the number of lost segments is not the expected one.

@@ -12,7 +12,7 @@ pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baselines/in
 /// The command that records new counts.
 pub(crate) const RECORD: &str = "scripts/instructions --record";
 
-/// Allowed difference in percent: any change of the code changes inlining elsewhere a little.
+/// Allowed difference in percent. A change of the code may also change how other code is inlined.
 const TOLERANCE: f64 = 2.0;
 
 /// Allowed absolute difference of locked instructions. A difference within this limit passes even if it
@@ -114,9 +114,9 @@ impl Baseline {
         }
     }
 
-    /// Compares `count` of `row` with the baseline. A count that is too low also fails, since otherwise the
-    /// improvement could be lost again unnoticed. A row that exceeds its limit fails if the baseline was
-    /// within the limit.
+    /// Compares `count` of `row` with the baseline. A row without a baseline fails. A count that is too low
+    /// also fails, since otherwise the improvement could be lost again unnoticed. A row that exceeds its
+    /// limit fails if the baseline was within the limit.
     pub(crate) fn compare(&self, row: &str, count: RowCost, limit: Limit, tolerance: f64) -> Verdict {
         let Some(recorded) = self.rows.get(row) else {
             return Verdict::Fail(format!("{row}: no baseline: record one with {RECORD}"));
@@ -138,8 +138,8 @@ impl Baseline {
         Verdict::Pass
     }
 
-    /// Compares `count` of `row` with the count of the row that has to cost the same as `row`, if both rows
-    /// were counted.
+    /// Compares `count` of `row` with the count of the row that has to cost the same as `row`. Passes if
+    /// there is no such row, or if that row was not counted.
     pub(crate) fn compare_same(&self, row: &str, count: RowCost) -> Verdict {
         let pair = same_as(row).and_then(|other| Some((*self.rows.get(&other)?, other)));
         let Some((expected, other)) = pair else { return Verdict::Pass };
@@ -169,7 +169,8 @@ impl Verdict {
     }
 }
 
-/// Describes the difference between `now` and `before`, if it exceeds both `tolerance` percent and `least`.
+/// Describes the difference between `now` and `before` if the difference exceeds both `tolerance` percent and
+/// `least`.
 fn differs(before: f64, now: f64, tolerance: f64, least: f64) -> Option<String> {
     let change = (now / before - 1.0) * 100.0;
     if change.abs() <= tolerance || (now - before).abs() <= least {

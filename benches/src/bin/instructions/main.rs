@@ -110,8 +110,8 @@ fn cpu() -> String {
 }
 
 /// Counts the loads whose names contain `pattern`, and compares the counts with the baseline or records them.
-/// Prints a summary like that of `cargo test`, so that scripts can add up the results. Returns whether all
-/// rows pass.
+/// Prints a summary like that of `cargo test`, so that scripts can add up the results. Returns true if no row
+/// fails. Without valgrind nothing is counted, and the result is true unless the counts were to be recorded.
 fn compare(pattern: &str, record: bool) -> Result<bool> {
     let rows: Vec<&NamedWork> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
     if !benches::callgrind::is_there() {
@@ -170,7 +170,8 @@ fn line(name: &str, before: Option<&RowCost>, now: RowCost) -> String {
     )
 }
 
-/// Prints the failures and the summary. Returns whether there are no failures.
+/// Compares the counts, and prints the failures and a summary. Returns true if no row fails. On another
+/// processor than the baseline's, nothing is compared.
 fn print_comparison(old: &Baseline, now: &Baseline) -> bool {
     let Some(tolerance) = old.tolerance(&now.machine) else {
         println!("this processor ({}) is not the baseline's ({})", now.machine.cpu, old.machine.cpu);
@@ -198,7 +199,8 @@ fn summary(passed: usize, failed: usize, ignored: usize) {
     println!("test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored");
 }
 
-/// Writes the baseline. If a pattern is given, the rows of other loads stay.
+/// Writes the baseline. If a pattern is given, the rows of other loads stay, and recording fails if these
+/// rows come from another machine.
 fn write(old: &Baseline, now: Baseline, pattern: &str) -> Result<()> {
     let mut new = Baseline { machine: now.machine, rows: Default::default() };
     if !pattern.is_empty() {

@@ -16,7 +16,7 @@ pub(crate) struct Profile(Callgrind);
 pub(crate) const CPU: &str = "cpu";
 
 impl Profile {
-    /// Runs `row`. With `only`, the profile has only that side's function.
+    /// Runs `row`. With `only`, instructions are counted only while that side's function runs.
     ///
     /// # Errors
     /// Fails if valgrind does not start or the load fails.

@@ -98,7 +98,7 @@ impl NamedWork {
         format!("{}/{}", self.name, side.name())
     }
 
-    /// The load with this name.
+    /// The load with this name, or `None` if there is no such load.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         ROWS.iter().find(|row| row.name == name)
     }

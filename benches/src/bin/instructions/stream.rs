@@ -25,7 +25,7 @@ pub(crate) enum Op {
 /// The wire between the hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WireKind {
-    /// Like a device between virtual machines, with checksum offload, and with trains of segments that are
+    /// A wire like that between virtual machines: with checksum offload, and with trains of segments that are
     /// not cut into frames.
     Virtual { mtu: u16 },
     /// A wire without offloads.

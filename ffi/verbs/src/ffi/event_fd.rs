@@ -143,7 +143,7 @@ impl<T> LockedQueue<'_, T> {
         gone
     }
 
-    /// Removes the oldest item.
+    /// Removes and returns the oldest item, or returns `None` if the queue is empty.
     fn pop(&mut self) -> Outcome<Option<T>> {
         if self.items.waiting.is_empty() {
             return Ok(None);
@@ -173,7 +173,7 @@ impl<T> LockedQueue<'_, T> {
         let waited = futex::wait(&queue.added, futex::Flags::PRIVATE, seen, None);
         queue.lock().items.waiters -= 1;
         match waited {
-            // An item was added before the wait began.
+            // `AGAIN` means that an item was added before the wait began.
             Ok(()) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
         }

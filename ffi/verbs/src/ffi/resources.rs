@@ -1,9 +1,11 @@
-//! Checks that memory and descriptors are available, before the engine starts and before each object is made.
+//! Checks before the engine starts that memory and descriptors are available, and checks before an object is
+//! made that memory is available.
 //!
 //! The pools, queues and threads of an engine have sizes that do not depend on the program. Most allocations
 //! of an engine abort the process if memory is missing. So before the engine starts, the library maps as much
-//! memory as the engine needs, and unmaps that memory again. A process with too low a limit (`ulimit -v`)
-//! gets `ENOMEM` and one line on stderr. A process without free descriptors gets `EMFILE`.
+//! memory as the engine needs, and unmaps that memory again. If the process may not map this much memory, the
+//! start fails with `ENOMEM`. If the process has too few free descriptors, the start fails with `EMFILE`. In
+//! both cases, one line on stderr names the limit (`ulimit`).
 //!
 //! In the same way the library checks that there is memory for an object before it makes the object. The
 //! check maps more memory than the object needs, since other threads of the program may allocate at the same

@@ -2,7 +2,8 @@
 //!
 //! `UWARP_NET=local:job7` corresponds to `net = "local:job7"` in the file `uwarp.toml`. If `$UWARP_CONF` is
 //! set, it names the file, which must be readable. Otherwise the file is `$XDG_CONFIG_HOME/uwarp/uwarp.toml`
-//! or, if that does not exist, `/etc/uwarp.toml`. A variable that is set and not empty overrides the file.
+//! (without the variable, `$HOME/.config/uwarp/uwarp.toml`). If that file does not exist or the user may not
+//! read it, the file is `/etc/uwarp.toml`. A variable that is set and not empty overrides the file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

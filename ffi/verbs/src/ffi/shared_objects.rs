@@ -1,6 +1,6 @@
 //! Shared objects of the process, and the detection of another libibverbs among them.
 //!
-//! A program that opens libibverbs itself (`dlopen`) gets the file that the dynamic linker finds, which may
+//! A program that opens libibverbs itself (`dlopen`) loads the file that the dynamic linker finds, which may
 //! be rdma-core's libibverbs. rdma-core's library finds no device, and reports nothing. But when rdma-core's
 //! library calls its own exported functions, the calls reach this library, because the dynamic linker looks
 //! up each name in preloaded libraries first. So this library can detect rdma-core's library.
@@ -16,8 +16,8 @@ use crate::ffi::abi;
 /// frames.
 const FRAMES: usize = 16;
 
-/// If `UWARP_LOG` is set, reports once that the program's device list is from another libibverbs. Called by a
-/// function that rdma-core's `ibv_get_device_list` calls.
+/// If `UWARP_LOG` is set, reports once that the program's device list is from another libibverbs. This
+/// function is called by a function that rdma-core's `ibv_get_device_list` calls.
 pub(crate) fn warn_of_other_libibverbs() {
     static SAID: Once = Once::new();
     if !abi::is_logging() || SAID.is_completed() {
@@ -38,7 +38,7 @@ fn is_libibverbs(path: &str) -> bool {
     name.to_string_lossy().starts_with("libibverbs.so")
 }
 
-/// The file of the code that has called this library.
+/// The file of the code that has called this library, or `None` if the file cannot be determined.
 fn caller() -> Option<String> {
     let (own, _) = object_of(caller as *mut c_void)?;
     let mut frames = [ptr::null_mut::<c_void>(); FRAMES];
@@ -48,7 +48,8 @@ fn caller() -> Option<String> {
     frames.filter_map(object_of).find(|(object, _)| *object != own).map(|(_, path)| path)
 }
 
-/// The start address and the file of the library or program that contains `address`.
+/// The start address and the file of the library or program that contains `address`, or `None` if nothing
+/// contains `address`.
 pub(crate) fn object_of(address: *mut c_void) -> Option<(usize, String)> {
     let mut info = libc::Dl_info {
         dli_fname: ptr::null(),

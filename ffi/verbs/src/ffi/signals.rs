@@ -1,5 +1,5 @@
-//! Signals: the program's signals are not delivered to threads of this library, and a write to a closed
-//! socket does not end the program.
+//! Signals: the program's signals are not delivered to threads of this library, and a write of this library
+//! to a closed socket does not end the program.
 
 use std::mem::MaybeUninit;
 use std::ptr;

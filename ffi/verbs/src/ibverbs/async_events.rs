@@ -19,7 +19,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     abi::minus_one(|| {
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        // If the program closes the device while a thread waits here, the thread keeps waiting.
+        // If the program closes the device while a thread waits in this call, the thread keeps waiting.
         let queue = open.async_events.events();
         let QueuedEvent { event: code, element } = queue.next(&open.process.engine, |waiting| {
             // This closure runs with the queue locked. So a thread that destroys the object either waits

@@ -29,12 +29,13 @@ pub(crate) struct Cq {
     /// The delivered events that are not acknowledged. The counter is in an `Arc`, since the call that
     /// acknowledges the last event may return after the queue is freed.
     pub(crate) pending_acks: Arc<PendingAcks>,
-    /// The number of queue pairs whose requests complete on this queue.
+    /// The number of work queues that complete on this queue: the send queues and the receive queues of queue
+    /// pairs.
     use_count: UseCount,
     /// True if `numbers` is not empty.
     renumbered: AtomicBool,
     /// Maps queue pair numbers of the engine to the numbers that the program knows, if the two differ. A
-    /// queue pair that was reset gets a new engine queue pair, but keeps the number that the program knows.
+    /// queue pair that was reset has a new engine queue pair, but keeps the number that the program knows.
     numbers: Mutex<HashMap<u32, u32>>,
     /// The current completion of a poll of an `ibv_cq_ex`, between `ibv_start_poll` and `ibv_end_poll`.
     pub(crate) polled: CriticalSection<Option<WorkCompletion>>,
@@ -93,8 +94,8 @@ impl Cq {
         self.renumbered.store(true, Ordering::Release);
     }
 
-    /// Drops the completions of the engine's queue pair `number`. Called when that queue pair was reset or
-    /// destroyed.
+    /// Forgets the number that the program knows for the engine's queue pair `number`. This function is
+    /// called when that queue pair is reset or destroyed, after its completions are dropped.
     pub(crate) fn forget(&self, number: u32) {
         let mut numbers = self.numbers();
         numbers.remove(&number);
@@ -291,7 +292,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
     })
 }
 
-/// `ibv_poll_cq`: moves completions to the program. If the queue is empty, polls the engine first.
+/// Implements `ibv_poll_cq(3)`: moves completions to the program. If the queue is empty, polls the engine
+/// first.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes a queue that is valid during the call.
@@ -334,7 +336,7 @@ unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv
     taken
 }
 
-/// `ibv_req_notify_cq`.
+/// Implements `ibv_req_notify_cq(3)`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a queue that is valid during the call.

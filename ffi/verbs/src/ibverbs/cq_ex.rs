@@ -75,8 +75,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Polls the next completion, and sets the fields that programs read without a call. The calling thread has
-/// entered the critical section.
+/// Polls the next completion, and sets the fields that programs read without a call. If `may_turn` is true
+/// and the queue is empty, polls the engine first. Returns `ENOENT` if there is no completion. The calling
+/// thread has entered the critical section.
 fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
     // SAFETY: the caller passes a queue that is valid during the call.
     let this = unsafe { Cq::of(at.cast()) };
@@ -122,7 +123,7 @@ unsafe extern "C" fn end_poll(at: *mut sys::ibv_cq_ex) {
     });
 }
 
-/// Reads a field of the current completion.
+/// Reads a field of the current completion, or returns the default value if there is no current completion.
 fn read<T: Default>(at: *mut sys::ibv_cq_ex, field: impl FnOnce(&Cq, &WorkCompletion) -> T) -> T {
     abi::guarded(|| {
         // SAFETY: the caller passes a queue that is valid during the call.

@@ -34,8 +34,8 @@ impl<T> CriticalSection<T> {
         Self { inside, left: Condvar::new(), is_shared }
     }
 
-    /// From now on no thread waits to enter. Called if the program has promised that only one thread uses the
-    /// section.
+    /// From now on no thread waits to enter. This function is called if the program has promised that only
+    /// one thread uses the section.
     pub(crate) fn for_one_thread(&mut self) {
         self.is_shared = false;
     }

@@ -15,7 +15,7 @@ use crate::ibverbs::wr_batch::WrBuilder;
 
 /// The engine's queue pairs of one queue pair of the program.
 pub(crate) struct EngineQps {
-    /// The engine queue pair that gets the receive requests, and also the send requests if `far` is `None`.
+    /// The engine queue pair to which receive requests are posted, and also send requests if `far` is `None`.
     pub(crate) qp: QueuePair,
     /// The other end of a queue pair that is connected to itself.
     pub(crate) far: Option<QueuePair>,
@@ -26,7 +26,7 @@ impl EngineQps {
         Self { qp, far: None }
     }
 
-    /// Both engine queue pairs, or the only engine queue pair if there is no second.
+    /// Both engine queue pairs, or the only engine queue pair if there is no second engine queue pair.
     pub(crate) fn all(&self) -> impl Iterator<Item = &QueuePair> {
         [&self.qp].into_iter().chain(&self.far)
     }
@@ -78,7 +78,7 @@ impl EngineQps {
         has_room(&self.qp, near) && has_room(self.sender(), requests.len() - near)
     }
 
-    /// Ends the connection.
+    /// Moves the engine queue pairs to the error state, which ends the connection.
     pub(crate) fn fail(&self) -> Outcome<()> {
         self.all().try_for_each(|qp| Ok(qp.modify(QpState::Error)?))
     }

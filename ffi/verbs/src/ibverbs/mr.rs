@@ -15,7 +15,7 @@ use crate::ibverbs::pd::Pd;
 #[repr(C)]
 pub(crate) struct Mr {
     c: UnsafeCell<sys::ibv_mr>,
-    /// `None` while `ibv_rereg_mr` replaces the registration.
+    /// `None` while `ibv_dereg_mr` ends the registration.
     region: Mutex<Option<MemoryRegion>>,
 }
 

@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut sys::ibv_mw) -> c_int {
     })
 }
 
-/// `ibv_bind_mw`: binds a type 1 window, and chooses its rkey.
+/// Implements `ibv_bind_mw(3)`: binds a type 1 window, and chooses its rkey.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut sys::ibv_qp,
     mw: *mut sys::ibv_mw,

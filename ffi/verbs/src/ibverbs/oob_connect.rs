@@ -3,7 +3,7 @@
 //!
 //! iWARP needs a TCP connection with an initiator. Each end knows the GID and the number of both queue pairs,
 //! so the ends agree on the roles without a message. The end with the smaller pair of GID and number is the
-//! initiator, and connects when its queue pair enters RTR. The other end listens; all queue pairs of a
+//! initiator, and connects when its queue pair enters RTR. The other end listens. All queue pairs of a
 //! process share one port. A connection request for a queue pair that is not in RTR yet is parked until the
 //! queue pair enters RTR. `ibv_modify_qp` never waits for the peer, since one thread may set up both ends.
 
@@ -35,8 +35,8 @@ pub(crate) struct OobConnection {
 /// The name of a queue pair: its GID and number. The queue pair with the smaller name is the initiator.
 type QpName = ([u8; 16], u32);
 
-/// Starts to listen for out-of-band connections, unless this process already listens. Called when a queue
-/// pair enters INIT, after which a peer may connect to the queue pair.
+/// Starts to listen for out-of-band connections, unless this process already listens. This function is called
+/// when a queue pair enters INIT, since a peer may then connect to the queue pair.
 pub(crate) fn prepare(process: &Process) -> Outcome<()> {
     let mut state = process.oob.state();
     if state.listener.is_some() {
@@ -74,8 +74,8 @@ impl RemoteQp {
     }
 }
 
-/// Connects a queue pair to its peer, or waits for the peer's connection request. Called when the queue pair
-/// enters RTR. `number` is the number that the program knows.
+/// Connects a queue pair to its peer, or waits for the peer's connection request. This function is called
+/// when the queue pair enters RTR. `number` is the number that the program knows.
 pub(crate) fn start(
     process: &Process,
     number: u32,
@@ -93,7 +93,7 @@ pub(crate) fn start(
         ib_semantics: true,
         min_rnr_timer: attr.min_rnr_timer & MAX_RNR_TIMER,
         outlives_peer: true,
-        // A queue pair in RTR waits until its peer has also entered RTR.
+        // A queue pair in RTR waits until its peer has also entered RTR, but at most this long.
         timeout: PARKED,
         ..ConnParam::default()
     };
@@ -128,7 +128,8 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// Ends the connection of a queue pair. Called when the queue pair is reset or destroyed.
+/// Ends the out-of-band connection of a queue pair, and removes the queue pair from the tables of such
+/// connections. This function is called when the queue pair is reset or destroyed.
 pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnection) {
     process.retry_timeouts.remove(&process.engine, number);
     process.loopback_qps.remove(number);

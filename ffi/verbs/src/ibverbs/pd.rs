@@ -159,8 +159,9 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`: makes a second handle of a domain. The allocators in `init` are for memory that
-/// a driver shares with its device. This library has no such memory, so it never calls the allocators.
+/// Implements `ibv_alloc_parent_domain(3)`: makes a second handle of a domain. The allocators in `init` are
+/// for memory that a driver shares with its device. This library has no such memory, so it never calls the
+/// allocators.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut sys::ibv_context,
     init: *mut sys::ibv_parent_domain_init_attr,
@@ -189,7 +190,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// `ibv_alloc_td`.
+/// Implements `ibv_alloc_td(3)`.
 pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut sys::ibv_context,
     init: *mut sys::ibv_td_init_attr,
@@ -206,10 +207,10 @@ pub(crate) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// `ibv_dealloc_td`.
+/// Implements `ibv_dealloc_td(3)`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut sys::ibv_td) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a domain that is valid during the call.
+        // SAFETY: the caller passes a thread domain that is valid during the call.
         if unsafe { Td::of(td) }.use_count.in_use() {
             return Err(EBUSY);
         }

@@ -1,4 +1,5 @@
-//! Posting requests: each C request of a list is translated, and the doorbell rings once for the whole list.
+//! Posting requests: each C request of a list is translated. For a list of send requests, the doorbell rings
+//! once.
 
 use arrayvec::ArrayVec;
 use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest};
@@ -10,7 +11,7 @@ use crate::ibverbs::engine_qps::SendBatches;
 use crate::ibverbs::qp::Qp;
 use crate::ibverbs::work_request::{bytes_at, elements, flags_of, mark_in_child, op_of, post_each, sge_of};
 
-/// `ibv_post_send`.
+/// Implements `ibv_post_send(3)`.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut sys::ibv_qp,
     first: *mut sys::ibv_send_wr,
@@ -79,7 +80,7 @@ unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut SendBatches<'_>) -> Ou
     list.push(&sends, None)
 }
 
-/// `ibv_post_recv`.
+/// Implements `ibv_post_recv(3)`.
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut sys::ibv_qp,
     first: *mut sys::ibv_recv_wr,

@@ -1,4 +1,4 @@
-//! Queue pairs: creation, states, queries.
+//! Queue pairs: creation, changes of state, queries and destruction.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -40,7 +40,8 @@ pub(crate) struct Qp {
     init: InitAttr,
     /// The engine's queue pairs. A reset replaces these queue pairs by new queue pairs.
     current: RwLock<EngineQps>,
-    /// The state that the program has set. The state changes only while `attributes` is locked.
+    /// The state that was set last, by the program or because of the connection. The state changes only while
+    /// `attributes` is locked.
     state: AtomicU32,
     /// True if the queue pair belongs to an `rdma_cm_id`. In this case the connection of the `rdma_cm_id`
     /// changes the state of the queue pair.
@@ -95,7 +96,8 @@ impl Qp {
         self.current.read().expect("no holder of this lock panics")
     }
 
-    /// Posts a list of requests, and sends at once if no `ibv_wr_start` section is open.
+    /// Posts a list of requests. If all earlier sends of the queue pair are complete, also sends the list at
+    /// once. Otherwise the next poll sends the list.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -112,8 +114,8 @@ impl Qp {
     }
 
     /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`. No other thread can begin
-    /// such a section until the returned guard is dropped. Must be called before [`current`](Self::current)
-    /// is locked, since the other thread needs that lock.
+    /// such a section until the returned guard is dropped. Call this function before
+    /// [`current`](Self::current) is locked, since the other thread needs that lock.
     pub(crate) fn posting(&self) -> Outcome<Option<SectionGuard<'_, WrBatch>>> {
         self.batch.as_ref().map(CriticalSection::lock).transpose()
     }
@@ -182,7 +184,8 @@ impl Qp {
         self.current().fail()
     }
 
-    /// Enters RTS, unless the program has set a later state. Called when the connection is established.
+    /// Enters RTS, unless the state is RTS or a later state. This function is called when the connection is
+    /// established.
     pub(crate) fn enter_rts(&self) {
         let mut attributes = self.attributes();
         if self.wanted_state() < sys::IBV_QPS_RTS {
@@ -309,7 +312,7 @@ impl Qp {
         oob_connect::start(self.process, self.number(), &self.current(), peer, attr, oob)
     }
 
-    /// Makes the far end for a queue pair that is connected to itself.
+    /// Makes the second engine queue pair for a queue pair that is connected to itself.
     fn add_far_end(&self, attributes: &Attributes) -> Outcome<()> {
         let far = self.init.make()?;
         let number = far.qp_num();

@@ -99,7 +99,8 @@ fn section(qp: &Qp) -> Outcome<&CriticalSection<WrBatch>> {
     qp.batch.as_ref().ok_or(EINVAL)
 }
 
-/// Starts a request with operation `op`.
+/// Starts a request with operation `op`. If `op` is an error, no request is started, and `ibv_wr_complete`
+/// will fail.
 fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a queue pair that is valid during the call.
@@ -122,7 +123,8 @@ fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
     });
 }
 
-/// Changes the request that was started last.
+/// Changes the request that was started last. If there is no request or `change` fails, `ibv_wr_complete`
+/// will fail.
 fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut WrBuilder) -> Outcome<()>) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a queue pair that is valid during the call.

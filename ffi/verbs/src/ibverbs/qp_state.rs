@@ -71,7 +71,8 @@ pub(crate) fn check(
     let to = attr.qp_state;
     if is_managed {
         // The connection manager changes the state. Programs only repeat the connection manager's changes
-        // with the attributes of `rdma_init_qp_attr`, stop and resume the send queue, or end the connection.
+        // with the attributes of `rdma_init_qp_attr`, stop and resume the send queue, end the connection, or
+        // reset the queue pair.
         return match to {
             IBV_QPS_ERR => Ok(Transition::ToError),
             IBV_QPS_RESET => Ok(Transition::ToReset),
@@ -105,11 +106,11 @@ pub(crate) fn check(
 }
 
 /// The state that the program sees. `stream` is the state of the queue pair's stream, and `last` is the state
-/// that was set last.
+/// that was set last. If the stream of a connected queue pair has failed, the program sees ERR.
 ///
 /// The event of a new connection reaches the program after the poll in which the connection was made. Before
-/// the event, another thread of the program may get data of that poll, and may post an answer at once. So for
-/// such a connection the program sees the state of the stream.
+/// the event, another thread of the program may receive data of that poll, and may post an answer at once. So
+/// for such a connection the program sees the state of the stream.
 pub(crate) fn seen(stream: QpState, last: sys::ibv_qp_state, is_managed: bool) -> sys::ibv_qp_state {
     let was_connected = last >= sys::IBV_QPS_RTR;
     match stream {
@@ -210,8 +211,8 @@ mod tests {
         }
     }
 
-    /// The state of the queue pair of an `rdma_cm_id` is that of its connection. Programs may drain, end and
-    /// reset the queue pair. All other changes succeed without effect.
+    /// The state of the queue pair of an `rdma_cm_id` is that of its connection. Programs may initialize,
+    /// drain, end and reset the queue pair. All other changes succeed without effect.
     #[test]
     fn the_state_of_an_identifiers_queue_pair_is_that_of_its_connection() {
         use sys::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};

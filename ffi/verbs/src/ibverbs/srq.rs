@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
     })
 }
 
-/// `ibv_post_srq_recv`.
+/// Implements `ibv_post_srq_recv(3)`.
 pub(crate) unsafe extern "C" fn post_srq_recv(
     srq: *mut sys::ibv_srq,
     first: *mut sys::ibv_recv_wr,

@@ -1,6 +1,6 @@
-//! Calls that have no counterpart in iWARP: address handles, multicast, objects that processes share, and
-//! InfiniBand's rates. Most of these calls fail at once with `EOPNOTSUPP`. The calls for `fork` succeed
-//! without effect.
+//! Calls that have no counterpart in iWARP, such as those for address handles, multicast, objects that
+//! processes share, and InfiniBand's rates. Most of these calls fail at once with `EOPNOTSUPP`. The calls for
+//! `fork` and the calls that undo an import have no effect, and the calls for rates convert numbers.
 
 use std::sync::atomic::AtomicBool;
 

@@ -105,8 +105,9 @@ pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
     SendOp::SendImmediate { data: imm_data.to_ne_bytes() }
 }
 
-/// The rkey for binding a type 2 window. The program chooses only the last byte, and reads the whole rkey
-/// from the window afterwards, as with kernel drivers.
+/// The rkey for binding a window. For a type 2 window, the program chooses only the last byte, and reads the
+/// whole rkey from the window afterwards, as with kernel drivers. For any other window, the result is
+/// `chosen`.
 ///
 /// # Safety
 /// `window` is NULL or valid, and no other thread uses the window.
@@ -147,7 +148,7 @@ pub(crate) unsafe fn mark_in_child<T>(first: *mut T, bad: *mut *mut T) {
     }
 }
 
-/// Posts each receive of a list.
+/// Posts each receive of a list. If a receive cannot be posted, stops and sets `bad` to this receive.
 ///
 /// # Safety
 /// The list is readable and ends with NULL, and `bad` is writable.

@@ -20,7 +20,7 @@ pub(crate) struct Claim {
 pub(crate) enum Conflict {
     /// Both identifiers claim the same address.
     Same,
-    /// One identifier claims all addresses, including the other identifier's address.
+    /// At least one identifier claims all addresses, and the claims are not limited to different families.
     Overlaps,
 }
 

@@ -195,7 +195,7 @@ impl Net {
     }
 
     /// Reserves the name of an address that a program binds. Returns `None` if the wire has no names, or if
-    /// another process holds the name and shares the address.
+    /// the name is in use and the claim reuses the address.
     pub(crate) fn take_name(
         &self,
         visible: SocketAddr,
@@ -252,7 +252,7 @@ impl Net {
     }
 }
 
-/// Converts an IPv4-mapped address to IPv4; leaves other addresses unchanged.
+/// Converts an IPv4-mapped address to IPv4, and leaves other addresses unchanged.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip if ip == address.ip() => address,

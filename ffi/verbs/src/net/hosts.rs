@@ -42,15 +42,15 @@ const PAUSE: Duration = Duration::from_millis(40);
 /// The name service between hosts: this process's address on the wire, and its names.
 pub(super) struct Hosts {
     address: Ipv6Addr,
-    /// The UDP port in our address. While this process holds the port, no other process can get the same
-    /// address.
+    /// The UDP port in our address. While this process holds the port, no other process of the host can have
+    /// the same address.
     _port: UdpSocket,
     server: Arc<NameServer>,
 }
 
 impl Hosts {
-    /// Chooses an address on the wire of `interface`, and holds its UDP port. The caller has blocked the
-    /// signals of the program.
+    /// Chooses an address on the wire of `interface`, holds its UDP port, and starts the name server. The
+    /// caller has blocked the signals of the program.
     pub(super) fn open(interface: &str) -> Result<Self, StartError> {
         if !super::kernel::has_interface(interface) {
             let line =
@@ -84,13 +84,14 @@ impl Hosts {
         self.server.take(visible, family_only)
     }
 
-    /// Asks the host of `visible` which process listens at this address, and waits for the answer.
+    /// Asks the host of `visible` which process listens at this address, and waits for the answer. If the
+    /// host has no listener there, asks again a few times.
     ///
     /// # Errors
-    /// Returns the system's error if no socket can be made for the question.
+    /// Returns the system's error if no socket can be made for the question because a resource is exhausted.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
         // The other host's kernel limits the rate of its ICMP errors: it refuses only a few questions per
-        // second, and ignores the rest.
+        // second, and ignores the other questions.
         for pause in APPEARS_WITHIN_MS {
             match ask(visible)? {
                 Lookup::NotFound => std::thread::sleep(Duration::from_millis(pause)),
@@ -101,7 +102,8 @@ impl Hosts {
     }
 }
 
-/// The kernel's address under which other hosts reach this host.
+/// The kernel's address of `interface` under which other hosts reach this host, or `None` if the interface
+/// has no such address.
 fn host_address(interface: &str, addresses: &[InterfaceAddress]) -> Option<IpAddr> {
     let of_interface = |has: &&InterfaceAddress| has.interface == interface;
     let mut known = addresses.iter().filter(of_interface).map(|has| has.address).filter(|has| match has {
@@ -138,10 +140,11 @@ fn socket_for(remote: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::bind(SocketAddr::new(any, 0))
 }
 
-/// The kernel's source address for packets to `remote`, or `None` if the kernel has no route.
+/// The kernel's source address for packets to `remote`, or `None` if the kernel has no route or `remote` is
+/// not the address of one host.
 ///
 /// # Errors
-/// Returns the system's error if no socket can be made for the query.
+/// Returns the system's error if no socket can be made for the query because a resource is exhausted.
 pub(super) fn source_for(remote: IpAddr) -> io::Result<Option<IpAddr>> {
     if remote.is_multicast() || remote.is_unspecified() {
         return Ok(None);

@@ -17,7 +17,7 @@ pub(super) fn has_interface(name: &str) -> bool {
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
 }
 
-/// Whether an interface of this host has the address.
+/// Whether the address is a loopback address or an address of an interface of this host.
 ///
 /// # Errors
 /// Returns the system's error if the query fails.

@@ -6,10 +6,11 @@
 //! file until it stops listening. If no process holds the name of a file, the file is stale, and the next
 //! process that reserves the name uses the file.
 //!
-//! A file has one line: the address on the wire, or `-` while the process does not listen; then the word
-//! `only` if a wildcard claims only its own family, and the word `reuse` if the claim reuses the address
-//! ([`Claim`]). Names whose claims overlap (a wildcard and an address) have different files. So a process
-//! that reserves a name first checks the other files of the port, with the folder locked.
+//! A file has one line. The line begins with the address on the wire, or with `-` while the process does not
+//! listen. The word `only` follows if a wildcard claims only its own family, and the word `reuse` follows if
+//! the claim reuses the address ([`Claim`]). Names whose claims overlap (a wildcard and an address) have
+//! different files. So a process that reserves a name first checks the other files of the port, with the
+//! folder locked.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -58,15 +59,15 @@ pub(crate) struct LocalNameLease {
     claim: Claim,
     /// The locked file. `None` until the name is published.
     file: Option<OwnFd>,
-    /// A lock that all connections with such a claim share. The lock shows processes that reserve a wildcard
-    /// that the port has connections.
+    /// A lock that all connections with such a claim share. By this lock, a process that reserves a wildcard
+    /// sees that the port has connections.
     _shared: Option<NameLock>,
     /// The lock of the name, which is released last.
     held: NameLock,
 }
 
 impl LocalNames {
-    /// The names of the wire in `folder`.
+    /// Makes the name service of the wire in `folder`.
     pub(super) fn new(folder: &Path) -> io::Result<Self> {
         let wire = WireFolder::open(folder)?;
         let folder = wire.path().join("listen");
@@ -167,7 +168,7 @@ impl LocalNames {
         Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
     }
 
-    /// Finds the listener at `visible`.
+    /// Finds the listener at `visible`, which may also be bound to a wildcard that includes the address.
     ///
     /// # Errors
     /// Returns the system's error if the answer cannot be determined.

@@ -50,7 +50,7 @@ impl Message {
         bytes
     }
 
-    /// Reads a message, or `None` if the bytes are not a message.
+    /// Reads a message. Returns `None` if the bytes are not a message.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let (front, rest) = bytes.split_first_chunk::<8>()?;

@@ -23,8 +23,8 @@ use crate::ffi::abi::{self, Errno};
 /// The locks of this process.
 pub(super) struct NameLocks {
     file: OwnFd,
-    /// The bytes that this process has locked, with a count for each byte, since this process can reserve a
-    /// name that it already holds.
+    /// The bytes that this process has locked, with a count for each byte, since this process can share a
+    /// name that it already shares.
     held: Mutex<HashMap<i64, usize>>,
 }
 
@@ -37,10 +37,10 @@ pub(super) struct NameLock {
 /// Why a name could not be reserved or published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NameError {
-    /// Another process holds the name.
+    /// The name is held already, by another process or by this one.
     #[error("the address is in use")]
     InUse,
-    /// Another process holds a wildcard that includes the address, or an address that the requested wildcard
+    /// A wildcard that includes the address is held already, or an address that the requested wildcard
     /// includes.
     #[error("the port is in use at an address that this one includes, or is included by")]
     Overlaps,

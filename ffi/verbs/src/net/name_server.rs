@@ -109,7 +109,7 @@ impl RegisteredName {
                 continue;
             };
             let content = self.wire.get().map_or(Content::Bound, |wire| Content::At(*wire));
-            // Errors are ignored: a host that gets no answer asks again.
+            // Errors are ignored: a host that receives no answer asks again.
             let _ = self.socket.send_to(&Message { number, content }.bytes(), from);
         }
     }

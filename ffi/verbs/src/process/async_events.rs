@@ -111,7 +111,8 @@ impl AsyncEvents {
     }
 
     /// Drops the queued events of an object, and waits until the program has acknowledged all delivered
-    /// events of the object. Called when the object is destroyed, after [`forget`](Self::forget).
+    /// events of the object. This function is called after [`forget`](Self::forget) when the object is
+    /// destroyed.
     pub(crate) fn remove(&self, object: usize) {
         let Some(Element { queue, pending_acks, .. }) = self.elements().by_object.get(&object).cloned()
         else {

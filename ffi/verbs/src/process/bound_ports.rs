@@ -1,5 +1,5 @@
-//! The ports to which identifiers of this process are bound. The kernel's rules decide which identifiers
-//! exclude each other (`cma_check_port` of `drivers/infiniband/core/cma.c`).
+//! The ports to which identifiers of this process are bound. Identifiers exclude each other at a port by the
+//! rules of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
 //!
 //! | first identifier | second identifier at the same port | second call |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | any claim | any claim, if both reuse their addresses and neither identifier listens | succeeds |
 //!
 //! A listening identifier does not share its address: an identifier can listen only if no other identifier is
-//! bound to the address. By default an identifier with an IPv4 address claims one family, and an identifier
-//! with an IPv6 address claims both families (`RDMA_OPTION_ID_AFONLY`).
+//! bound to the address or to an overlapping address. By default an identifier with an IPv4 address claims
+//! one family, and an identifier with an IPv6 address claims both families (`RDMA_OPTION_ID_AFONLY`).
 //!
 //! Between processes, the name service of the wire enforces the rules, if the wire has a name service.
 
@@ -38,7 +38,7 @@ impl BoundPorts {
         self.bound.lock().expect("no holder of this lock panics")
     }
 
-    /// Binds an identifier to a port.
+    /// Binds an identifier to a port, or fails if its claim conflicts with the claim of another identifier.
     pub(crate) fn bind(&self, id: usize, port: u16, claim: Claim) -> Result<(), Conflict> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
@@ -51,8 +51,8 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Records that a bound identifier begins to listen, and so no longer shares its address. Fails if
-    /// another identifier is bound to the same address.
+    /// Records that a bound identifier begins to listen, and so no longer shares its address. Fails if the
+    /// claim of another identifier at the port conflicts with its claim.
     pub(crate) fn listen(&self, id: usize, port: u16) -> Result<(), Conflict> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
@@ -94,7 +94,7 @@ mod tests {
     const IN_USE: Outcome<()> = Err(Errno(libc::EADDRINUSE));
     const NOT_AVAILABLE: Outcome<()> = Err(Errno(libc::EADDRNOTAVAIL));
 
-    /// Converts a result to the result that the program gets.
+    /// Converts a conflict to the error number that the program receives.
     fn told(result: Result<(), Conflict>) -> Outcome<()> {
         Ok(result?)
     }

@@ -149,7 +149,7 @@ mod tests {
         let rejected = next(&mut hosts, 1);
         ids.on_event(&rejected);
         assert_eq!(HANDLED.take(), [("first", 20)]);
-        // The listener's handler has inserted the new identifier with another handler, which gets later
+        // The listener's handler has inserted the new identifier with another handler, which receives later
         // events.
         let mut of_new_id = rejected.clone();
         of_new_id.id = request.id.clone();

@@ -3,7 +3,8 @@
 //! In iWARP a Send or Write completes when TCP has accepted it. Programs end as soon as their requests are
 //! completed, and some programs end by `_exit`. After the end of its program, a TCP in user space sends
 //! nothing more. So the call that destroys a queue pair closes the connection gracefully, and returns when
-//! the peer has all bytes.
+//! the connection has ended, or after a time limit. The same is done for all queue pairs at the exit of the
+//! process.
 
 use std::time::{Duration, Instant};
 

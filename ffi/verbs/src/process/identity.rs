@@ -10,7 +10,8 @@ pub(crate) fn pretends_ib() -> bool {
     settings::text(Key::Pretend).is_some_and(|value| value == "ib")
 }
 
-/// The name of the device: `UWARP_DEV`, or `uwarp0`.
+/// The name of the device: the setting `UWARP_DEV`, or `uwarp0` if the setting is missing or not a valid
+/// name.
 pub(crate) fn device_name() -> String {
     settings::text(Key::Dev).filter(|name| is_name(name)).unwrap_or_else(|| "uwarp0".into())
 }

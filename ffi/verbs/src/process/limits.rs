@@ -35,7 +35,7 @@ pub(crate) fn device() -> sys::ibv_device_attr {
         node_guid: identity::guid().to_be(),
         sys_image_guid: identity::guid().to_be(),
         max_mr_size: u64::MAX,
-        // All page sizes are supported, since addresses are not translated.
+        // All page sizes from 4 KiB on are supported, since addresses are not translated.
         page_size_cap: 0xffff_f000,
         // As usual, the vendor ID is the first three bytes of the GUID. Programs treat a device with vendor
         // ID 0 as broken.

@@ -2,16 +2,16 @@
 //!
 //! As with a hardware device, the program must see such a queue pair in ERR, with both queues flushed, as
 //! soon as one of its two ends has failed. If the receiving end refuses a message, it sends a Terminate, and
-//! both ends fail. But if a request of the sending end fails (for instance because of an unknown key), the
-//! receiving end does not fail, since the two ends of a connection are normally different queue pairs. So in
-//! this case this module fails the receiving end.
+//! both ends fail. A failed request of the sending end (for instance with an unknown key) has no such effect:
+//! the receiving end does not fail, since the two ends of a connection are normally different queue pairs. So
+//! in this case this module fails the receiving end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::{QpState, QueuePair};
 
-/// The queue pairs that are connected to themselves and have not failed.
+/// The queue pairs that are connected to themselves, and whose sending ends have not failed.
 #[derive(Default)]
 pub(crate) struct LoopbackQps {
     all: Mutex<Vec<LoopbackQp>>,
@@ -39,7 +39,7 @@ impl LoopbackQps {
         self.count.store(all.len(), Ordering::Release);
     }
 
-    /// Removes a queue pair. Called when the queue pair is reset or destroyed.
+    /// Removes a queue pair. This function is called when the queue pair is reset or destroyed.
     pub(crate) fn remove(&self, number: u32) {
         drop(self.take(|own| own.number == number));
     }
@@ -50,7 +50,8 @@ impl LoopbackQps {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Flushes the receives of queue pairs whose sending end has failed. Called after a poll.
+    /// Flushes the receives of queue pairs whose sending end has failed. This function is called after a
+    /// poll.
     pub(crate) fn sweep(&self) {
         for LoopbackQp { near, .. } in self.take(|own| has_failed(&own.far)) {
             if !has_failed(&near) {

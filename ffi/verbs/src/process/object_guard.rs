@@ -1,8 +1,8 @@
 //! The lock of one object, a queue pair or an identifier.
 //!
-//! Events lock objects. They are passed to objects during each poll of the engine, by the thread that polls.
-//! So the engine and the table of queue pairs are locked before an object: a thread that has locked an object
-//! must not poll. In builds with debug assertions, each poll checks this rule.
+//! Handling an event locks the object of the event. The thread that polls the engine handles the events of
+//! the poll. So the engine and the table of queue pairs are locked before an object: a thread that has locked
+//! an object must not poll. In builds with debug assertions, each poll checks this rule.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -35,7 +35,7 @@ impl<T> DerefMut for ObjectGuard<'_, T> {
 }
 
 thread_local! {
-    /// The number of objects that this thread has locked. It is counted with debug assertions only.
+    /// The number of objects that this thread has locked. The number is counted only with debug assertions.
     static LOCKED: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -53,7 +53,7 @@ impl OobConnections {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Handles a connection event. Returns `false` if the event does not belong to an out-of-band connection.
+    /// Handles a connection request for an out-of-band connection. Returns `false` for any other event.
     pub(crate) fn takes(&self, event: &CmEvent) -> bool {
         let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { return false };
         let mut state = self.state();

@@ -35,7 +35,8 @@ impl QpTable {
         drop(before);
     }
 
-    /// Runs `act` on the address of a queue pair. The queue pair is not destroyed during `act`.
+    /// Runs `act` on the address of the queue pair with this number, if there is one. The queue pair is not
+    /// destroyed during `act`.
     pub(crate) fn with(&self, number: u32, act: impl FnOnce(usize)) {
         let known = self.known();
         if let Some(entry) = known.get(&number) {
@@ -43,7 +44,7 @@ impl QpTable {
         }
     }
 
-    /// The address of the queue pair with this number.
+    /// The address of the queue pair with this number, or `None` if there is no such queue pair.
     pub(crate) fn find(&self, number: u32) -> Option<usize> {
         self.known().get(&number).map(|entry| entry.address)
     }

@@ -1,10 +1,10 @@
 //! Timeouts of queue pairs whose peer does not connect: requests fail after the time that the program has
 //! set, but not before a minimum time ([`LEAST`]).
 //!
-//! On InfiniBand, if the peer's queue pair does not answer (for instance because it is not in RTR), a request
-//! is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`. Then the request and the queue
-//! pair fail. In this library, a request waits for the connection as long as all these retries would take. In
-//! a connection, TCP retransmits by its own rules.
+//! On InfiniBand, a request is sent again if the peer's queue pair does not answer, for instance because it
+//! is not in RTR. There are `retry_cnt` retries, each after `4.096 us * 2^timeout`. Then the request and the
+//! queue pair fail. In this library, a request waits for the connection as long as all these retries would
+//! take. In a connection, TCP retransmits by its own rules.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -74,8 +74,8 @@ impl RetryTimeouts {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Starts the timeout of a queue pair that enters RTS. The program's send requests are posted to
-    /// `sender`.
+    /// Starts the timeout of a queue pair that enters RTS, unless the timeout is infinite or the peer has
+    /// already connected. The program's send requests are posted to `sender`.
     pub(crate) fn insert(
         &self,
         engine: &SharedEngine,
@@ -100,7 +100,7 @@ impl RetryTimeouts {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Ends the timeout of a queue pair. Called when the queue pair is reset or destroyed.
+    /// Ends the timeout of a queue pair. This function is called when the queue pair is reset or destroyed.
     pub(crate) fn remove(&self, engine: &SharedEngine, number: u32) {
         if !self.has_waiting() {
             return;
@@ -113,8 +113,8 @@ impl RetryTimeouts {
         drop(gone);
     }
 
-    /// Fails the queue pairs whose peers have not connected in time. Called after a poll, with the engine
-    /// locked.
+    /// Fails the queue pairs whose peers have not connected in time. This function is called after a poll,
+    /// with the engine locked.
     pub(crate) fn sweep(&self, engine: &SharedEngine) {
         if !self.has_waiting() {
             return;

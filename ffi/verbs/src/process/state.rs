@@ -28,8 +28,8 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// Maximum time of each of two waits at the exit of the process: the wait without progress until peers have
-/// their data, and after that the wait for the engine's thread.
+/// Maximum time of each of two waits at the exit of the process. In the first wait, peers receive their data,
+/// and the time limit applies to a wait without progress. The second wait is for the engine's thread.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
 /// The library's state in a process.
@@ -62,7 +62,8 @@ pub(crate) struct Process {
 static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Returns the state of the process. The first call starts the engine. Each call that may be a program's
+/// Returns the state of the process. The first call starts the engine. If the start fails because a resource
+/// is exhausted, the next call tries again. Any other failure is final. Each call that may be a program's
 /// first use of the engine begins here, and no other function starts the engine.
 pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
@@ -95,7 +96,7 @@ fn start() -> Outcome<&'static Process> {
                 Err(errno)
             }
         };
-        // Only one thread at a time gets here, so no other thread has set `PROCESS`.
+        // Only one thread at a time runs this code, so no other thread has set `PROCESS`.
         let _ = PROCESS.set(made);
         if let Some(Ok(process)) = PROCESS.get() {
             pass_async_events_on(process);
@@ -231,8 +232,8 @@ fn register_hooks() -> Result<(), String> {
 }
 
 extern "C" fn at_exit() {
-    // This call closes the connections, and resets connections that do not close in time. So peers notice at
-    // once that the process has ended.
+    // This function closes the connections, and resets connections that do not close in time. So peers notice
+    // at once that the process has ended.
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());

@@ -112,7 +112,8 @@ fn port_space(hints: &sys::rdma_addrinfo) -> c_int {
     if is_datagram { sys::RDMA_PS_UDP as c_int } else { sys::RDMA_PS_TCP as c_int }
 }
 
-/// Looks up a name with the resolver of the system.
+/// Looks up a name with the resolver of the system. Returns the first address, with its canonical name if the
+/// resolver returns one.
 ///
 /// # Safety
 /// `node` and `service` are NULL or strings.

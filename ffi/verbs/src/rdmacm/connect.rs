@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
     })
 }
 
-/// Listens. Fails if another identifier is bound to the address.
+/// Listens. Fails if another identifier is bound to the address or to an overlapping address.
 fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     let mut state = id.state();
     if state.cm.is_some() {
@@ -177,7 +177,7 @@ fn manage(state: &mut State, qp: &Qp) {
     qp.manage();
 }
 
-/// Maximum time that a connecting program waits for a listener to appear before it gets an error.
+/// Maximum time that a connecting program waits for a listener to appear, before `rdma_connect` fails.
 const APPEARS_WITHIN: Duration = Duration::from_millis(200);
 /// Maximum time that a connecting program waits for a listener that is likely to appear.
 const COMES_WITHIN: Duration = Duration::from_secs(5);
@@ -309,7 +309,7 @@ fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
 /// after `rdma_accept` with the kernel's drivers. Programs post sends at once, and the engine sends them as
 /// soon as MPA allows.
 ///
-/// If the peer is gone, the call fails and the queue pair enters ERR, but the program gets no event.
+/// If the peer is gone, the call fails and the queue pair enters ERR, but the program receives no event.
 fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
     while of_engine.state() == QpState::Idle {
         id.process.engine.turn();

@@ -22,7 +22,7 @@ pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_contex
     let domain = process.default_pd.clone();
     // SAFETY: the context was just opened.
     let pd = unsafe { Pd::make(context, domain) };
-    // If two threads get here at the same time, the pair that the second thread has made is never used.
+    // If two threads run this code at the same time, one of the two pairs is never used.
     let (context, pd) = *DEVICE.get_or_init(|| (context as usize, pd as usize));
     Ok((context as *mut _, pd as *mut _))
 }

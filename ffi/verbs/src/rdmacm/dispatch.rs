@@ -81,7 +81,7 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
             }
             let depths = depths(id);
             // If this is false, the program has not accepted the request, and `rdma_accept` or `rdma_reject`
-            // will fail. As with the kernel, the program gets no event.
+            // will fail. As with the kernel, the program receives no event.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
                 disconnect(id, Some(error));
@@ -117,7 +117,8 @@ fn disconnect(id: &Id, error: Option<&ConnectionError>) {
     id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
 }
 
-/// The IRD and ORD of the identifier's queue pair, or `None` if the queue pair was never connected.
+/// The IRD and ORD of the identifier's queue pair, or `None` if there is no queue pair or it was never
+/// connected.
 fn depths(id: &Id) -> Option<[u16; 2]> {
     let mut depths = None;
     with_qp(id, |qp| {

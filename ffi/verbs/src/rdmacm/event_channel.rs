@@ -154,7 +154,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rd
     });
 }
 
-/// Removes and returns the oldest event of a channel. If there is no event, waits for an event.
+/// Removes and returns the oldest event of a channel. If there is no event, waits for an event, or fails if
+/// the program has made the channel non-blocking.
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
     let events = CHANNELS.get_or_block(channel as usize);
     events.next(&process::started().ok_or(EIO)?.engine, |event| {

@@ -19,8 +19,8 @@ static IDS: LiveHandles<()> = LiveHandles::new();
 
 /// An identifier (`rdma_cm_id`).
 ///
-/// The rsockets of Debian's librdmacm may get an identifier of this library. The code of rsockets reads some
-/// private fields that librdmacm's identifiers have behind the public fields. So this struct has these
+/// The rsockets of Debian's librdmacm may receive an identifier of this library. The code of rsockets reads
+/// some private fields that librdmacm's identifiers have behind the public fields. So this struct has these
 /// fields, with values for which the code of rsockets does nothing.
 #[repr(C)]
 pub(crate) struct Id {
@@ -56,12 +56,13 @@ pub(crate) struct State {
     pub(crate) cm: Option<CmId>,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
-    /// The number of the identifier's queue pair.
+    /// The number of the queue pair of the identifier's connection. `None` until the program connects or
+    /// accepts.
     pub(crate) qp: Option<u32>,
     /// True after the connection was established.
     pub(crate) connected: bool,
     /// True for a peer's request that the program has not yet accepted or rejected. While this is true, the
-    /// identifier has the listener's context, and gets no events.
+    /// identifier has the listener's context, and receives no events.
     pub(crate) undecided: bool,
     /// True if the identifier was made for a peer's request.
     pub(crate) is_passive: bool,
@@ -71,17 +72,18 @@ pub(crate) struct State {
     pub(crate) has_own_channel: bool,
     /// True if other identifiers may be bound to the same address (`RDMA_OPTION_ID_REUSEADDR`).
     pub(crate) reuses_address: bool,
-    /// `Some(true)` if a wildcard includes only one family (`RDMA_OPTION_ID_AFONLY`). `None` if the program
-    /// has not set the option.
+    /// Whether a wildcard includes only one family (`RDMA_OPTION_ID_AFONLY`). `None` if the program has not
+    /// set the option.
     pub(crate) family_only: Option<bool>,
-    /// The attribute `timeout` for the identifier's queue pair (`RDMA_OPTION_ID_ACK_TIMEOUT`).
+    /// The attribute `timeout` for the identifier's queue pair (`RDMA_OPTION_ID_ACK_TIMEOUT`). `None` if the
+    /// program has not set the option.
     pub(crate) ack_timeout: Option<u8>,
     /// The depths in the peer's request.
     pub(crate) requested: RequestedDepths,
     /// Set for a listener made by `rdma_create_ep`: the domain and the attributes for the queue pairs of new
     /// connections.
     pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
-    /// True if `rdma_create_qp` has made the identifier's completion queues.
+    /// True if this library has made a completion queue of the identifier.
     pub(crate) owns_cqs: bool,
 }
 
@@ -122,7 +124,7 @@ impl Id {
         unsafe { *self.sync.get() != 0 }
     }
 
-    /// Makes an identifier. If `channel` is NULL, the identifier is synchronous: it gets its own channel, and
+    /// Makes an identifier. If `channel` is NULL, the identifier is synchronous: it has its own channel, and
     /// its calls wait for their events.
     pub(crate) fn make(
         process: &'static Process,
@@ -207,7 +209,8 @@ impl Id {
         });
     }
 
-    /// Assigns the device to the identifier.
+    /// Assigns the device to the identifier, and the default protection domain if the identifier has no
+    /// domain.
     pub(crate) fn set_device(&self) -> Outcome<()> {
         let (context, pd) = super::device::device(self.process)?;
         self.update(|c| {
@@ -247,7 +250,7 @@ impl Id {
     }
 
     /// If the identifier is synchronous, waits for the event of a call, and stores the event in the
-    /// identifier.
+    /// identifier. Fails if the event reports an error.
     pub(crate) fn complete(&self) -> Outcome<()> {
         if !self.is_sync() {
             return Ok(());
@@ -395,8 +398,8 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     state.has_own_channel = becomes_sync;
     this.update(|c| c.channel = channel);
     if !Arc::ptr_eq(&old, &new) {
-        // The events are first removed and then added, so that only one channel is locked at a time: another
-        // identifier may migrate between the same channels in the opposite direction.
+        // The events are first removed and then added, so that only one channel is locked at a time. The
+        // reason is that another identifier may migrate between the same channels in the opposite direction.
         let moved = old.lock().remove(|event| event.owner() == id as usize);
         for event in moved {
             this.pass_channel_on(&state, &event);

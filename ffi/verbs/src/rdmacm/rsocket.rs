@@ -20,6 +20,7 @@ use crate::ffi::abi::{self, EOPNOTSUPP};
 use crate::ffi::shared_objects;
 
 /// The function with this name in a library that was loaded after this library, or in the system's librdmacm.
+/// NULL if neither has such a function.
 fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let mut found = known.load(Ordering::Relaxed);
     if found.is_null() {
@@ -36,9 +37,9 @@ fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
-/// The handle of the system's librdmacm. The first call that needs the handle loads the library, which is
-/// never unloaded. A program that finds this library under librdmacm's name has not loaded the system's
-/// librdmacm.
+/// The handle of the system's librdmacm, or `None` if it cannot be loaded. The first call that needs the
+/// handle loads the library, which is never unloaded. A program that finds this library under librdmacm's
+/// name has not loaded the system's librdmacm.
 fn of_system() -> Option<usize> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     *LIBRARY.get_or_init(|| {

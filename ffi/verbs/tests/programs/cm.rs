@@ -8,7 +8,7 @@ use crate::interface::Interfaces;
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// The TCP port at which the peer on kernel sockets gets its instructions.
+/// The TCP port at which the peer on kernel sockets receives its instructions.
 const CONTROL: &str = "6000";
 
 /// Maximum time that a program may take to start on a busy machine.

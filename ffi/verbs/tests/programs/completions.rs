@@ -1,4 +1,4 @@
-//! `uwarp completions`, tested with bash.
+//! Tests `uwarp completions` with bash.
 
 use std::process::Command;
 

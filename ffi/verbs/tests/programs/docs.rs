@@ -1,4 +1,4 @@
-//! The commands of the README and of the chapters in `docs`, the man pages, and the device's attributes.
+//! The commands of the README and of chapters in `docs`, the man pages, and the device's attributes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -115,7 +115,7 @@ impl Drop for Image {
     }
 }
 
-/// Runs the README's first commands: the build, a server and a client.
+/// Runs two of the README's first three commands: a server and a client. The other command must be [`BUILD`].
 fn readme() -> Result<(), String> {
     let lines = chapter("../README.md")?.block("## Unmodified programs")?;
     let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
@@ -153,7 +153,7 @@ fn steps() -> Result<(), String> {
     for line in chapter.block("Steps of GitHub Actions")? {
         let line = line.strip_prefix("- run: ").ok_or_else(|| format!("no step: {line}"))?;
         if line.contains("ib_write_bw") {
-            // A step gets the variables that earlier steps have written.
+            // A step has the variables that earlier steps have written.
             let set = fs::read_to_string(&file).map_err(|error| error.to_string())?;
             let set = set.lines().filter_map(|line| line.split_once('='));
             image.variables.extend(set.map(|(name, value)| (name.to_owned(), value.to_owned())));
@@ -169,7 +169,8 @@ fn steps() -> Result<(), String> {
     if measured == 1 { Ok(()) } else { Err(format!("{measured} steps run programs")) }
 }
 
-/// Runs the commands of the Containerfile, with a folder as the root of the image.
+/// Runs the commands of the Containerfile, except the installation of packages, with a folder as the root of
+/// the image.
 fn containerfile() -> Result<(), String> {
     let mut chapter = chapter("container.md")?;
     let mut image = Image::new("container")?;

@@ -1,4 +1,4 @@
-//! Pairs over DPDK's devices.
+//! Pairs of programs over DPDK's devices, idle programs, and devices whose only peer is missing.
 
 use libtest_mimic::{Failed, Trial};
 

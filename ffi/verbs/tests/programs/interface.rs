@@ -1,4 +1,5 @@
-//! Wires other than `local`: interfaces in network namespaces, and sockets of DPDK's devices.
+//! Wires other than `local`: interfaces in network namespaces, and DPDK's devices that are connected by a
+//! socket.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};

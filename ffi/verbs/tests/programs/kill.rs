@@ -137,7 +137,7 @@ pub(crate) fn between_interfaces() -> Result<(), String> {
     at_once(&victims, &[true, false], BETWEEN_HOSTS, || Wire::between(Interfaces::new()?))
 }
 
-/// Number of pairs that run at the same time. The programs spin, so each needs a part of a processor.
+/// Number of pairs that run at the same time. Most programs spin, so each pair needs a part of a processor.
 const AT_ONCE: usize = 4;
 
 /// Kills the servers or the clients of all `victims` at the same time, or both in separate pairs.

@@ -124,8 +124,8 @@ fn opened_in_libs() -> Result<(), String> {
     Ok(())
 }
 
-/// With only `LD_PRELOAD`, the program opens rdma-core's library, which reports nothing. Our library prints a
-/// warning.
+/// With only `LD_PRELOAD`, the program opens rdma-core's library, which reports nothing. Our library detects
+/// rdma-core's library, and prints a warning.
 fn another_is_told() -> Result<(), String> {
     let wire = Wire::new()?;
     let program = opens(&wire)?;

@@ -30,8 +30,8 @@ fn descriptors() -> Result<(), String> {
 }
 
 /// Raises the memory limit from a value with which only the program starts to a value with which the engine
-/// also starts. If the limit is too low for the engine, the program gets an error, and does not die by a
-/// signal.
+/// also starts. If the limit is too low for the engine, a call of the program fails, and no signal ends the
+/// program.
 fn memory() -> Result<(), String> {
     let (mut refused, mut started) = (0, 0);
     for megabytes in (60..=240).step_by(20) {

@@ -1,4 +1,4 @@
-//! `uwarp ls` on `local` wires.
+//! Tests of `uwarp ls` on `local` wires.
 
 use crate::pair::Running;
 use crate::wire::Wire;

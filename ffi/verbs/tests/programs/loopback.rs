@@ -1,9 +1,9 @@
 //! A network namespace for the programs on a `local` wire. Other programs do not use the loopback interface
 //! of this namespace.
 //!
-//! perftest, `ibv_rc_pingpong` and other tools exchange their parameters over the kernel's TCP. The port is
-//! always 18515, so a program that an interrupted test run left behind would hold the port. Later tests would
-//! then fail without naming the cause.
+//! perftest, `ibv_rc_pingpong` and other tools exchange their parameters over the kernel's TCP. The port of a
+//! tool is fixed (often 18515), so a program that an interrupted test run left behind would hold the port.
+//! Later tests would then fail without naming the cause.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Unmodified RDMA programs from Debian's packages, and C programs of our own. The programs run in pairs over
-//! a `local` wire as an ordinary user without capabilities, and between interfaces of two network namespaces.
+//! Unmodified RDMA programs from Debian's packages, and C programs of our own. Most programs run in pairs
+//! over a `local` wire as an ordinary user without capabilities, and between interfaces of two network
+//! namespaces.
 //!
 //! | file | contents |
 //! |---|---|
@@ -14,7 +15,7 @@
 //! | `launch.rs` | how programs find the library that the launcher sets up, and the output of the launcher |
 //! | `limits.rs` | programs that run out of descriptors or memory |
 //! | `libs.rs` | the library in place of libibverbs and librdmacm |
-//! | `idle.rs` | the CPU time of waiting programs |
+//! | `idle.rs` | the CPU time of waiting programs, and the time until a message wakes them |
 //! | `container.rs` | the commands of the guide between two containers |
 //! | `docs.rs` | the commands of the README and the guide, the man pages, and the device's attributes |
 //! | `completions.rs` | the completions of shells |
@@ -30,7 +31,7 @@
 //! | `ucx.rs` | UCX, without UCP |
 //! | `mpi.rs` | Open MPI over libfabric, with a program in Python |
 //!
-//! If a program is not installed, its tests are skipped, with a line that names the package.
+//! If a program is not installed, its tests are skipped, usually with a line that names the package.
 
 mod built;
 mod c;

@@ -1,4 +1,4 @@
-//! Open MPI over libfabric's verbs provider.
+//! Tests of Open MPI over libfabric's verbs provider.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

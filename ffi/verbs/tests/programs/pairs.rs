@@ -244,7 +244,7 @@ LD_PRELOAD=$LD_PRELOAD:$(ls /usr/lib/*/rsocket/librspreload.so) exec \"$@\"
 ";
 
 /// Serves one request, and sends all byte values 4096 times. The script calls the socket functions of C,
-/// since Python's own socket calls use features that rsockets do not have, and so get kernel sockets. The
+/// since Python's own socket calls use features that rsockets do not have, and so use kernel sockets. The
 /// script checks that the descriptor of its socket is a device file, as it is for an rsocket.
 const HTTP_SERVER: &str = r#"
 import ctypes, os, socket, stat

@@ -1,5 +1,5 @@
-//! Tests of mistakes in the settings. For each mistake, the library prints one line on stderr that tells the
-//! user what to do, and the program ends.
+//! Tests of mistakes in the settings. For each mistake, the library or the launcher prints one line on stderr
+//! that tells the user what to do, and the program ends.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

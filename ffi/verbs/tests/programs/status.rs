@@ -207,8 +207,7 @@ fn killed() -> Result<(), String> {
     }
 }
 
-/// Checks that `uwarp status` gets an answer from an engine without a thread, even while the program makes no
-/// call.
+/// Checks that an engine without a thread answers `uwarp status`, even while the program makes no call.
 fn without_thread() -> Result<(), String> {
     let stage = Stage { wire: Wire::new()?.with("UWARP_THREAD", "caller") };
     let _running = stage.start()?;

@@ -1,4 +1,4 @@
-//! rping under valgrind: checks that this library has no memory error and leaks no memory.
+//! rping under valgrind: checks that valgrind reports no memory error and no lost memory.
 
 use std::time::Duration;
 

@@ -164,7 +164,8 @@ impl Wire {
         self.interfaces.is_some()
     }
 
-    /// The command of a pair, with the server's address if the server is not on this host.
+    /// The command of a pair. Unless the wire is `local`, the command has the server's address in place of
+    /// the loopback address.
     pub(crate) fn at_server(&self, command: &str) -> String {
         self.interfaces.as_ref().map_or_else(|| command.to_owned(), |ends| ends.at_server(command))
     }

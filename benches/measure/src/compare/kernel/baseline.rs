@@ -1,5 +1,5 @@
-//! Baselines on a pair of hosts. Each baseline tries several settings, and then measures with the best
-//! settings.
+//! Baselines on a pair of hosts. A baseline measures with the best of several settings that it has tried, or
+//! with settings that the caller chooses.
 
 use serde_json::{Map, Value};
 use testing::lab::Result;
@@ -27,7 +27,8 @@ impl Stream {
     /// Finds the best settings over interfaces with the MTU `mtu`.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces, or without `iperf3`.
+    /// Fails without the privilege to create namespaces, or if all settings fail, for example because
+    /// `iperf3` is missing.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;
@@ -48,7 +49,7 @@ impl Stream {
     /// Sets up a stream with these settings over interfaces with the MTU `mtu`. No other settings are tried.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if the settings are not supported.
     pub(crate) fn with(session: &Session, mtu: u16, settings: iperf3::StreamSettings) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;
@@ -89,7 +90,7 @@ pub(crate) struct Small {
     settings: small::MessageSettings,
 }
 
-/// Duration in seconds of one trial of each kind.
+/// Duration in seconds of one trial of a rate.
 const TRIAL_SECONDS: f64 = 0.4;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
 const TRIAL: StreamLoad = StreamLoad { connections: 1, bytes: None, seconds: 1 };
@@ -98,7 +99,7 @@ impl Small {
     /// Finds the settings with the shortest round trip for messages of `size` bytes.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if all settings fail.
     pub(crate) fn for_round_trips(session: &Session, size: u32) -> Result<Self> {
         Self::new(session, 1500, &ROUND_TRIP, |hosts, _manner| {
             small::round_trips(hosts, size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
@@ -109,7 +110,7 @@ impl Small {
     /// `mtu`.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if all settings fail.
     pub(crate) fn for_rate(session: &Session, mtu: u16, size: u32) -> Result<Self> {
         Self::new(session, mtu, &RATE, |hosts, settings| {
             small::messages_per_s(hosts, size, settings, TRIAL_SECONDS)
@@ -135,7 +136,7 @@ impl Small {
     /// tried.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if the settings are not supported.
     pub(crate) fn with(session: &Session, mtu: u16, settings: small::MessageSettings) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;

@@ -28,7 +28,7 @@ impl StreamSettings {
     }
 }
 
-/// The settings of the baseline with this name.
+/// The settings of the baseline with this name, or `None` if there are no such settings.
 pub(crate) fn named(name: &str) -> Option<StreamSettings> {
     COPYING.into_iter().find(|settings| settings.name() == name)
 }

@@ -1,7 +1,7 @@
 //! The kernel's TCP between two namespaces that are connected by a veth pair, each end on its own core.
 //!
 //! The baseline for uwarp is the best of a list of settings, by the medians of several runs of each setting.
-//! Each run of the table tries all settings again, since the best setting depends on the kernel and the
+//! Each run of the table tries the settings again, since the best setting depends on the kernel and the
 //! machine.
 
 pub(crate) mod baseline;

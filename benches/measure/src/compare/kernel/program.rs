@@ -1,5 +1,6 @@
 //! The work of `kernel-tcp`: small messages over the kernel's TCP, as fast as an ordinary program can send
-//! them without changes to the kernel. Nagle's algorithm is off, and receivers spin.
+//! them without changes to the kernel. Nagle's algorithm is off. Receivers spin, except a sink that is told
+//! to sleep.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -55,7 +56,7 @@ pub(crate) struct Received {
 /// Listens, and prints [`READY`].
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     println!("{READY}");
@@ -65,7 +66,8 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
 /// Sends the received bytes back, `size` bytes at a time, until the peer closes the connection.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed, or an error if the peer closes the connection within a
+/// message.
 pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(true)?;
@@ -80,7 +82,7 @@ pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
 /// when the last byte has returned.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed, or an error if the peer closes the connection too early.
 pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<RoundTrips> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -106,7 +108,7 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
 /// sleeps in the kernel.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(!block)?;
@@ -129,7 +131,7 @@ pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
 /// Sends messages of `size` bytes for `time`, with one call for each message.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn source(address: SocketAddr, size: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -162,7 +164,7 @@ fn is_open(read: Option<usize>) -> bool {
     read != Some(0)
 }
 
-/// Fills `message`. Returns false if the peer closed the connection before the message.
+/// Reads until `message` is full. Returns false if the peer closed the connection before the first byte.
 fn spin_read(stream: &mut TcpStream, message: &mut [u8]) -> Result<bool> {
     let mut got = 0;
     while got < message.len() {
@@ -194,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `server` in a thread, and calls `client` with its address.
+    /// Runs `server` in a thread, and calls `client` with the address of the server's listener.
     fn with_server<S: Send + 'static, C>(
         server: impl FnOnce(&TcpListener) -> Result<S> + Send + 'static,
         client: impl FnOnce(SocketAddr) -> Result<C>,

@@ -40,8 +40,8 @@ impl Shape {
         }
     }
 
-    /// Applies these settings to the interface of `host`, whose program is on `cpu`, and resets all other
-    /// settings.
+    /// Applies these settings to the interface of `host`, whose program is on `cpu`, and resets the settings
+    /// that only other values of [`Shape`] change.
     pub(super) fn apply(self, host: &Namespace, cpu: usize) -> Result<()> {
         let gro = if self == Self::Gro { "on" } else { "off" };
         host.run("ethtool").args(["-K", DEV, "gro", gro]).check(LIMIT)?;

@@ -40,8 +40,8 @@ impl WriteSettings {
         format!("FPDUs of {fpdus}{}", self.shape.name())
     }
 
-    /// Number of bytes of the segment into which an FPDU has to fit, over interfaces with the MTU `mtu`. This
-    /// is the MTU less the IP header and the TCP header with timestamps.
+    /// Number of bytes of the segment into which an FPDU has to fit, over interfaces with the MTU `mtu`. For
+    /// [`FpduBytes::Segment`], this is the MTU less the IP header and the TCP header with timestamps.
     fn emss(&self, mtu: u16) -> usize {
         let headers = if self.shape == Shape::BigTcp { 40 + 32 } else { 20 + 32 };
         match self.fpdus {
@@ -84,7 +84,7 @@ impl SocketWrites {
     /// Finds the settings with the highest goodput over interfaces with the MTU `mtu`.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if all settings fail.
     pub(crate) fn for_bulk(session: &Session, mtu: u16) -> Result<Self> {
         let all = if session.options.quick { &SETTINGS[..QUICK] } else { &SETTINGS };
         Self::new(session, mtu, all, |writes| writes.goodput(TRIAL_SECONDS))
@@ -93,7 +93,7 @@ impl SocketWrites {
     /// Finds the settings with the shortest round trip for messages of `size` bytes.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces, or if all settings fail.
     pub(crate) fn for_round_trips(session: &Session, mtu: u16, size: u32) -> Result<Self> {
         Self::new(session, mtu, &SMALL, |writes| {
             writes.round_trips(size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)

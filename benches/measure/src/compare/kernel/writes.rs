@@ -29,7 +29,7 @@ const SEED: u64 = 5;
 /// always complete.
 ///
 /// # Errors
-/// Returns an error of the system.
+/// Returns the error of a system call that failed.
 pub(crate) fn write(address: SocketAddr, size: usize, emss: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -69,7 +69,7 @@ fn frame(writer: &mut Writer, buffer: &mut [u8]) -> usize {
 /// the sent message.
 ///
 /// # Errors
-/// Returns an error of the system, or an error if an FPDU or a byte is wrong.
+/// Fails if a system call fails, or if an FPDU or a byte is wrong.
 pub(crate) fn place(listener: &TcpListener, size: usize) -> Result<Received> {
     let mut end = End::new(accept(listener)?, size);
     if end.receive()? == Some(0) {
@@ -88,7 +88,7 @@ pub(crate) fn place(listener: &TcpListener, size: usize) -> Result<Received> {
 /// Answers each Write of `size` bytes with a Write until the peer closes the connection.
 ///
 /// # Errors
-/// Returns an error of the system, or an error if an FPDU or a byte is wrong.
+/// Fails if a system call fails, or if an FPDU or a byte is wrong.
 pub(crate) fn pong(listener: &TcpListener, size: usize, emss: usize) -> Result<()> {
     let mut end = End::spinning(accept(listener)?, size)?;
     let mut writer = Writer::new(pattern::bytes(SEED, size), emss);
@@ -103,7 +103,7 @@ pub(crate) fn pong(listener: &TcpListener, size: usize, emss: usize) -> Result<(
 /// and ends when the answer is placed.
 ///
 /// # Errors
-/// Returns an error of the system, or an error if an FPDU or a byte is wrong.
+/// Fails if a system call fails, or if an FPDU or a byte is wrong.
 pub(crate) fn ping(address: SocketAddr, size: usize, emss: usize, count: u64) -> Result<RoundTrips> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

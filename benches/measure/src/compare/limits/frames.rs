@@ -165,7 +165,7 @@ fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
 /// Makes frames of one length. The payload of the frames is the old contents of the buffers.
 struct FrameBuilder {
     bytes: usize,
-    /// The pool is larger than a ring, since a device returns buffers only when it gets new buffers.
+    /// The pool is larger than a ring, since a device returns buffers only when further frames are sent.
     pool: Mempool,
     header: [u8; HEADER.len()],
     offload: TxOffload,

@@ -1,5 +1,6 @@
-//! The limits of the machine and the wire, measured in the same run as the table: bare frames over the
-//! vhost-user wire without any protocol, and a core that copies memory or computes CRCs of memory.
+//! The limits of the machine and the wire, measured in the same run as the table. The limits are those of
+//! bare frames over the vhost-user wire, without any protocol, and of a core that copies memory or computes
+//! CRCs of memory.
 
 pub(crate) mod frames;
 pub(crate) mod memory;
@@ -65,7 +66,7 @@ fn runs(session: &Session) -> usize {
     if session.options.quick { 1 } else { RUNS }
 }
 
-/// Whether all results of [`measure`] are figures.
+/// Whether each result of [`measure`] is a figure, or null because the device does not accept the frames.
 pub(crate) fn is_complete(limits: &Value) -> bool {
     match limits {
         Value::Object(map) => map.iter().all(|(name, value)| name != "not_measured" && is_complete(value)),
@@ -121,8 +122,8 @@ fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     last_line(&output)
 }
 
-/// Starts `bare-wire` at both ends. `sender` gets the first arguments, and the other end gets the second
-/// arguments.
+/// Starts `bare-wire` at both ends. `sender` runs with the arguments `first`, and the other end runs with the
+/// argument `second`.
 fn over_wire(
     session: &Session,
     scratch: &Scratch,

@@ -100,7 +100,8 @@ impl Smoltcp {
     /// Connects two hosts over `link` for messages of `bytes` bytes.
     ///
     /// # Errors
-    /// Returns [`Error::Silent`] or [`Error::Exchange`].
+    /// Returns [`Error::Silent`] if the hosts do not connect within the time limit, or [`Error::Exchange`] if
+    /// a socket reports an error.
     pub(crate) fn connect(link: &LinkConfig, bytes: usize) -> Result<Self, Error> {
         let (client_port, server_port) = pair(link);
         let (mut client, mut server) = (Host::new(client_port, 2, 2), Host::new(server_port, 1, 1));
@@ -161,7 +162,7 @@ impl Smoltcp {
     /// Continues for a time slice. Returns the number of bytes placed during the slice.
     ///
     /// # Errors
-    /// Returns [`Error::Exchange`].
+    /// Returns [`Error::Exchange`] if an FPDU is wrong or a socket reports an error.
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
         self.paused_us = self.clock.now_us() - self.stopped_us;
         self.writer.resume();
@@ -176,11 +177,12 @@ impl Smoltcp {
         Ok(rate)
     }
 
-    /// The separate check: finishes the messages in flight, then sends a message of new bytes, and checks
-    /// every byte.
+    /// Checks the data apart from the measurement: finishes the messages in flight, then sends a message of
+    /// new bytes, and checks every byte.
     ///
     /// # Errors
-    /// Returns [`Error::Validation`], [`Error::Silent`] or [`Error::Exchange`].
+    /// Returns [`Error::Validation`] if a byte is wrong, [`Error::Silent`] if the message does not arrive
+    /// within the time limit, or [`Error::Exchange`] if an FPDU is wrong or a socket reports an error.
     pub(crate) fn validate(mut self) -> Result<(), Error> {
         self.paused_us = self.clock.now_us() - self.stopped_us;
         self.writer.stop_at_end();

@@ -18,7 +18,7 @@ use dp::local::private_folder;
 /// The file names that programs open for libibverbs and librdmacm.
 pub(crate) const NAMES: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
 
-/// Makes the missing links to `library`, and returns their folder.
+/// Makes the links to `library` that are missing or wrong, and returns the folder of the links.
 ///
 /// # Errors
 /// Returns one line that describes the error.
@@ -38,8 +38,8 @@ fn name_of(library: &Path) -> String {
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// Makes one link by an atomic rename. So the link never disappears, even if other launchers make it at the
-/// same time.
+/// Makes one link by an atomic rename, unless the link already leads to `library`. So the link never
+/// disappears, even if other launchers make the same link at the same time.
 fn link(library: &Path, at: &Path) -> io::Result<()> {
     if std::fs::read_link(at).is_ok_and(|target| target == library) {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The launcher: runs a program with libibverbs and librdmacm on uwarp.
+//! The launcher: runs programs with libibverbs and librdmacm on uwarp, and has commands that show the
+//! settings and the processes, or make a folder of libraries.
 
 mod links;
 mod output;
@@ -76,7 +77,7 @@ struct Settings {
     /// Pass for another kind of device
     #[arg(long, value_name = "KIND", value_parser = ["ib"])]
     pretend: Option<String>,
-    /// The library (default: libuwarp.so beside this program, or in ../lib)
+    /// The library (default: libuwarp.so beside this program, in ../lib, or in ../lib/x86_64-linux-gnu)
     #[arg(long, value_name = "FILE")]
     lib: Option<PathBuf>,
 }
@@ -121,7 +122,7 @@ fn end(result: Result<(), String>) -> ExitCode {
 /// The environment variables for the settings. If `is_for_image`, no variable names a folder of links on this
 /// machine.
 fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static str, String)>, String> {
-    // Checks the settings now, since the program would report a mistake only later.
+    // This line checks the settings now, since the program would report a mistake only later.
     uwarp::net::wire_spec(settings.net.as_deref(), settings.addr.as_deref())?;
     let library = library(settings.lib.as_deref())?;
     // Other preloaded libraries are kept behind libuwarp.so.
@@ -134,7 +135,8 @@ fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static st
                 let before = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
                 variables.push(("LD_LIBRARY_PATH", links::search_path(&folder, &before)));
             }
-            // This is not an error, since most programs are linked with libibverbs, and need no links.
+            // Missing links are not an error, since most programs are linked with libibverbs and need no
+            // links.
             Err(line) => eprintln!(
                 "uwarp: programs that open libibverbs themselves do not find the library, as there is no place \
                  for links to it: {line}"
@@ -209,7 +211,7 @@ fn list() -> Result<(), String> {
 }
 
 /// Stub libraries with which programs are linked. The stubs have the names and versions of rdma-core's
-/// libraries. If a program opens a stub library, it gets the functions of libuwarp.so in the stub's folder.
+/// libraries. A program that opens a stub library finds the functions of libuwarp.so in the stub's folder.
 const STAND_INS: [(&str, &[u8]); 2] = [
     ("libibverbs.so", include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so"))),
     ("librdmacm.so", include_bytes!(concat!(env!("OUT_DIR"), "/librdmacm.so"))),

@@ -289,7 +289,7 @@ fn a_listener_that_has_its_file_alone_keeps_its_name() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A folder that cannot be read says nothing about the names in it.
+/// If the folder of names cannot be read, calls that look for a name return an error.
 #[test]
 fn a_folder_that_cannot_be_read_is_an_error() {
     let (folder, names) = names();

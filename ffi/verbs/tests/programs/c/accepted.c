@@ -1,7 +1,7 @@
 /*
  * Tests the calls and events of a connection, and the states of its queue pairs. A queue pair is in RTS when
- * `rdma_accept` returns. Programs can post sends at once, and the sends are sent as soon as MPA allows. After
- * `rdma_disconnect` and after a change to ERR, programs can still post sends. They are flushed after all earlier
+ * `rdma_accept` returns. Programs can post sends at once, and the library sends them as soon as MPA allows. After
+ * `rdma_disconnect` and after a change to ERR, programs can still post sends, which are flushed after all earlier
  * requests.
  */
 #include <string.h>
@@ -12,7 +12,7 @@ enum { DEPTH = 16, PORT = 7471, ROUNDS = 50 };
 
 static const struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 
-/* The state in the struct, and the state that the library reports. */
+/* Whether the state in the struct and the state that the library reports are both `state`. */
 static int is_in(struct ibv_qp *qp, enum ibv_qp_state state)
 {
 	return qp->state == state && state_of(qp) == state;
@@ -69,7 +69,7 @@ static void end(struct pair pair)
 	destroy(pair.server);
 }
 
-/* After a graceful end, the sends of both ends are flushed, before the event and after it. */
+/* After a graceful end, the new sends of both ends are flushed, before and after the disconnect event. */
 static void sends_behind_disconnect(struct rdma_event_channel *servers, struct rdma_event_channel *clients)
 {
 	struct pair pair = accept_and_send(servers, clients);
@@ -79,7 +79,8 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 	CHECK(!post_empty_send(pair.client->qp, 31));
 	CHECK(!rdma_disconnect(pair.client));
 	CHECK(!post_empty_send(pair.client->qp, 32) && !post_empty_send(pair.client->qp, 33));
-	/* Requests that are posted before the call are sent, and requests that are posted after it are not. */
+	/* Requests that are posted before the call are sent, and requests that are posted after the call are not
+	 * sent. */
 	expect(pair.server->recv_cq, 30, IBV_WC_SUCCESS);
 	expect(pair.client->send_cq, 31, IBV_WC_SUCCESS);
 	expect(pair.client->send_cq, 32, IBV_WC_WR_FLUSH_ERR);
@@ -95,8 +96,7 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 		CHECK(is_in(id->qp, IBV_QPS_ERR));
 		CHECK(!post_empty_send(id->qp, 40));
 		expect(id->send_cq, 40, IBV_WC_WR_FLUSH_ERR);
-		/* The other end has ended the connection, so there is nothing left to
-		 * end. */
+		/* The other end has ended the connection, so there is nothing left to end. */
 		CHECK(!rdma_disconnect(id));
 		CHECK(!ibv_modify_qp(id->qp, &attr, IBV_QP_STATE));
 		CHECK(!post_empty_send(id->qp, 41) && !post_empty_recv(id->qp, 42));
@@ -119,7 +119,7 @@ static void sends_behind_error(struct rdma_event_channel *servers, struct rdma_e
 	CHECK(is_in(pair.client->qp, IBV_QPS_ERR));
 	for (int i = 0; i < DEPTH; i++)
 		CHECK(!post_empty_send(pair.client->qp, 60 + i));
-	/* As many requests as fit in the queue. */
+	/* The queue is full. */
 	CHECK(post_empty_send(pair.client->qp, 99));
 	for (int i = 0; i < DEPTH; i++)
 		expect(pair.client->send_cq, 60 + i, IBV_WC_WR_FLUSH_ERR);

@@ -30,8 +30,7 @@ static void device(struct ibv_context *context)
 	struct ibv_context **list = rdma_get_devices(&count);
 	CHECK(list && count == 1 && list[0] && !list[1]);
 	rdma_free_devices(list);
-	/* The maximum that the device reports is granted, and one more is refused.
-	 * */
+	/* Each maximum that the device reports is granted, and a request for more is refused. */
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_srq_init_attr of_srq = { .attr = { .max_wr = attr.max_srq_wr, .max_sge = attr.max_srq_sge } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &of_srq);
@@ -63,7 +62,7 @@ static void device(struct ibv_context *context)
 	CHECK(ibv_attach_mcast(qp, &gid, 0) == EOPNOTSUPP && ibv_detach_mcast(qp, &gid, 0) == EOPNOTSUPP);
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 	CHECK(!ibv_dealloc_pd(parent) && !ibv_dealloc_pd(pd));
-	/* Closing a device does not free its objects. They can be freed afterwards. */
+	/* Closing a device does not free its objects, which can be freed afterwards. */
 	CHECK(!ibv_close_device(other) && !ibv_dealloc_pd(foreign));
 }
 
@@ -89,8 +88,7 @@ static void names(void)
 	hints.ai_flags = RAI_PASSIVE;
 	CHECK(!rdma_getaddrinfo(NULL, "7471", &hints, &found) && found->ai_src_addr && !found->ai_dst_addr);
 	rdma_freeaddrinfo(found);
-	/* A source in the hints is returned with the destination that the program
-	 * names. */
+	/* A source in the hints is returned with the destination that the program names. */
 	struct sockaddr_in from = address_of("127.0.0.1", 99);
 	hints = (struct rdma_addrinfo){ .ai_src_addr = (struct sockaddr *)&from, .ai_src_len = sizeof(from) };
 	CHECK(!rdma_getaddrinfo("127.0.0.1", "7471", &hints, &found) && found->ai_dst_addr && found->ai_src_addr);
@@ -106,8 +104,8 @@ static void names(void)
 	rdma_freeaddrinfo(found);
 }
 
-/* The queue pair of an identifier uses the identifier's shared receive queue, unless the program names
- * another one. */
+/* The queue pair of an identifier uses the identifier's shared receive queue, unless the program names another
+ * shared receive queue. */
 static void shared_queues(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *id = resolve(channel, "127.0.0.1", 7471);

@@ -1,9 +1,11 @@
 /*
- * Which identifiers may be bound to one port, in one process and in two, by the rules of the kernel; which may listen
- * there; and that clients of each family reach the wildcard of their family if each wildcard covers one family.
+ * Tests by the kernel's rules which identifiers may be bound to one port, in one process and in two, and which may
+ * listen there. Also tests that clients of each family reach the wildcard of their family, if each wildcard covers
+ * one family.
  *
- * `binds [HOST]`: with an argument, names are UDP ports of the kernel, which tell other processes less. Two processes
- * may then share ports that one process could not share, and each conflict with a specific address is EADDRINUSE.
+ * `binds [HOST]`: with an argument, names are UDP ports of the kernel, which show other processes less about a
+ * claim. In this case two processes may share ports that one process could not share, and each conflict with a
+ * specific address is EADDRINUSE.
  */
 #include <signal.h>
 #include <string.h>
@@ -15,8 +17,7 @@ enum { PORT = 7471 };
 
 static struct rdma_event_channel *channel;
 
-/* Binds an identifier by a text: "ADDRESS" followed by options. Returns -1 with `errno` if the bind is
- * refused. */
+/* Binds an identifier by a text: "ADDRESS" followed by options. Returns -1 with `errno` if the bind is refused. */
 static int bind_to(const char *text, struct rdma_cm_id **id)
 {
 	char host[64];
@@ -100,7 +101,7 @@ static void in_two_processes(const struct row *row, int wanted)
 		CHECK((channel = rdma_create_event_channel()) && !bind_to(row->first, &id));
 		CHECK(write(ready[1], "", 1) == 1);
 		CHECK(read(go[0], &byte, 1) == 1);
-		/* No call releases the address. It is released when the process ends. */
+		/* No call releases the address. The end of the process releases the address. */
 		_exit(0);
 	}
 	/* The end of the first process closes the pipe. */
@@ -140,8 +141,7 @@ static void calls(void)
 	int on = 1, off = 0;
 	CHECK(!bind_to("127.0.0.1", &one));
 	CHECK(rdma_bind_addr(one, (struct sockaddr *)&address) && errno == EINVAL);
-	/* A bound identifier may begin to share its address, but not stop sharing
-	 * it. */
+	/* A bound identifier may begin to share its address, but not stop sharing it. */
 	CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &off, sizeof(off)) && errno == EINVAL);
 	CHECK(!rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)));
 	CHECK(!rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)));
@@ -173,8 +173,7 @@ static void calls(void)
 	CHECK(!rdma_create_id(channel, &one, NULL, RDMA_PS_TCP));
 	address = address_of("192.0.2.1", PORT);
 	CHECK(rdma_bind_addr(one, (struct sockaddr *)&address) && errno == EADDRNOTAVAIL);
-	/* Without a port, each identifier gets a different one; also if it listens
-	 * without an address. */
+	/* Without a port, each identifier gets a different port, even if the identifier listens without an address. */
 	address = address_of("127.0.0.1", 0);
 	CHECK(!rdma_bind_addr(one, (struct sockaddr *)&address));
 	CHECK(!rdma_create_id(channel, &other, NULL, RDMA_PS_TCP));
@@ -186,7 +185,8 @@ static void calls(void)
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
 }
 
-/* Wildcards that are restricted to one family after they are bound: the wildcard of IPv6 no longer includes IPv4. */
+/* Tests wildcards that are restricted to one family after they are bound: the wildcard of IPv6 no longer includes
+ * IPv4. */
 static void wildcards_that_take_less(void)
 {
 	struct rdma_cm_id *one, *other;
@@ -227,7 +227,7 @@ static void wildcards_of_both_families(void)
 		CHECK(!rdma_connect(client, &param));
 		struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 		CHECK(event->listen_id == of[is_v6]);
-		/* The address to which the client has connected. */
+		/* The local address is the address to which the client has connected. */
 		struct sockaddr *at = rdma_get_local_addr(event->id);
 		CHECK(at->sa_family == to->sa_family);
 		CHECK(is_v6 ? !memcmp(&((struct sockaddr_in6 *)at)->sin6_addr, &in6addr_loopback, 16) :
@@ -243,7 +243,8 @@ static void wildcards_of_both_families(void)
 	rdma_destroy_event_channel(clients);
 }
 
-/* The result in another process with UDP ports. -1 means that the other process may share the port. */
+/* The expected result if the second identifier is in another process and names are UDP ports. -1 means that the
+ * row is not tested, since the result differs from the kernel's rules. */
 static int of_udp(const struct row *row)
 {
 	int is_any = !strncmp(row->second, "0.0.0.0", 7) || !strncmp(row->second, "::", 3) || row->second[2] == ' ';

@@ -1,7 +1,7 @@
 /*
- * Completion channels, event channels and the asynchronous events of a context: each descriptor is readable exactly
- * while an event waits, whichever way the event is removed. Destroying an object waits for events that were read and
- * not acknowledged, and no event of the object is read later.
+ * Tests completion channels, event channels and the asynchronous events of a context. Each descriptor is readable
+ * exactly while an event waits, however the event is removed. Destroying an object waits for events that were read
+ * and not acknowledged, and no event of the object is read later.
  */
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -36,7 +36,7 @@ static void nap(void)
 	usleep(200000);
 }
 
-/* ---- the three kinds: how an object is made, how it gets an event, and how the event is read ---- */
+/* ---- the kinds of objects: how an object is made, how its event is caused, and how the event is read ---- */
 
 struct kind {
 	const char *name;
@@ -218,8 +218,8 @@ static void *make_qp_with_srq(void *channel)
 	return qp;
 }
 
-/* Takes the last request of a shared receive queue; this event occurs once in each life
- * of a queue pair. */
+/* Moves the queue pair to ERR. This change causes the event that the queue pair uses no more requests of its
+ * shared receive queue. The event occurs once after each reset. */
 static void happen_qp(void *object)
 {
 	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET }, error = { .qp_state = IBV_QPS_ERR };
@@ -281,8 +281,7 @@ static void nothing_waits(const struct kind *kind, void *channel)
 	CHECK(!is_readable(kind->fd(channel), 0));
 }
 
-/* A destroyed object takes its events along, whether they are before or after
- * those of other objects. */
+/* When an object is destroyed, its events are removed, whether they are before or after events of other objects. */
 static void events_go_with_their_object(const struct kind *kind, int nonblocking)
 {
 	void *channel = kind->open(), *event;
@@ -327,7 +326,7 @@ static void *destroy_in_thread(void *of)
 	return NULL;
 }
 
-/* An object is not destroyed before its events that were read are acknowledged. */
+/* The destruction of an object waits until its events that were read are acknowledged. */
 static void destroying_waits(const struct kind *kind)
 {
 	void *channel = kind->open();
@@ -380,7 +379,7 @@ enum { GETTERS = 3, ROUNDS = 400, OBJECTS = 16 };
 struct race {
 	const struct kind *kind;
 	void *channel;
-	/* The objects that are not destroyed, in slots by address. */
+	/* The objects that are not destroyed. */
 	void *_Atomic living[OBJECTS];
 	atomic_int stop, events;
 };
@@ -433,7 +432,7 @@ static void readers_race_with_the_end(const struct kind *kind, int nonblocking)
 	}
 	CHECK(!is_readable(kind->fd(race.channel), 0));
 	race.stop = 1;
-	/* These last events end the threads that still wait. */
+	/* These last events end the wait of the threads that still wait. */
 	for (int at = 0; at < GETTERS && !nonblocking; at++) {
 		void *object = race.living[at] = kind->make(race.channel);
 		CHECK(object);

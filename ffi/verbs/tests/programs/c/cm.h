@@ -1,4 +1,4 @@
-/* Connections by the connection manager, for the programs of this folder. */
+/* Functions for connections by the connection manager, for the programs of this folder. */
 #ifndef CM_H
 #define CM_H
 
@@ -15,8 +15,7 @@ static inline struct rdma_cm_event *any_event(struct rdma_event_channel *channel
 {
 	struct rdma_cm_event *event;
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
-	/* If the library has no thread, only its calls deliver events, and poll() would wait for ever.
-	 * */
+	/* If the library has no thread, only its calls deliver events, and poll() would wait for ever. */
 	CHECK(getenv("UWARP_THREAD") || poll(&fd, 1, 60000) == 1);
 	CHECK(!rdma_get_cm_event(channel, &event));
 	return event;
@@ -38,8 +37,8 @@ static inline void pass_event(struct rdma_event_channel *channel, enum rdma_cm_e
 	rdma_ack_cm_event(next_event(channel, type));
 }
 
-/* Whether a channel has no event, after a while in which one might come. The descriptor may have been
- * readable for an event that has gone with its identifier. */
+/* Whether no event arrives at a channel for a while. The descriptor may have been readable for an event that was
+ * removed with its identifier. */
 static inline int is_silent(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_event *event;
@@ -55,8 +54,8 @@ static inline int is_silent(struct rdma_event_channel *channel)
 	return result != 0;
 }
 
-/* The next completion, which has to be this one. Waits long enough for a silent peer on another host to be
- * given up. */
+/* Waits for the next completion, which has to have this wr_id and status. Waits long enough for a silent peer on
+ * another host to be given up. */
 static inline void expect(struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status)
 {
 	struct ibv_wc wc;
@@ -106,7 +105,7 @@ static inline struct rdma_cm_id *next_request(struct rdma_event_channel *channel
 	return id;
 }
 
-/* A queue pair for an identifier, with a completion queue for each of its queues. */
+/* Makes a queue pair for an identifier, with a completion queue for each of its queues. */
 static inline void give_qp(struct rdma_cm_id *id, uint32_t depth)
 {
 	struct ibv_cq *send_cq, *recv_cq;

@@ -1,6 +1,6 @@
 /*
- * The calls of the connection manager one by one: which arguments each refuses with which error number, the
- * identifier's fields after it, and the data of its events.
+ * Tests the calls of the connection manager one by one: the arguments that a call refuses, with the error number;
+ * the identifier's fields after the call; and the data of its events.
  */
 #include <dirent.h>
 #include <rdma/rdma_verbs.h>
@@ -62,8 +62,7 @@ static void names(void)
 	to.sin_family = AF_UNIX;
 	REFUSED(rdma_bind_addr(id, addr(&to)), EINVAL);
 	CHECK(!rdma_get_src_port(id) && !rdma_get_dst_port(id));
-	/* Refused calls left no effect. An address of the host belongs to the device; a wildcard belongs to
-	 * none. */
+	/* Refused calls had no effect. An address of the host belongs to the device. A wildcard belongs to no device. */
 	CHECK(!rdma_bind_addr(id, addr(&local)) && id->verbs && id->pd && id->port_num == 1);
 	CHECK(rdma_get_src_port(id) == htons(PORT));
 	REFUSED(rdma_bind_addr(id, addr(&local)), EINVAL);
@@ -101,8 +100,7 @@ static void names(void)
 	CHECK(((struct sockaddr_in *)rdma_get_peer_addr(id))->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 	CHECK(((struct sockaddr_in *)rdma_get_local_addr(id))->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 	CHECK(id->verbs && rdma_get_src_port(id) && rdma_get_dst_port(id) == htons(PORT));
-	/* The identifier has no queue pair, neither its own nor one named by
-	 * number, and no request. */
+	/* The identifier has no request and no queue pair, and the parameters name no queue pair that exists. */
 	struct rdma_conn_param wrong = param;
 	wrong.qp_num = 0xfffff;
 	REFUSED(rdma_connect(id, NULL), EINVAL);
@@ -133,7 +131,7 @@ static void options(void)
 	destroy(id);
 }
 
-/* Queue pairs of identifiers, and the completion queues that the library makes for them. */
+/* Tests queue pairs of identifiers, and the completion queues that the library makes for the queue pairs. */
 static void queue_pairs(void)
 {
 	struct rdma_cm_id *id = make(clients);
@@ -154,7 +152,7 @@ static void queue_pairs(void)
 		CHECK(id->send_cq == id->qp->send_cq && id->recv_cq == id->qp->recv_cq && id->send_cq != id->recv_cq);
 		CHECK(id->send_cq->channel == id->send_cq_channel && id->recv_cq->channel == id->recv_cq_channel);
 		CHECK(id->send_cq->cq_context == id && id->send_cq->cqe >= 2);
-		/* All requests of a shared receive queue may complete here. */
+		/* All requests of a shared receive queue may complete on this queue. */
 		CHECK(id->recv_cq->cqe >= (srq ? 300 : 3));
 		struct ibv_qp_init_attr second = init;
 		REFUSED(rdma_create_qp(id, NULL, &second), EINVAL);
@@ -162,8 +160,7 @@ static void queue_pairs(void)
 		CHECK(!id->qp && !id->send_cq && !id->recv_cq && !id->send_cq_channel && !id->recv_cq_channel);
 		CHECK(open_descriptors() == before && (!srq || !ibv_destroy_srq(srq)));
 	}
-	/* A domain that the program has chosen stays when the device is assigned
-	 * again. */
+	/* A domain that the program has chosen stays when the device is assigned again. */
 	struct rdma_cm_id *bound = make(clients);
 	struct sockaddr_in from = address_of("127.0.0.1", 0), to = address_of("127.0.0.1", PORT);
 	CHECK(!rdma_bind_addr(bound, addr(&from)));
@@ -199,12 +196,10 @@ static void check_data(struct rdma_cm_event *event, const char *text)
 							     !memcmp(event->param.conn.private_data, text, length)));
 }
 
-/* The private data of a request, an acceptance and a rejection arrive, and no other
- * bytes. */
+/* Tests that exactly the private data of a request, an acceptance and a rejection arrive. */
 static void private_data(void)
 {
-	/* At a wildcard, the new identifier has the address to which the client
-	 * connected. */
+	/* If the listener is bound to a wildcard, the new identifier has the address to which the client connected. */
 	struct rdma_cm_id *listener = listen_at(servers, "0.0.0.0", PORT);
 	char longest[256];
 	memset(longest, 'x', 255);
@@ -262,8 +257,7 @@ static void private_data(void)
 	destroy(listener);
 }
 
-/* Requests that wait for a decision: a few more than a small backlog, and any number with a backlog of 0.
- * */
+/* Tests requests that wait for a decision: a few more than a small backlog, and any number with a backlog of 0. */
 static void backlogs(void)
 {
 	for (int backlog = 0; backlog < 2; backlog++) {
@@ -289,7 +283,8 @@ static void backlogs(void)
 	}
 }
 
-/* A queue pair that a program makes without an identifier. The connection parameters have its number. */
+/* Tests a queue pair that a program makes without an identifier. The connection parameters have the number of the
+ * queue pair. */
 static void by_number(void)
 {
 	struct rdma_cm_id *listener = listen_at(servers, "127.0.0.1", PORT);
@@ -318,8 +313,7 @@ static void by_number(void)
 	destroy(listener);
 }
 
-/* Synchronous identifiers: the results of their calls, and that they leave nothing
- * behind. */
+/* Tests the results of calls of synchronous identifiers, and that these identifiers leave no descriptor open. */
 static void synchronous(void)
 {
 	int before = open_descriptors();
@@ -334,8 +328,8 @@ static void synchronous(void)
 		REFUSED(rdma_connect(id, &param), ECONNREFUSED);
 		CHECK(id->event->event == RDMA_CM_EVENT_REJECTED && id->event->status == -ECONNREFUSED);
 		if (round) {
-			/* Migrates there and back: its calls wait while it has a channel of
-			 * its own. */
+			/* The identifier migrates to another channel and, in the last round, back. Its calls wait only while
+			 * it has a channel of its own. */
 			CHECK(!rdma_migrate_id(id, clients) && id->channel == clients);
 			struct rdma_cm_id *none;
 			REFUSED(rdma_get_request(id, &none), EINVAL);
@@ -352,8 +346,7 @@ static void synchronous(void)
 	REFUSED(rdma_create_ep(&none, found, NULL, &wrong), EINVAL);
 	CHECK(open_descriptors() == before);
 	rdma_freeaddrinfo(found);
-	/* The queue pairs of requests have the attributes given for the listener.
-	 * */
+	/* The queue pairs of requests have the attributes given for the listener. */
 	hints.ai_flags = RAI_PASSIVE;
 	CHECK(!rdma_getaddrinfo("127.0.0.1", "7472", &hints, &found));
 	struct rdma_cm_id *listener, *server;

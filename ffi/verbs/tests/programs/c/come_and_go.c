@@ -1,7 +1,7 @@
 /*
- * Queue pairs that are destroyed or reset, on completion queues that other queue pairs use. As with a hardware
- * device, their posted requests make no completion and no event. Their unpolled completions are dropped: they take no
- * room, and their requests in a shared receive queue are free.
+ * Tests queue pairs that are destroyed or reset, while other queue pairs use the same completion queues. As with a
+ * hardware device, the posted requests of such a queue pair get no completion and no event. Its unpolled completions
+ * are dropped: they take no room, and their requests in a shared receive queue are free.
  */
 #include <netinet/in.h>
 #include <poll.h>
@@ -70,8 +70,8 @@ static struct ibv_qp *make(struct ibv_cq *send, struct ibv_cq *recv, struct ibv_
 	return qp;
 }
 
-/* A queue pair that is connected to itself still works after many other queue pairs have used its completion queue
- * and were destroyed. */
+/* A queue pair that is connected to itself still works after many other queue pairs have used its completion
+ * queue and were destroyed. */
 static void others_come_and_go(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, ENTRIES, NULL, channel, 0);
@@ -81,7 +81,8 @@ static void others_come_and_go(void)
 	connect_qp(keeper, keeper->qp_num);
 	CHECK(!ibv_req_notify_cq(cq, 0));
 	for (int round = 0; round < 16; round++) {
-		/* Receives, sends that wait for the peer, a connected peer, and a failed peer. */
+		/* The bits of `round` choose a connected peer, sends, a reset, and another queue for the completions of
+		 * sends. */
 		struct ibv_qp *qp = make(round & 8 ? other : cq, cq, NULL, 4);
 		struct ibv_qp *peer = make(other, other, NULL, 4);
 		if (round & 1)
@@ -130,8 +131,7 @@ static void unpolled_completions_go(void)
 		} else {
 			CHECK(!ibv_destroy_qp(goes));
 		}
-		/* Their room is free: the queue takes as many completions as it has
-		 * entries. */
+		/* The room of the dropped completions is free: the queue holds as many completions as it has entries. */
 		for (int i = 4; i < ENTRIES; i++)
 			CHECK(!post_recv(stays, 10 + i));
 		for (int i = 0; i < ENTRIES; i++) {
@@ -170,8 +170,7 @@ static void shared_requests_are_free(void)
 			post_send(from, 10 + i);
 		for (int i = 0; i < 4; i++)
 			CHECK(next_of(cq).status == IBV_WC_SUCCESS);
-		/* All requests are in use, and each is freed only with its completion.
-		 * */
+		/* All requests are in use, and each is freed only with its completion. */
 		CHECK(post_recv(to, 9) == ENOMEM);
 		CHECK(!ibv_destroy_qp(to) && !ibv_destroy_qp(from));
 	}
@@ -179,7 +178,7 @@ static void shared_requests_are_free(void)
 	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_destroy_cq(unpolled));
 }
 
-/* The same for the queue pair of an identifier: rdma_destroy_qp, and rdma_destroy_ep. */
+/* Tests the same for the queue pair of an identifier, with rdma_destroy_qp and rdma_destroy_ep. */
 static void queue_pairs_of_identifiers(void)
 {
 	struct ibv_cq *cq = NULL;
@@ -208,8 +207,7 @@ static void queue_pairs_of_identifiers(void)
 		}
 		nothing_in(cq);
 	}
-	/* The completion queue still works: another queue pair may complete there.
-	 * */
+	/* The completion queue still works: the requests of another queue pair complete on it. */
 	struct ibv_pd *domain = ibv_alloc_pd(cq->context);
 	struct ibv_qp_init_attr init = qp_init(cq, NULL, 8);
 	struct ibv_qp *qp = ibv_create_qp(domain, &init);

@@ -1,4 +1,4 @@
-/* Checks and connections, for the programs of this folder. */
+/* Checks, and functions for connections, for the programs of this folder. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -10,8 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Ends the process (or child process) at once if the condition does not hold.
- * */
+/* Ends the process (or the child process) at once if the condition is false. */
 #define CHECK(condition)                                                                                  \
 	do {                                                                                              \
 		if (!(condition)) {                                                                       \
@@ -32,8 +31,8 @@ static inline struct ibv_context *open_device(void)
 	return context;
 }
 
-/* The attributes of a queue pair whose queues have `depth` requests. `srq` is NULL or its shared receive
- * queue. */
+/* The attributes of a queue pair whose queues have `depth` requests. `srq` is NULL or the shared receive queue of
+ * the queue pair. */
 static inline struct ibv_qp_init_attr qp_init(struct ibv_cq *cq, struct ibv_srq *srq, uint32_t depth)
 {
 	return (struct ibv_qp_init_attr){
@@ -56,7 +55,7 @@ static inline void init_qp(struct ibv_qp *qp)
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 }
 
-/* A queue pair in INIT. */
+/* Makes a queue pair, and moves it to INIT. */
 static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, uint32_t depth)
 {
 	struct ibv_qp_init_attr init = qp_init(cq, NULL, depth);
@@ -84,7 +83,7 @@ static inline struct ibv_wc next_of(struct ibv_cq *cq)
 	return wc;
 }
 
-/* Checks that no request completes, however often the queue is polled. */
+/* Checks that no request completes while the queue is polled many times. */
 static inline void nothing_in(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -92,8 +91,8 @@ static inline void nothing_in(struct ibv_cq *cq)
 		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
-/* Starts to connect a queue pair to queue pair `peer` at `gid`. A message without a receive here is retried
- * after the time with the code `min_rnr_timer`. */
+/* Starts to connect a queue pair to queue pair `peer` at `gid`. A message of the peer for which this end has no
+ * receive is retried after the time with the code `min_rnr_timer`. */
 static inline void to_rtr_of(struct ibv_qp *qp, union ibv_gid gid, uint32_t peer, uint8_t min_rnr_timer)
 {
 	struct ibv_qp_attr attr = {
@@ -117,8 +116,7 @@ static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_time
 	to_rtr_of(qp, gid, peer, min_rnr_timer);
 }
 
-/* From RTR to RTS. A message of ours without a receive at the peer is retried `rnr_retry`
- * times. */
+/* Moves a queue pair from RTR to RTS. A message for which the peer has no receive is retried `rnr_retry` times. */
 static inline void to_rts(struct ibv_qp *qp, uint8_t timeout, uint8_t rnr_retry)
 {
 	struct ibv_qp_attr attr = {

@@ -63,8 +63,7 @@ static void two_depths(void)
 	CHECK(post_send(qp, 99) == ENOMEM && post_recv(qp, 99) == ENOMEM);
 	to_error(qp);
 	CHECK(post_send(qp, 99) == ENOMEM && post_recv(qp, 99) == ENOMEM);
-	/* In ERR each request is flushed at once, and its entry is free when the
-	 * completion is polled. */
+	/* In ERR each request is flushed at once, and the entry of the request is free when the completion is polled. */
 	for (uint64_t round = 0; round < 20; round++) {
 		for (int at = 0; at < RECVS; at++) {
 			CHECK(next_of(recvs).wr_id == round * RECVS + at);
@@ -102,8 +101,8 @@ static void resized(void)
 	to_error(qp);
 	for (int at = 0; at < 5; at++)
 		CHECK(!post_recv(qp, at));
-	/* Sizes with too little room for waiting completions, with no room at all,
-	 * and beyond the maximum. */
+	/* The refused sizes have too little room for the waiting completions, have no room at all, or exceed the
+	 * maximum. */
 	struct ibv_device_attr device;
 	CHECK(!ibv_query_device(context, &device));
 	const int wrong[] = { 4, 1, 0, -1, device.max_cqe + 1 };
@@ -111,7 +110,7 @@ static void resized(void)
 		CHECK(ibv_resize_cq(cq, wrong[at]) == EINVAL && cq->cqe == 8);
 	CHECK(!ibv_create_cq(context, 0, NULL, NULL, 0) && errno == EINVAL);
 	CHECK(!ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0) && errno == EINVAL);
-	/* The maximum size, and the only completion vector. */
+	/* The maximum size and the only completion vector are accepted. */
 	CHECK(!ibv_destroy_cq(make_cq(device.max_cqe)) && context->num_comp_vectors == 1);
 	for (int vector = -1; vector < 2; vector += 2)
 		CHECK(!ibv_create_cq(context, 1, NULL, NULL, vector) && errno == EINVAL);
@@ -125,7 +124,7 @@ static void resized(void)
 	for (int at = 1; at < 8; at++)
 		CHECK(next_of(cq).wr_id == (uint64_t)at);
 	nothing_in(cq);
-	/* The minimum size, and one completion too many. */
+	/* With the minimum size, the second completion is one too many. */
 	CHECK(!ibv_resize_cq(cq, 1));
 	CHECK(!post_recv(qp, 8) && !overflows());
 	CHECK(!post_recv(qp, 9) && overflows());
@@ -134,7 +133,7 @@ static void resized(void)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 }
 
-/* A poll takes the requested number of completions, or all if there are fewer. */
+/* A poll removes the requested number of completions, or all completions if there are fewer. */
 static void polls_of_many(void)
 {
 	enum { COUNT = 50 };

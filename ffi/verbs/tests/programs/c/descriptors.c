@@ -1,6 +1,6 @@
 /*
- * Running out of descriptors: each call fails with EMFILE, no event reports a refusal by the peer, and everything
- * works again when there are descriptors. A connection takes none.
+ * Tests a program that runs out of descriptors: calls that need a descriptor fail with EMFILE, no event reports a
+ * refusal by the peer, and everything works again when there are descriptors. A connection needs no descriptor.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -55,7 +55,8 @@ static void add_qp(struct rdma_cm_id *id)
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
-/* Takes the next event, and stores its identifier. Accepts requests meanwhile. */
+/* Waits for the next event that is not a connection request, returns its type, and stores its identifier. Accepts
+ * the requests that arrive before it. */
 static enum rdma_cm_event_type next(struct rdma_cm_id **id)
 {
 	for (;;) {
@@ -75,7 +76,7 @@ static enum rdma_cm_event_type next(struct rdma_cm_id **id)
 	}
 }
 
-/* An identifier with a resolved address and route. */
+/* Makes an identifier with a queue pair, and with a resolved address and route. */
 static struct rdma_cm_id *resolved(int is_bound)
 {
 	struct rdma_cm_id *id, *other;
@@ -95,7 +96,7 @@ static int connect_to_peer(struct rdma_cm_id *id)
 	return rdma_connect(id, &param);
 }
 
-/* Waits until both ends report the connection. */
+/* Connects, and waits until both ends report the connection. */
 static void establish(struct rdma_cm_id *id)
 {
 	struct rdma_cm_id *ends[2];
@@ -125,7 +126,7 @@ int main(void)
 	struct rlimit limit = { .rlim_cur = LIMIT, .rlim_max = LIMIT };
 	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
 
-	/* The start fails, and is tried again later. */
+	/* The start of the engine fails, and is tried again later. */
 	exhaust();
 	int count;
 	struct ibv_device **list = ibv_get_device_list(&count);

@@ -1,6 +1,6 @@
 /*
- * Destroyed identifiers and channels, which perftest uses after its peer has refused the connection. Each call with
- * one is refused.
+ * Tests destroyed identifiers and channels, which perftest uses after its peer has refused the connection. Each call
+ * with such an identifier or channel is refused.
  */
 #include <netinet/in.h>
 #include <rdma/rdma_verbs.h>

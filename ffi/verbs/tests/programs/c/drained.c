@@ -1,6 +1,6 @@
 /*
- * The state SQD: requests that have begun continue, no other request starts, an event reports when none is in
- * progress, and in RTS everything continues.
+ * Tests the state SQD: requests that have begun continue, and no other request starts. An event reports when no
+ * request is in progress. In RTS everything continues.
  */
 #include <poll.h>
 #include <string.h>
@@ -77,7 +77,7 @@ static void drained(struct ibv_qp *qp)
 	CHECK(!has_event());
 }
 
-/* Two queue pairs that are connected to each other, or one queue pair that is connected to itself. */
+/* Tests two queue pairs that are connected to each other, or one queue pair that is connected to itself. */
 static void run(int is_alone)
 {
 	struct ibv_qp *qp = make_qp(pd, cq, DEPTH), *peer = is_alone ? qp : make_qp(pd, cq, 1);
@@ -112,8 +112,7 @@ static void run(int is_alone)
 		CHECK(!has_event());
 	}
 
-	/* Requests that have begun end before the event; all others wait, in any
-	 * mixture. */
+	/* Whichever requests are posted, those that have begun end before the event, and all other requests wait. */
 	for (int round = 0; round < 20; round++) {
 		int count = 8, done = 0;
 		for (int i = 0; i < count; i++)
@@ -133,8 +132,7 @@ static void run(int is_alone)
 		}
 		CHECK(!ibv_get_async_event(context, &event) && event.event_type == IBV_EVENT_SQ_DRAINED);
 		ibv_ack_async_event(&event);
-		/* At the event, all completions are in the queue, and no more follow.
-		 * */
+		/* When the event occurs, all completions are in the queue, and no other completion follows. */
 		while (ibv_poll_cq(cq, 1, &wc))
 			CHECK(wc.wr_id == 10u + done++);
 		CHECK(done <= count);

@@ -1,6 +1,6 @@
 /*
- * Functions that rdma-core's headers replace by inline functions. Programs in other languages call the exported
- * functions, which fill the structs of older versions.
+ * Tests the exported function ibv_query_port, which rdma-core's headers replace by an inline function. Programs in
+ * other languages call the exported function, which fills the struct of older versions.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /*
- * A device whose wire has one peer, which does not connect while this runs. Nothing has failed: the port is active
- * (programs check this before they listen), and no event says otherwise.
+ * Tests a device whose wire has one peer, which does not connect while this program runs. The missing peer is no
+ * failure: the port is active (programs check this before they listen), and there is no event.
  */
 #include <poll.h>
 #include <unistd.h>

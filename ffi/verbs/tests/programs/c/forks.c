@@ -1,6 +1,6 @@
 /*
- * A program that forks before it uses the library, so that both processes can use it. After a later fork, the child
- * gets EIO from each call, and the parent continues.
+ * This program forks before it uses the library, so both processes can use the library. After a later fork, calls of
+ * the child fail with EIO, and the parent continues.
  */
 #include <rdma/rdma_cma.h>
 #include <sys/wait.h>

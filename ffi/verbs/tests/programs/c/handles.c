@@ -1,6 +1,6 @@
 /*
- * Objects whose handle was overwritten: each call that the kernel would refuse is refused, and leaves the object
- * unchanged.
+ * Tests objects whose handle was overwritten: each call that the kernel would refuse is refused, and leaves the
+ * object unchanged.
  */
 #include "common.h"
 

@@ -1,8 +1,8 @@
-/* A program that is linked with -libverbs -lrdmacm: a server returns what its client sends.
+/*
+ * This program is linked with -libverbs -lrdmacm. A server returns what its client sends.
  *
- *   hello                          the server, for one client
- *   hello ADDRESS ROUNDS SECONDS the client: sends once every 20 ms, prints the minimum and the median round
- *   trip, and then keeps the connection for a while
+ * `hello` is the server, which serves one client. `hello ADDRESS ROUNDS SECONDS` is the client. The client sends once
+ * every 20 ms, prints the minimum and the median round trip, and then keeps the connection for SECONDS seconds.
  */
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>

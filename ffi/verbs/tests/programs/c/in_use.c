@@ -1,6 +1,6 @@
 /*
- * Objects that other objects use cannot be destroyed (EBUSY), however often a program tries, and keep working. After
- * their last user is gone they can be destroyed.
+ * Objects that other objects use cannot be destroyed (EBUSY), however often a program tries, and keep working. When
+ * the last user of an object is destroyed, the object can be destroyed.
  */
 #include "common.h"
 
@@ -32,7 +32,7 @@ int main(void)
 		CHECK(ibv_destroy_srq(srq) == EBUSY && ibv_destroy_comp_channel(channel) == EBUSY);
 		CHECK(ibv_dealloc_pd(pd) == EBUSY && ibv_dealloc_td(td) == EBUSY);
 	}
-	/* The objects work. */
+	/* The objects still work. */
 	connect_qp(qp, qp->qp_num);
 	struct ibv_recv_wr *bad_recv, recv = { .wr_id = 1 };
 	struct ibv_send_wr *bad, send = { .wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
@@ -44,12 +44,12 @@ int main(void)
 	CHECK(!ibv_get_cq_event(channel, &told, &user) && told == cqs[1]);
 	ibv_ack_cq_events(told, 1);
 	CHECK(!ibv_destroy_qp(qp));
-	/* Destroys each object after its last user. */
+	/* Each object can be destroyed after its last user. */
 	CHECK(!ibv_destroy_cq(cqs[0]) && ibv_destroy_comp_channel(channel) == EBUSY);
 	CHECK(!ibv_destroy_cq(cqs[1]) && !ibv_destroy_comp_channel(channel));
 	CHECK(ibv_dealloc_pd(pd) == EBUSY && !ibv_destroy_srq(srq) && ibv_dealloc_pd(pd) == EBUSY);
 	CHECK(!ibv_dealloc_pd(parent) && !ibv_dealloc_td(td));
-	/* Each kind of object keeps its domain in use. */
+	/* A memory region and a memory window also keep their domain in use. */
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
 	CHECK(mr && ibv_dealloc_pd(pd) == EBUSY && !ibv_dereg_mr(mr));
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);

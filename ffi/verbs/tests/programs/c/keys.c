@@ -1,6 +1,6 @@
 /*
- * Regions and windows by their keys: where their addresses begin, which memory a key refers to after a change, and
- * which calls are refused while a window is bound.
+ * Tests regions and windows by their keys: where their addresses begin, to which memory a key refers after a change,
+ * and which calls are refused while a window is bound.
  */
 #include <string.h>
 #include <time.h>
@@ -40,7 +40,7 @@ static enum ibv_wc_status status_of(uint64_t wr_id)
 	return wc.status;
 }
 
-/* A Write of eight bytes, the first of which is `value`, from a local to a remote address. */
+/* Writes eight bytes from a local address to a remote address. Returns the status of the completion. */
 static enum ibv_wc_status write_to(uint64_t from, uint32_t lkey, uint64_t to, uint32_t rkey)
 {
 	struct ibv_sge sge = { from, 8, lkey };
@@ -52,7 +52,7 @@ static enum ibv_wc_status write_to(uint64_t from, uint32_t lkey, uint64_t to, ui
 	return status_of(1);
 }
 
-/* Addresses begin where the registration says. */
+/* Tests that the addresses of a region begin where the registration says. */
 static void bases(void)
 {
 	struct ibv_mr *iova = ibv_reg_mr_iova(pd, memory + PAGE, PAGE, 0x7000, all);
@@ -68,7 +68,7 @@ static void bases(void)
 	CHECK(!ibv_dereg_mr(iova) && !ibv_dereg_mr(zero));
 }
 
-/* ibv_rereg_mr: the keys refer to the new memory, rights and domain. */
+/* Tests that the keys refer to the new memory, rights and domain after ibv_rereg_mr. */
 static void changed(void)
 {
 	struct ibv_pd *other = ibv_alloc_pd(context);
@@ -100,7 +100,7 @@ static struct ibv_mw_bind_info part(size_t at, uint64_t length)
 	return (struct ibv_mw_bind_info){ mr, (uintptr_t)memory + at, length, IBV_ACCESS_REMOTE_WRITE };
 }
 
-/* Windows: which binds are refused, and what a bound window forbids. */
+/* Tests which binds of windows are refused, and which calls a bound window forbids. */
 static void windows(void)
 {
 	struct ibv_mw *first = ibv_alloc_mw(pd, IBV_MW_TYPE_1), *second = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -108,7 +108,7 @@ static void windows(void)
 	errno = 0;
 	CHECK(!ibv_alloc_mw(pd, 3) && errno == EINVAL);
 	connected();
-	/* Each type has only one way to be bound. */
+	/* For each type of window, the other type's way to bind it is refused. */
 	struct ibv_send_wr *bad = NULL, wr = { .wr_id = 2, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED };
 	uint32_t key = first->rkey;
 	wr.bind_mw.mw = first;

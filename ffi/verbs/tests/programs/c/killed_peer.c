@@ -1,7 +1,8 @@
 /*
- * A peer that is killed: the oldest outstanding request fails with IBV_WC_RETRY_EXC_ERR, all other requests are
- * flushed, and the event of the connection says why it ended. The same holds without the connection manager. A queue
- * pair that has posted no send notices it too, which it would not on a hardware device: its receives are flushed.
+ * Tests the end whose peer is killed: the oldest outstanding send request fails with IBV_WC_RETRY_EXC_ERR, all other
+ * requests are flushed, and the event of the connection has the reason. Without the connection manager, an event of
+ * the queue pair takes the place of this event. The receives of a queue pair without a send are also flushed, unlike
+ * on a hardware device.
  *
  * `killed_peer [HOST]`: both ends are at this address.
  */
@@ -13,7 +14,7 @@
 
 enum { DEPTH = 16, PORT = 7471, SENDS = 3, RECVS = 2 };
 
-/* Posts requests at the surviving end; the other end has no receive for them. */
+/* Posts requests at the surviving end. The other end has no receive for the sends. */
 static void post_all(struct ibv_qp *qp, int sends)
 {
 	for (int i = 0; i < RECVS; i++)
@@ -30,7 +31,7 @@ static void expect_all(struct ibv_cq *send_cq, struct ibv_cq *recv_cq, int sends
 		expect(recv_cq, 100 + i, IBV_WC_WR_FLUSH_ERR);
 }
 
-/* Later requests are flushed. */
+/* Checks that the queue pair is in ERR, and that later requests are flushed. */
 static void expect_error(struct ibv_qp *qp)
 {
 	CHECK(state_of(qp) == IBV_QPS_ERR);
@@ -45,7 +46,7 @@ static void kill_and_wait(pid_t child)
 	CHECK(waitpid(child, NULL, 0) == child);
 }
 
-/* With the connection manager. If `passive`, the end that listens survives. */
+/* Tests a connection that is made by the connection manager. If `passive`, the end that listens survives. */
 static void managed(const char *host, int passive, int sends)
 {
 	int ready[2];
@@ -89,8 +90,8 @@ static void managed(const char *host, int passive, int sends)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Synchronous identifiers have channels of their own, which librdmacm's rsockets read. They ignore an event
- * with an error, so a disconnect event has status 0 there. */
+/* Synchronous identifiers have channels of their own, which librdmacm's rsockets read. rsockets ignore an event
+ * with an error, so the disconnect event of such an identifier has status 0. */
 static void synchronous(const char *host, int passive)
 {
 	int ready[2];
@@ -135,7 +136,7 @@ struct name {
 	uint32_t number;
 };
 
-/* Without the connection manager. */
+/* Tests a connection that is made without the connection manager. */
 static void by_gid(int sends)
 {
 	int to_child[2], to_parent[2];

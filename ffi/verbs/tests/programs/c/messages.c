@@ -1,6 +1,6 @@
 /*
- * The fields of requests take effect: immediates with the bytes and lengths of both interfaces, invalidated keys,
- * solicited events, 64-bit atomics, and the limit of a shared receive queue.
+ * Tests that the fields of requests take effect, for example immediates with the bytes and lengths of both
+ * interfaces, invalidated keys, solicited events, 64-bit atomics, and the limit of a shared receive queue.
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -93,7 +93,7 @@ static void arrives(uint64_t wr_id, enum ibv_wc_opcode opcode, uint32_t length, 
 	CHECK(ibv_start_poll(far_cq, &attr) == EINVAL);
 }
 
-/* Lengths of Writes with an immediate, whose bytes come from several elements, or are inline. */
+/* Tests the lengths of Writes with an immediate, whose bytes come from several elements or are inline. */
 static void immediates(void)
 {
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
@@ -134,8 +134,7 @@ static void atomics(void)
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
 	struct ibv_sge sge = { (uintptr_t)at(8), 8, mr->lkey };
 	uint64_t *word = &memory[128], *old = &memory[1];
-	/* The values differ in bits of both halves, and the sum carries from the low half
-	 * to the high half. */
+	/* The values differ in bits of both halves, and the sum carries from the low half to the high half. */
 	const uint64_t first = 0x8000000180000001, second = 0x7ffffffe7ffffffe, more = 0x4000000080000001;
 	for (int is_ex = 0; is_ex < 2; is_ex++) {
 		for (int step = 0; step < 4; step++) {
@@ -169,8 +168,7 @@ static void atomics(void)
 	}
 }
 
-/* The completion of a Send with Invalidate reports the key, and a key that was
- * invalidated locally is invalid. */
+/* The completion of a Send with Invalidate reports the key, and a key that was invalidated locally is invalid. */
 static void invalidations(void)
 {
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
@@ -181,7 +179,7 @@ static void invalidations(void)
 		wr.bind_mw.mw = mw;
 		wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ mr, (uintptr_t)at(1024), 64, IBV_ACCESS_REMOTE_WRITE };
-		/* The key is invalidated at the far end, where it is used. */
+		/* The key is invalidated at the far end, where requests use the key. */
 		CHECK(!ibv_post_send(far, &wr, &bad));
 		struct ibv_poll_cq_attr attr = { 0 };
 		time_t limit = time(NULL) + 30;
@@ -210,8 +208,8 @@ static void invalidations(void)
 			CHECK(time(NULL) < limit);
 		CHECK(far_cq->status == IBV_WC_SUCCESS);
 		ibv_end_poll(far_cq);
-		/* A window that another queue pair has bound cannot be invalidated here, but the
-		 * far end can invalidate it. */
+		/* This end cannot invalidate a window that another queue pair has bound, but the far end can invalidate
+		 * the window. */
 		struct ibv_send_wr local = { .wr_id = 3, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED };
 		local.invalidate_rkey = mw->rkey;
 		CHECK(!ibv_post_send(far, &local, &bad));
@@ -273,7 +271,8 @@ static void signals(void)
 	}
 }
 
-/* A queue pair's own access flags apply, and the extended poll interface reports an error. */
+/* A request that the access flags of the peer's queue pair forbid fails, and the extended poll interface reports
+ * the flushed receive of the peer. */
 static void rights(void)
 {
 	make_pair(0);
@@ -294,7 +293,7 @@ static void rights(void)
 	destroy_pair();
 }
 
-/* The limit of a shared receive queue: the query, the event, and refused changes. */
+/* Tests the limit of a shared receive queue: the query, the event, and refused changes. */
 static void shared_limit(void)
 {
 	struct ibv_srq_init_attr of_srq = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -324,7 +323,7 @@ static void shared_limit(void)
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
 	struct ibv_send_wr *bad_send, send = { .wr_id = 2, .opcode = IBV_WR_SEND };
 	CHECK(!ibv_post_send(from, &send, &bad_send) && completion().wr_id == 1);
-	/* Two requests are left, which is not below the limit. */
+	/* Two requests are left. This number is not below the limit. */
 	CHECK(poll(&fd, 1, 100) == 0);
 	CHECK(!ibv_post_send(from, &send, &bad_send) && completion().wr_id == 1);
 	struct ibv_async_event event;

@@ -1,7 +1,7 @@
 /*
- * Identifiers that migrate to another channel: their events move along, and events of other identifiers stay. The new
- * identifier of a waiting request moves with the listener. The call waits for events that were read. Also: events and
- * connections end with a destroyed identifier.
+ * Tests identifiers that migrate to another channel: their events move with them, and events of other identifiers
+ * stay. The new identifier of a waiting request moves with the listener. The call waits for events that were read.
+ * Also tests that the events and the connection of a destroyed identifier end.
  */
 #include <netinet/in.h>
 #include <poll.h>
@@ -173,7 +173,7 @@ static struct rdma_cm_id *connect_to(struct sockaddr_in to, struct rdma_event_ch
 	return id;
 }
 
-/* Waits for the request of `client`, and accepts it. */
+/* Waits for the request of `client`, and accepts the request. Returns the new identifier. */
 static struct rdma_cm_id *take(struct rdma_cm_id *listener, struct rdma_cm_id *client)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
@@ -188,7 +188,7 @@ static struct rdma_cm_id *take(struct rdma_cm_id *listener, struct rdma_cm_id *c
 	return server;
 }
 
-/* A listener moves while a request waits, and its old channel is destroyed: the connection is made. */
+/* If a listener moves while a request waits, and its old channel is destroyed, the connection is still made. */
 static void requests_move_with_their_listener(void)
 {
 	struct rdma_event_channel *of_client = open_channel(), *old = open_channel(), *new = open_channel();
@@ -207,8 +207,7 @@ static void requests_move_with_their_listener(void)
 	CHECK(!rdma_destroy_id(server) && !rdma_destroy_id(client));
 	CHECK(!is_readable(new, 0) && !is_readable(of_client, 0));
 
-	/* A request that was not read is rejected with its listener, and leaves nothing.
-	 * */
+	/* If a listener is destroyed, a request that was not read is rejected, and no event is left. */
 	client = connect_to(local, of_client);
 	CHECK(is_readable(new, 60000));
 	CHECK(!rdma_destroy_id(listener) && !is_readable(new, 50));
@@ -222,7 +221,7 @@ static void requests_move_with_their_listener(void)
 	rdma_destroy_event_channel(new);
 }
 
-/* A queue pair that outlives its identifier: its connection ends, its requests are flushed, and the peer is
+/* If a queue pair outlives its identifier, its connection ends, its requests are flushed, and the peer is
  * notified. */
 static void a_connection_ends_with_its_identifier(void)
 {

@@ -1,6 +1,6 @@
 /*
- * Programs that were compiled with newer headers, and features that the device does not have. A queue pair whose
- * connection is refused, or finds no listener, is in ERR, and its receives are flushed.
+ * Tests programs that were compiled with newer headers, and features that the device does not have. Also tests that
+ * a queue pair whose connection is rejected, or finds no listener, is in ERR, and that its receives are flushed.
  */
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -11,8 +11,8 @@
 
 #include "common.h"
 
-/* Structs that are longer than the library's: the additional fields are set to 0, and nothing behind them is
- * touched. */
+/* Tests structs of other lengths than the library's struct: additional fields are set to 0, and no byte behind
+ * the struct is written. */
 static void sizes(struct ibv_context *context)
 {
 	enum { MORE = 48, GUARD = 16 };
@@ -55,14 +55,12 @@ static void sizes(struct ibv_context *context)
 				CHECK(s.newer.bytes[i] == 0xee);
 		}
 	}
-	/* A GID entry names an interface of the system: programs look up its name.
-	 * */
+	/* A GID entry has the index of an interface of the system, since programs look up the name of the interface. */
 	struct ibv_gid_entry entry;
 	char name[IF_NAMESIZE];
 	CHECK(!ibv_query_gid_ex(context, 1, 0, &entry, 0) && if_indextoname(entry.ndev_ifindex, name));
 	CHECK(!strcmp(name, "lo"));
-	/* There is one port with one GID and one partition key, and no flag is
-	 * known. */
+	/* There is one port with one GID and one partition key, and no flag is known. */
 	CHECK(_ibv_query_gid_ex(context, 1, 1, &entry, 0, sizeof(entry)) == ENODATA);
 	CHECK(_ibv_query_gid_ex(context, 2, 0, &entry, 0, sizeof(entry)) == EINVAL);
 	CHECK(_ibv_query_gid_ex(context, 1, 0, &entry, 1, sizeof(entry)) == EINVAL);
@@ -77,7 +75,7 @@ static void sizes(struct ibv_context *context)
 	struct ibv_port_attr port;
 	CHECK(!ibv_query_port(context, 1, &port) && port.lid && ibv_query_port(context, 0, &port) == EINVAL);
 	CHECK(calls->query_device_ex(context, NULL, &s.newer.device, sizeof(struct ibv_device_attr) - 1) == EINVAL);
-	/* Requests of newer programs that this library does not know. */
+	/* This library refuses a request of newer programs that it does not know. */
 	struct ibv_query_device_ex_input input = { .comp_mask = 1 };
 	CHECK(calls->query_device_ex(context, &input, &s.newer.device, sizeof(s.newer.device)) == EINVAL);
 }
@@ -108,7 +106,7 @@ static void masks(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq 
 	struct ibv_ece ece = { .vendor_id = 7 };
 	CHECK(ibv_query_ece(made, &ece) == EOPNOTSUPP && ibv_set_ece(made, &ece) == EOPNOTSUPP);
 	CHECK(ece.vendor_id == 7);
-	/* A queue pair that was made without the extended interface does not offer its calls. */
+	/* A queue pair that was made without the extended interface does not offer the calls of that interface. */
 	CHECK(!ibv_qp_to_qp_ex(made) && !ibv_destroy_qp(made));
 }
 
@@ -126,7 +124,7 @@ static struct rdma_cm_id *take(enum rdma_cm_event_type kind)
 	return id;
 }
 
-/* A connection that a listener rejects, or for which there is no listener. */
+/* Tests a connection that a listener rejects, or for which there is no listener. */
 static void refused(int has_listener)
 {
 	struct rdma_cm_id *listener = NULL, *client;
@@ -162,7 +160,7 @@ static void refused(int has_listener)
 	}
 	take(RDMA_CM_EVENT_REJECTED);
 	CHECK(client->qp->state == IBV_QPS_ERR && state_of(client->qp) == IBV_QPS_ERR);
-	/* A receive that is posted later is flushed, too. */
+	/* A receive that is posted later is also flushed. */
 	CHECK(!ibv_post_recv(client->qp, &wr, &bad));
 	struct ibv_wc wc;
 	for (uint64_t id = 1; id <= 3; id++) {

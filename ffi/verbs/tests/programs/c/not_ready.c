@@ -1,6 +1,6 @@
 /*
- * Messages without a posted receive: their requests complete when a receive takes them. With a limited rnr_retry they
- * fail in time, both with out-of-band connections and with the connection manager.
+ * Tests messages without a posted receive: their requests complete when a receive is posted. With a limited
+ * rnr_retry the requests fail in time, both with out-of-band connections and with the connection manager.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -74,8 +74,7 @@ static void post_send(struct ibv_qp *qp, uint64_t wr_id, enum ibv_wr_opcode opco
 
 static const enum ibv_wr_opcode messages[] = { IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM };
 
-/* Two queue pairs of this process, or a queue pair that is connected to itself.
- * */
+/* Tests two queue pairs of this process, or a queue pair that is connected to itself. */
 static void connected_by_program(int to_itself, uint8_t rnr_retry)
 {
 	struct ibv_cq *send_cq = ibv_create_cq(context, 2 * DEPTH, NULL, NULL, 0);
@@ -161,8 +160,8 @@ static void *serve(void *of)
 }
 
 /*
- * The number of retries is set by the other end: the client allows the server one retry, of 655 ms. 0 means no limit:
- * programs leave the field at 0, and send before the other end has posted a receive.
+ * Each end sets the number of retries of the other end: the client allows the server one retry, after 655 ms. 0
+ * means no limit, since programs leave the field at 0 and send before the other end has posted a receive.
  */
 static void connected_by_manager(uint8_t rnr_retry)
 {
@@ -222,7 +221,7 @@ static void connected_by_manager(uint8_t rnr_retry)
 	}
 	CHECK(!rdma_destroy_id(client.id));
 	rdma_destroy_event_channel(client.channel);
-	/* The program does not need to take the disconnect event. */
+	/* The program need not read the disconnect event. */
 	CHECK(!rdma_destroy_id(server.id) && !rdma_destroy_id(listener));
 	rdma_destroy_event_channel(server.channel);
 }

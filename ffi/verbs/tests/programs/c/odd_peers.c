@@ -1,5 +1,5 @@
 /*
- * The events that programs get for peers that behave oddly, row by row as in the table of `src/rdmacm/dispatch.rs`.
+ * Tests the events that programs get for peers that behave oddly, by rows of the table in `src/rdmacm/dispatch.rs`.
  *
  * `odd_peers raw HOST PORT` is the peer: it speaks MPA on kernel sockets, and plays the rows whose numbers the other
  * program sends on a separate socket. `odd_peers events OWN HOST PORT` uses the library at the address OWN, and
@@ -16,7 +16,7 @@ enum { LISTENER = 7471, RAW_LISTENER = 7472, DEPTH = 8 };
 
 /* ---- the peer ---- */
 
-/* MPA's frames, revision 2, with IRD and ORD of 1: with a Write as the RTR, and without an RTR. */
+/* Frames of MPA revision 2 with IRD and ORD of 1. A frame has a Write as the RTR, unless its name says otherwise. */
 static const uint8_t request[] = "MPA ID Req Frame\x50\x02\0\x04\x80\x01\x80\x01";
 static const uint8_t request_without_rtr[] = "MPA ID Req Frame\x50\x02\0\x04\0\x01\0\x01";
 static const uint8_t reply[] = "MPA ID Rep Frame\x50\x02\0\x04\x80\x01\x80\x01";
@@ -47,9 +47,9 @@ static void send_fpdu(int fd, const uint8_t *ulpdu, uint16_t length, int is_good
 	CHECK(write(fd, fpdu, end + 4) == (ssize_t)(end + 4));
 }
 
-/* The RTR: a Write without bytes. */
+/* The RTR is a Write without bytes. */
 static const uint8_t rtr[14] = { 0xc1, 0x40, 0, 0, 0, 1 };
-/* A Terminate: RDMAP, a local catastrophic error. */
+/* This Terminate reports a local catastrophic error of RDMAP. */
 static const uint8_t terminate[22] = { 0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1 };
 
 static void read_whole(int fd, void *to, size_t count)
@@ -162,8 +162,7 @@ static void play_passive(int row, const char *host, int control)
 		wait_for_end(fd);
 		break;
 	case RESET_BEFORE_ACCEPT:
-		/* The end of a second connection shows that the reset of the first one has
-		 * arrived. */
+		/* The end of a second connection shows that the reset of the first connection has arrived. */
 		CHECK(write(fd, request, 24) == 24);
 		reset(fd);
 		fd = connect_to(host, LISTENER);
@@ -257,7 +256,7 @@ static void play_active(int row, int listener, int control)
 	case ACCEPTS_AND_CLOSES:
 	case ACCEPTS_AND_RESETS:
 		CHECK(write(fd, reply, 24) == 24);
-		/* The RTR. A socket that is closed with unread bytes resets its connection. */
+		/* The peer reads the RTR, since a socket that is closed with unread bytes resets its connection. */
 		read_whole(fd, (uint8_t[20]){ 0 }, 20);
 		read_whole(control, &(char){ 0 }, 1);
 		return close_by(fd, row == ACCEPTS_AND_RESETS ? RST : FIN);
@@ -269,7 +268,7 @@ static void play_active(int row, int listener, int control)
 	close(fd);
 }
 
-/* Plays the rows whose numbers arrive, and reports when each is done. */
+/* Plays the rows whose numbers arrive, and reports the end of each row. */
 static void raw(const char *host, uint16_t port)
 {
 	int listener = listen_on(port), control = accept(listener, NULL, NULL);
@@ -461,7 +460,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(argc == 5 && (channel = rdma_create_event_channel()));
 	struct rdma_cm_id *listener = listen_at(channel, argv[2], LISTENER);
-	/* A second listener at the IPv6 wildcard, which no peer on this wire can reach. */
+	/* No peer on this wire can reach the second listener, which listens at the IPv6 wildcard. */
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(LISTENER) };
 	struct rdma_cm_id *of_ipv6;
 	int on = 1;

@@ -1,6 +1,6 @@
 /*
- * Queue pairs of one process: two that are connected to each other, and one that is connected to itself. Each does
- * Sends, Writes, Reads, atomics and immediates, and the bytes are checked.
+ * Tests queue pairs of one process: two queue pairs that are connected to each other, and one queue pair that is
+ * connected to itself. They post Sends, Writes, Reads, atomics and immediates, and the bytes are checked.
  */
 #include <arpa/inet.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 static uint8_t *memory;
 
-/* The next completion of `qp`; gives up after ten seconds. */
+/* Returns the next completion, which has to belong to `qp`. Fails after ten seconds. */
 static struct ibv_wc completion(struct ibv_qp *qp, enum ibv_wc_status status)
 {
 	struct ibv_wc wc;
@@ -94,7 +94,7 @@ static void talk(struct ibv_qp *from, struct ibv_qp *to)
 	post_send(from, IBV_WR_SEND_WITH_IMM, 0, 0, 10);
 	both(from, to, 10, 1);
 
-	/* A Send that waits for its receive. */
+	/* This Send waits for its receive. */
 	post_send(from, IBV_WR_SEND, 0, 0, 64);
 	for (int turn = 0; turn < 1000; turn++) {
 		struct ibv_wc wc;
@@ -151,8 +151,8 @@ static struct ibv_wc next_of_qp(struct ibv_qp *qp)
 }
 
 /*
- * The peer's queue pair does not allow atomics, whatever the memory allows. The refused request is the one that
- * fails. RESET removes the rights and drops unpolled completions.
+ * The peer's queue pair does not allow atomics, whatever the memory allows. The completion with an error is that of
+ * the refused request. RESET removes the rights and drops unpolled completions.
  */
 static void refused(struct ibv_qp *from, struct ibv_qp *to)
 {
@@ -222,11 +222,10 @@ int main(void)
 	for (int round = 0; round < 2; round++) {
 		connect_qp(self, self->qp_num);
 		talk(self, self);
-		/* The same again after RESET, with the same number. */
+		/* The queue pair is tested again after RESET, with the same number. */
 		reset(self);
 	}
-	/* Receives of a destroyed queue pair make no completion, since their wr_id may be in use
-	 * again. */
+	/* Receives of a destroyed queue pair get no completion, since their wr_id may be in use again. */
 	connect_qp(self, self->qp_num);
 	post_recv(self, 0, 64);
 	post_recv(self, 0, 64);

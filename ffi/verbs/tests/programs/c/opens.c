@@ -1,7 +1,8 @@
 /*
- * A program that is not linked with libibverbs, and opens it with dlopen as NCCL and the crates over rdma-mummy do.
- * The arguments are the names to open. With or without a version, each function is that of libuwarp.so, which is
- * loaded once. With "--other", the only name leads to another libibverbs, which has no device.
+ * This program is not linked with libibverbs, and opens the library with dlopen, as NCCL and the crates over
+ * rdma-mummy do. The arguments are the names to open. With or without a version, a function that the program looks
+ * up is that of libuwarp.so, which is loaded once. With "--other", the only name leads to another libibverbs, which
+ * has no device.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -83,8 +84,7 @@ int main(int argc, char **argv)
 		int count;
 		name_function *name_of = (name_function *)dlsym(library, "ibv_get_device_name");
 		CHECK(!strcmp(name_of(list(&count)[0]), "uwarp0"));
-		/* Each version that exists. Version 1.0 of 2006 has other structs, and is
-		 * not supported. */
+		/* These versions exist. Version 1.0 of 2006 has other structs, and is not supported. */
 		CHECK(base_of(name, dlvsym(library, "ibv_create_comp_channel", "IBVERBS_1.0")) == base);
 		CHECK(base_of(name, dlvsym(library, "ibv_reg_mr_iova2", "IBVERBS_1.8")) == base);
 		CHECK(!dlvsym(library, "ibv_get_device_list", "IBVERBS_1.0"));

@@ -1,5 +1,6 @@
 /*
- * The timeout set for an identifier applies to its queue pair, whichever was made or set first.
+ * Tests that the timeout of an identifier applies to its queue pair, whether the timeout is set before or after the
+ * queue pair is made.
  */
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>

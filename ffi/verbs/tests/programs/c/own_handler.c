@@ -1,7 +1,7 @@
 /*
- * A program with its own SIGSEGV handler. The program sets the handler before the library is used, or after the first
- * registration. The handler may pass unexpected faults on to the previous handler, and gets the program's own faults.
- * Memory that the program unmaps while it is registered only fails a request.
+ * This program has its own SIGSEGV handler. The program sets the handler before the library is used, or after the
+ * first registration. The handler may pass unexpected faults on to the previous handler, and gets the program's own
+ * faults. If the program unmaps registered memory, only requests for this memory fail.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -20,7 +20,7 @@ static volatile sig_atomic_t faults, expected;
 static void on_fault(int signal)
 {
 	(void)signal;
-	/* An unexpected fault belongs to the library. */
+	/* An unexpected fault is a fault of the library. */
 	if (!expected)
 		_exit(3);
 	faults++;
@@ -50,7 +50,7 @@ static void set_handler_that_passes_on(void)
 	CHECK(!sigaction(SIGSEGV, &action, &found));
 }
 
-/* A fault of the program itself. */
+/* Causes a fault of the program itself. */
 static void fault(void)
 {
 	int before = faults;
@@ -65,7 +65,7 @@ static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 
-/* Writes from `from`, or reads into it. Returns the status of the completion. */
+/* Writes from the region `from`, or reads into it. Returns the status of the completion. */
 static enum ibv_wc_status request(struct ibv_qp *qp, enum ibv_wr_opcode opcode, struct ibv_mr *from,
 				  struct ibv_mr *remote)
 {
@@ -92,7 +92,7 @@ static struct ibv_mr *make_memory(void)
 	return mr;
 }
 
-/* One request that works, and then a request whose memory is unmapped, at this end or at the peer. */
+/* Posts a request that succeeds, and then a request whose memory is unmapped, at this end or at the peer. */
 static void unmap_while_registered(enum ibv_wr_opcode opcode, int at_peer)
 {
 	struct ibv_qp *a = make_qp(pd, cq, 8), *b = make_qp(pd, cq, 8);
@@ -143,7 +143,7 @@ static void run(enum when when)
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	if (when < AFTER_AND_PASSES_ON)
 		return;
-	/* No handler takes this fault: it ends the process. */
+	/* No handler handles this fault, so the fault ends the process. */
 	*(volatile char *)8 = 1;
 	_exit(5);
 }

@@ -1,7 +1,7 @@
 /*
- * Queue pairs whose peer is missing. A request fails after the number of retries that the program allows, even while
- * the program sleeps; without a timeout it waits. A peer that connects in time is reached. A peer in ERR is not.
- * The retries to a peer that is destroyed take as long.
+ * Tests queue pairs whose peer is missing. A request fails after the time of the retries that the program allows,
+ * even while the program sleeps. Without a timeout the request waits. A peer that connects in time is reached, but a
+ * peer in ERR is not reached. If the peer is destroyed, a request also fails only after a time.
  */
 #include <string.h>
 #include <time.h>
@@ -74,7 +74,7 @@ static void reset(struct ibv_qp *qp)
 	init_qp(qp);
 }
 
-/* Connects `qp` to `peer`, waits for it without a limit, and writes. */
+/* Connects `qp` to `peer` without a timeout, and posts a Write. */
 static void write_to(struct ibv_qp *qp, struct ibv_qp *peer)
 {
 	to_rtr(qp, peer->qp_num, 12);
@@ -83,8 +83,8 @@ static void write_to(struct ibv_qp *qp, struct ibv_qp *peer)
 }
 
 /*
- * The end with the larger number waits for its own peer only: a third queue pair that connects to it is not accepted.
- * And a connection attempt ends with the reset of either end.
+ * The end with the larger number waits only for its own peer: a third queue pair that connects to this end is not
+ * accepted. A reset of one of the ends also ends the connection attempt.
  */
 static void who_is_waited_for(void)
 {
@@ -118,8 +118,8 @@ static void who_is_waited_for(void)
 			break;
 		}
 		completion(waits, 1, IBV_WC_SUCCESS);
-		/* Each end serves the number of Reads that it has set, and has at most as many outstanding
-		 * as the other end serves. */
+		/* Each end serves the number of Reads that it has set, and has at most as many Reads outstanding as the
+		 * other end serves. */
 		struct ibv_qp_attr attr;
 		struct ibv_qp_init_attr init;
 		CHECK(!ibv_query_qp(waits, &attr, IBV_QP_MAX_DEST_RD_ATOMIC, &init));
@@ -128,7 +128,7 @@ static void who_is_waited_for(void)
 	}
 }
 
-/* The peer is destroyed: a request fails after its retries, and an earlier completion comes first. */
+/* After the peer is destroyed, a request fails after its retries, and then the posted receive is flushed. */
 static void peer_is_destroyed(void)
 {
 	struct ibv_qp *first = make_qp(pd, cq, 8), *second = make_qp(pd, cq, 8);
@@ -145,7 +145,7 @@ static void peer_is_destroyed(void)
 	completion(first, 2, IBV_WC_RETRY_EXC_ERR);
 	double took = now() - begun;
 	fprintf(stderr, "failed after %.2f s\n", took);
-	/* The retries begin with the end of the peer, a little before. */
+	/* The retries began when the peer ended, a little before `begun`. */
 	CHECK(took > 0.4 && took < 20);
 	completion(first, 7, IBV_WC_WR_FLUSH_ERR);
 	CHECK(!ibv_destroy_qp(first));
@@ -162,7 +162,7 @@ int main(void)
 	nobody_connects();
 	peer_is_destroyed();
 	who_is_waited_for();
-	/* Each end has the smaller number once: one end connects, the other waits. */
+	/* Each end has the smaller number once. The end with the smaller number connects, and the other end waits. */
 	for (int turn = 0; turn < 2; turn++) {
 		struct ibv_qp *first = make_qp(pd, cq, 8), *second = make_qp(pd, cq, 8);
 		struct ibv_qp *near = turn ? second : first, *away = turn ? first : second;

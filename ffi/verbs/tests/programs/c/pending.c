@@ -1,7 +1,8 @@
 /*
- * Waiting events and requests when their identifier is destroyed or migrates. Requests that the program has not seen
- * are rejected with their listener; those that it has seen belong to the program. Events of a destroyed identifier
- * are never seen. Events of a migrated identifier are seen at its new channel, including those of its requests.
+ * Tests waiting events and requests whose identifier is destroyed or migrates. When a listener is destroyed,
+ * requests that the program has not seen are rejected, and requests that the program has seen stay. Events of a
+ * destroyed identifier are never seen. Events of a migrated identifier, including those of its requests, are seen at
+ * its new channel.
  */
 #include "cm.h"
 
@@ -25,8 +26,7 @@ static void accept_with_qp(struct rdma_cm_id *id)
 	CHECK(!rdma_accept(id, &of_server));
 }
 
-/* The program has seen one of several requests when the listener is destroyed.
- * */
+/* The program has seen one of several requests when the listener is destroyed. */
 static void requests_of_a_listener_that_goes(void)
 {
 	struct rdma_event_channel *servers = rdma_create_event_channel(), *clients[CLIENTS];
@@ -36,8 +36,7 @@ static void requests_of_a_listener_that_goes(void)
 		ids[i] = begin_to_connect(clients[i]);
 	}
 	seen = next_request(servers);
-	/* Time for the other requests to arrive. If they come later, they are
-	 * rejected as well. */
+	/* The other requests have time to arrive. Requests that arrive later are also rejected. */
 	usleep(200000);
 	destroy(listener);
 	CHECK(is_silent(servers));
@@ -61,7 +60,8 @@ static void requests_of_a_listener_that_goes(void)
 	rdma_destroy_event_channel(servers);
 }
 
-/* A request that the program has seen, and whose identifier it destroys without accepting or rejecting it. */
+/* Tests a request that the program has seen. The program destroys the identifier without accepting or rejecting
+ * the request. */
 static void request_that_is_given_up(void)
 {
 	struct rdma_event_channel *servers = rdma_create_event_channel(), *clients = rdma_create_event_channel();
@@ -76,8 +76,7 @@ static void request_that_is_given_up(void)
 	accept_with_qp(server);
 	pass_event(clients, RDMA_CM_EVENT_ESTABLISHED);
 	pass_event(servers, RDMA_CM_EVENT_ESTABLISHED);
-	/* A disconnect event that waits when its identifier is destroyed is never
-	 * seen. */
+	/* A disconnect event that waits when its identifier is destroyed is never seen. */
 	CHECK(!rdma_disconnect(client));
 	pass_event(clients, RDMA_CM_EVENT_DISCONNECTED);
 	usleep(200000);
@@ -106,14 +105,14 @@ static void requests_that_move(void)
 	struct rdma_cm_id *server = next_request(second);
 	CHECK(server->channel == second);
 	pass_event(first, RDMA_CM_EVENT_ADDR_RESOLVED);
-	/* None of its events is left at the first channel. */
+	/* No event of the destroyed identifier is left at the first channel. */
 	destroy(other);
 	CHECK(is_silent(first));
 	rdma_destroy_event_channel(first);
 	accept_with_qp(server);
 	pass_event(second, RDMA_CM_EVENT_ESTABLISHED);
 	pass_event(clients, RDMA_CM_EVENT_ESTABLISHED);
-	/* A disconnect event also moves. */
+	/* A disconnect event also moves with its identifier. */
 	CHECK(!rdma_disconnect(client));
 	pass_event(clients, RDMA_CM_EVENT_DISCONNECTED);
 	usleep(200000);

@@ -1,6 +1,6 @@
 /*
- * The link of the port goes down: each open context gets an event, and a query reports it. Prints `ready` once it
- * waits for the event.
+ * Tests that each open context gets an event when the link of the port goes down, and that a query reports the
+ * state. Prints `ready` before it waits for the event.
  */
 #include <poll.h>
 

@@ -1,6 +1,6 @@
 /*
- * Refused posts: the error, the request of the list that is named as bad, and that exactly the requests before it are
- * posted. A program continues with the request that is named.
+ * Tests refused posts: the error, the request of the list that is returned as bad, and that exactly the requests
+ * before the bad request are posted. A program continues with the bad request.
  */
 #include <string.h>
 #include <time.h>
@@ -18,8 +18,7 @@ static struct ibv_sge sges[LIST];
 static struct ibv_send_wr sends[LIST], *bad_send;
 static struct ibv_recv_wr recvs[LIST], *bad_recv;
 
-/* Makes a list of `count` Writes and a list of receives, whose requests have the wr_ids from `first`
- * on. */
+/* Makes a list of `count` Writes and a list of receives, whose requests have the wr_ids from `first` on. */
 static void make_lists(int count, uint64_t first)
 {
 	memset(sends, 0, sizeof(sends));
@@ -73,8 +72,7 @@ static void expect(uint64_t first, int count, enum ibv_wc_status status)
 		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
-/* Full queues, whose depths differ. A program that continues with the named request posts each request
- * once. */
+/* Tests full queues of different depths. A program that continues with the bad request posts each request once. */
 static void full_queues(uint32_t send_depth, uint32_t recv_depth)
 {
 	struct ibv_qp *qp = connected(NULL, send_depth, recv_depth);
@@ -117,7 +115,7 @@ static void shared_queue(void)
 		CHECK(!ibv_post_send(qp, &wr, &bad_send));
 		expect(20 + i, 1, IBV_WC_SUCCESS);
 	}
-	/* A bad request in the middle of a list: the requests before it are posted. */
+	/* If a request in the middle of a list is invalid, the requests before it are posted. */
 	make_lists(3, 30);
 	recvs[1].num_sge = 9;
 	CHECK(ibv_post_srq_recv(srq, recvs, &bad_recv) == EINVAL && bad_recv == &recvs[1]);
@@ -131,7 +129,7 @@ static void shared_queue(void)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq));
 }
 
-/* Invalid requests in the middle of a list, each with its error. */
+/* Tests invalid requests in the middle of a list, each with its error. */
 static void wrong_requests(void)
 {
 	struct ibv_qp *qp = connected(NULL, LIST, LIST);
@@ -190,7 +188,7 @@ static void wrong_requests(void)
 		expect(40, 1, IBV_WC_SUCCESS);
 		CHECK(memory[0] == i + 1 && memory[7] == i + 1);
 	}
-	/* The device's maximum number of elements. */
+	/* A request may have the device's maximum number of elements. */
 	struct ibv_sge most[LIST] = { { 0 } };
 	make_lists(1, 61);
 	recvs[0].sg_list = most;
@@ -211,7 +209,8 @@ static void wrong_requests(void)
 	expect(0, 0, IBV_WC_SUCCESS);
 }
 
-/* Before a connection: the first request is named. In RTR sends wait for the connection, as servers of perftest need. */
+/* Tests posts before a connection: the first request is returned as bad. In RTR sends wait for the connection, as
+ * servers of perftest need. */
 static void states(void)
 {
 	struct ibv_qp *qp = make(NULL, (struct ibv_qp_cap){ 4, 4, 1, 1, 0 }, NULL);
@@ -222,7 +221,7 @@ static void states(void)
 	bad_send = NULL;
 	CHECK(ibv_post_send(qp, sends, &bad_send) == EINVAL && bad_send == &sends[0]);
 	CHECK(!ibv_post_recv(qp, recvs, &bad_recv));
-	/* A queue pair in ERR takes all requests, and flushes them. */
+	/* A queue pair in ERR accepts all requests, and flushes them. */
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
 	expect(70, 2, IBV_WC_WR_FLUSH_ERR);
@@ -273,7 +272,7 @@ static void inline_bytes(void)
 	}
 	CHECK(!ibv_destroy_qp(qp));
 
-	/* The extended interface, with the bytes in one piece and in several pieces. */
+	/* The extended interface accepts the bytes in one piece and in several pieces. */
 	struct ibv_qp_init_attr_ex init = {
 		.send_cq = cq,
 		.recv_cq = cq,

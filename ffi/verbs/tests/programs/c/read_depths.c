@@ -1,6 +1,7 @@
 /*
- * The numbers of Reads in the events of each end of a connection (rdma_get_cm_event(3)): an end's responder_resources
- * is the number that the other end may have outstanding, and its initiator_depth is its own limit.
+ * Tests the numbers of Reads in the events of each end of a connection (rdma_get_cm_event(3)). An end's
+ * responder_resources is the number of Reads that the other end may have outstanding, and its initiator_depth is the
+ * number of Reads that it may have outstanding itself.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -10,7 +11,7 @@
 
 static struct rdma_event_channel *channels[2];
 
-/* The next event of an end. */
+/* Waits for the next event of an end, which has to be of this type. */
 static struct rdma_cm_event *next(int end, enum rdma_cm_event_type kind)
 {
 	struct rdma_cm_event *event;
@@ -56,8 +57,9 @@ static void check_qp(struct rdma_cm_id *id, int served, int outstanding)
 }
 
 /*
- * The client's parameters, the request's values, the server's parameters (or NULL), the values of both events, and
- * the limits of the client's queue pair. The limits of the server's queue pair are the values of its event.
+ * The fields are the client's parameters, the request's values, the server's parameters (or NULL), the values of
+ * both events, and the limits of the client's queue pair. The limits of the server's queue pair are the values of
+ * its event.
  */
 static const struct {
 	uint8_t asked[2], request[2], granted[2], of_client[2], of_server[2], qp_of_client[2];

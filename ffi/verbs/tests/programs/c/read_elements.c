@@ -1,6 +1,6 @@
 /*
- * RDMA Reads into several elements: one completion with all bytes, or one error, regardless of the number of Reads on
- * the wire.
+ * Tests RDMA Reads into several elements. Such a request has one completion with all bytes, or one error, regardless
+ * of the number of Reads on the wire.
  */
 #include <string.h>
 #include <time.h>
@@ -16,7 +16,8 @@ static struct ibv_mr *mr;
 static struct ibv_qp *qps[2];
 static uint8_t *memory;
 
-/* Two queue pairs. The first has a send queue of `depth` requests. The peer serves `reads` Reads at a time. */
+/* Connects two queue pairs. The first queue pair has a send queue of `depth` requests. The peer serves `reads`
+ * Reads at a time. */
 static void connected(uint32_t depth, uint8_t reads)
 {
 	struct ibv_qp_init_attr init = qp_init(cq, NULL, depth);
@@ -70,7 +71,7 @@ static void expect_nothing(void)
 		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
-/* A Read of the source from `from` on into `count` elements. */
+/* Posts a Read of the source from `from` on into `count` elements. */
 static int post(uint64_t wr_id, struct ibv_sge *sges, int count, size_t from, unsigned flags)
 {
 	struct ibv_send_wr *bad = NULL, wr = { .wr_id = wr_id, .sg_list = sges, .num_sge = count };
@@ -86,7 +87,8 @@ static struct ibv_sge element(size_t at, uint32_t length)
 	return (struct ibv_sge){ (uintptr_t)memory + at, length, mr->lkey };
 }
 
-/* The elements have the source's bytes from `from` on, and nothing around them has changed. */
+/* Checks that the elements have the source's bytes from `from` on, and that no byte around the elements has
+ * changed. */
 static void check_bytes(const struct ibv_sge *sges, int count, size_t from)
 {
 	static uint8_t expected[SOURCE];
@@ -101,7 +103,7 @@ static void check_bytes(const struct ibv_sge *sges, int count, size_t from)
 
 static void bytes_arrive(void)
 {
-	/* With empty elements at the front, in between and at the end, and with long ones. */
+	/* Some lists have empty elements at the front, in between or at the end, and some have long elements. */
 	struct ibv_sge lists[5][8] = {
 		{ element(100, 64), element(300, 1), element(50, 20) },
 		{ element(0, 0), element(9, 8), element(20, 0), element(40, 30), element(99, 0) },
@@ -141,7 +143,8 @@ static void bytes_arrive(void)
 	}
 }
 
-/* A send queue of two requests, and one Read at a time: more elements than either. Each request takes one entry. */
+/* Tests requests with more elements than the two entries of the send queue, with one Read at a time. Each request
+ * uses one entry. */
 static void entries_and_order(void)
 {
 	connected(2, 1);
@@ -155,7 +158,8 @@ static void entries_and_order(void)
 	CHECK(completion().wr_id == 2);
 	expect_nothing();
 	check_bytes(sges, 8, 5000);
-	/* A fence waits for all elements of the Read before it, and a Write behind a Read leaves with its data. */
+	/* A request with a fence waits for all elements of the Read before it. A Write with a fence after a Read
+	 * sends the data of the Read. */
 	for (int round = 0; round < 20; round++) {
 		memset(memory + SOURCE - 8, 0, 8);
 		CHECK(!post(4, sges, 8, 0, IBV_SEND_SIGNALED));
@@ -172,8 +176,7 @@ static void entries_and_order(void)
 	disconnected();
 }
 
-/* Whichever element is wrong, the request fails once, and each later request is flushed once.
- * */
+/* Whichever element is wrong, the request fails once, and each later request is flushed once. */
 static void errors(void)
 {
 	for (uint8_t reads = 1; reads <= 8; reads += 7) {
@@ -181,7 +184,7 @@ static void errors(void)
 			for (int peer = 0; peer < 2; peer++) {
 				connected(DEPTH, reads);
 				struct ibv_sge sges[3] = { element(0, 4096), element(8192, 4096), element(16384, 4096) };
-				/* At the peer, the bytes of this element are the first ones behind the end of the memory. */
+				/* At the peer, the bytes of this element begin at the end of the memory. */
 				size_t from = peer ? BYTES - SOURCE - 4096 * wrong : 0;
 				if (!peer)
 					sges[wrong].lkey ^= 0x5a00;

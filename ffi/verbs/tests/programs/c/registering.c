@@ -1,6 +1,6 @@
 /*
- * Registration: which calls are refused with which error, and its cost in a process with many mappings and in one
- * without /proc.
+ * Tests which registrations are refused with which error, and the cost of registration in a process with many
+ * mappings and in a process without /proc.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -31,7 +31,7 @@ static uint8_t *map(size_t pages, int rights)
 	return at;
 }
 
-/* A mapping of `pages` pages of a file with `bytes` bytes. */
+/* Maps `pages` pages of a file with `bytes` bytes. */
 static uint8_t *map_file(size_t pages, off_t bytes, int flags)
 {
 	int file = memfd_create("file", MFD_CLOEXEC);
@@ -41,7 +41,8 @@ static uint8_t *map_file(size_t pages, off_t bytes, int flags)
 	return at;
 }
 
-/* `error` is 0, or the error with which each of the calls refuses the registration. */
+/* Checks that each of the calls registers the memory if `error` is 0, and otherwise refuses the registration with
+ * `error`. */
 static void expect(void *at, size_t length, unsigned access, int error)
 {
 	for (int call = 0; call < 3; call++) {
@@ -72,14 +73,13 @@ static void refused(void)
 	expect(pages, 4 * PAGE, write | read, 0);
 	expect((void *)0x1000, PAGE, write, EFAULT);
 	expect(NULL, PAGE, 0, EFAULT);
-	/* More pages than are checked one by one if the list of mappings is
-	 * available. */
+	/* If the list of mappings is available, this many pages are not checked one by one. */
 	uint8_t *large = map(512, PROT_READ | PROT_WRITE);
 	expect(large, 512 * PAGE, write, 0);
 	CHECK(!munmap(large + 300 * PAGE, PAGE));
 	expect(large, 512 * PAGE, write, EFAULT);
 	CHECK(!munmap(large, 300 * PAGE) && !munmap(large + 301 * PAGE, 211 * PAGE));
-	/* A read-only page, a page without rights, and a hole: alone, and in the middle of good
+	/* These calls test a read-only page, a page without rights, and a hole, alone and in the middle of good
 	 * pages. */
 	CHECK(!mprotect(pages + PAGE, PAGE, PROT_READ));
 	expect(pages + PAGE, PAGE, read, 0);
@@ -93,8 +93,7 @@ static void refused(void)
 	expect(pages, PAGE, write, 0);
 	expect(pages, PAGE + 1, write, EFAULT);
 	expect(pages + 2 * PAGE, 2 * PAGE, write, 0);
-	/* A file mapping: its last page can be registered as a whole, and the page
-	 * behind it cannot. */
+	/* The last page of a mapped file can be registered as a whole, and the page behind the file cannot. */
 	for (int private = 0; private < 2; private++) {
 		uint8_t *file = map_file(3, PAGE + 1, private ? MAP_PRIVATE : MAP_SHARED);
 		expect(file, 2 * PAGE, write, 0);
@@ -102,7 +101,7 @@ static void refused(void)
 		expect(file + 2 * PAGE, PAGE, 0, EFAULT);
 		CHECK(!munmap(file, 3 * PAGE));
 	}
-	/* Flags. */
+	/* These calls test access flags. */
 	expect(pages, PAGE, write | IBV_ACCESS_HUGETLB, 0);
 	for (unsigned flag = IBV_ACCESS_OPTIONAL_FIRST; flag & IBV_ACCESS_OPTIONAL_RANGE; flag <<= 1)
 		expect(pages, PAGE, write | flag, 0);
@@ -110,7 +109,7 @@ static void refused(void)
 	expect(pages, PAGE, IBV_ACCESS_REMOTE_ATOMIC, EINVAL);
 	expect(pages, PAGE, write | IBV_ACCESS_ON_DEMAND, EOPNOTSUPP);
 	expect(pages, PAGE, write | IBV_ACCESS_FLUSH_GLOBAL, EINVAL);
-	/* ibv_rereg_mr refuses the same, and leaves the region unchanged. */
+	/* ibv_rereg_mr refuses the same memory, and leaves the region unchanged. */
 	struct ibv_mr *mr = ibv_reg_mr(pd, pages, PAGE, write);
 	CHECK(mr);
 	uint32_t rkey = mr->rkey;
@@ -120,7 +119,7 @@ static void refused(void)
 	CHECK(!munmap(pages, PAGE) && !munmap(pages + 2 * PAGE, 2 * PAGE));
 }
 
-/* The number after this name in a file in /proc. */
+/* Returns the number after this name in a file in /proc. */
 static long number(const char *file, const char *name)
 {
 	char text[4096] = { 0 };
@@ -198,7 +197,7 @@ static void open_and_refuse(void)
 	refused();
 }
 
-/* A process whose /proc is empty. */
+/* Tests registration in a process whose /proc is empty. */
 static void without_proc(void)
 {
 	pid_t child = fork();

@@ -1,7 +1,7 @@
 /*
- * A server that rejects a request and exits at once, without another call. Its client gets REJECTED with the private
- * data, as with a hardware device, for which the kernel sends the answer. The same holds if the server destroys the
- * request, or the listener with its waiting request.
+ * Tests a server that rejects a request and exits at once, without another call. Its client gets REJECTED with the
+ * private data. With a hardware device, the kernel would send this answer. The client also gets REJECTED if the
+ * server destroys the request, or the listener with its waiting request.
  */
 #include <string.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 /*
- * Many requests at the same moment, for a listener with a small backlog that reads its events late: all requests
- * wait, and none is rejected.
+ * Tests many requests at the same moment, for a listener with a small backlog whose events are read late: all
+ * requests wait, and no request is rejected.
  */
 #include "cm.h"
 
@@ -32,8 +32,7 @@ static void burst(const char *host, int backlog)
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 	for (int i = 0; i < COUNT; i++)
 		CHECK(!rdma_connect(asks[i], &param));
-	/* They arrive and wait. The clients get no event before they are accepted.
-	 * */
+	/* The requests arrive and wait. The clients get no event before their requests are accepted. */
 	CHECK(is_silent(asking));
 	for (int requests = 0, established = 0; established < COUNT;) {
 		struct rdma_cm_event *event = any_event(answering);

@@ -1,7 +1,7 @@
 /*
- * Critical sections: between ibv_wr_start and ibv_wr_complete, and between ibv_start_poll and ibv_end_poll, other
- * threads wait, unless the program has promised to use one thread. A list of ibv_wr_complete is posted whole or not
- * at all.
+ * Tests critical sections: between ibv_wr_start and ibv_wr_complete, and between ibv_start_poll and ibv_end_poll,
+ * other threads wait, unless the program has promised to use one thread. ibv_wr_complete posts all requests of a
+ * list or no request.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@ static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static uint8_t memory[4096];
 
-/* The completion queue of the far ends, which is not polled. */
+/* The program does not poll this completion queue of the far ends. */
 static struct ibv_cq *far_cq;
 static struct ibv_qp *far;
 
@@ -188,8 +188,7 @@ static void others_wait(void)
 			expect_nothing(cq);
 		}
 	}
-	/* Two waiting threads both continue, although the first one does not enter
-	 * a section. */
+	/* Two waiting threads both continue, although the first thread does not enter a section. */
 	struct other posts = { .call = POST, .qp = qp }, starts = { .call = START, .qp = qp };
 	pthread_t threads[2];
 	ibv_wr_start(qx);
@@ -212,7 +211,7 @@ static void others_wait(void)
 	ibv_wr_set_sge(qx, mr->lkey, (uintptr_t)memory, 8);
 	add_write(qx, 3);
 	CHECK(ibv_wr_complete(qx) == EINVAL);
-	/* The inline flag belongs to the other interface, and is ignored here. */
+	/* The inline flag belongs to the other interface, and is ignored in this interface. */
 	ibv_wr_start(qx);
 	qx->wr_id = 3;
 	qx->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
@@ -236,7 +235,7 @@ static void others_wait(void)
 	CHECK(!ibv_dealloc_mw(other.mw) && !ibv_destroy_cq(cq));
 }
 
-/* If a part of a list cannot be posted, nothing of the list is posted. */
+/* If a request of a list cannot be posted, no request of the list is posted. */
 static void whole_or_not_at_all(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0);
@@ -257,7 +256,7 @@ static void whole_or_not_at_all(void)
 	ibv_wr_set_sge_list(qx, 2, sges);
 	CHECK(ibv_wr_complete(qx) == EINVAL);
 	expect_nothing(cq);
-	/* All four places are free. */
+	/* All four entries of the send queue are free. */
 	ibv_wr_start(qx);
 	for (int i = 0; i < 4; i++)
 		add_write(qx, i);
@@ -269,7 +268,7 @@ static void whole_or_not_at_all(void)
 	for (int i = 0; i < 4; i++)
 		expect(cq, i);
 	expect_nothing(cq);
-	/* Binds take entries like other requests. */
+	/* Binds use entries like other requests. */
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	CHECK(mw);
 	ibv_wr_start(qx);
@@ -282,7 +281,7 @@ static void whole_or_not_at_all(void)
 	CHECK(ibv_wr_complete(qx) == ENOMEM);
 	expect_nothing(cq);
 	destroy(qp);
-	/* The binds of a queue pair that is connected to itself go to the end at which the peer's requests
+	/* The binds of a queue pair that is connected to itself are posted at the end at which the peer's requests
 	 * arrive. */
 	qp = make_alone(pd, cq, 4);
 	connect_qp(qp, qp->qp_num);
@@ -304,8 +303,7 @@ static void first_error(void)
 	struct ibv_qp *qp = make(pd, cq, 4);
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
 	for (int second = 0; second < 2; second++) {
-		/* A type 1 window is bound by its own call; on-demand paging is not
-		 * supported. */
+		/* A type 1 window is bound by its own call; on-demand paging is not supported. */
 		int flags[2] = { 0, IBV_ACCESS_ON_DEMAND };
 		ibv_wr_start(qx);
 		add_bind(qx, mws[second], flags[second]);
@@ -318,8 +316,8 @@ static void first_error(void)
 }
 
 /*
- * One thread posts long lists and another posts short lists, each by one of the two interfaces. Posting a list
- * excludes other threads until its last request is posted, so no list is interleaved with another.
+ * One thread posts long lists, and another thread posts short lists. Each thread uses one of the two interfaces.
+ * Posting a list excludes other threads until its last request is posted, so no list is interleaved with another.
  */
 enum { LONG = 3000, SHORT = 2, SHORTS = 1000, ROUNDS = 30 };
 
@@ -330,8 +328,7 @@ struct lists {
 	atomic_int done;
 };
 
-/* Posts a list. The wr_id of each request has the number of the list and the place in
- * the list. */
+/* Posts a list. The wr_id of each request has the number of the list and the place in the list. */
 static void post_list(struct ibv_qp *qp, int is_ex, uint64_t number, int count)
 {
 	static struct ibv_send_wr of_long[LONG], of_short[SHORT];
@@ -389,8 +386,7 @@ static void lists_are_whole(void)
 				CHECK(time(NULL) < limit);
 			uint32_t place = wc.wr_id, count = wc.wr_id >> 32 ? SHORT : LONG;
 			CHECK(wc.status == IBV_WC_SUCCESS && (place ? wc.wr_id == next : lefts-- > 0));
-			/* The first request of a list follows the last one of another list.
-			 * */
+			/* The first request of a list follows the last one of another list. */
 			CHECK(place || !next);
 			next = place + 1 < count ? wc.wr_id + 1 : 0;
 		}
@@ -424,8 +420,7 @@ static void polls(void)
 	CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
 }
 
-/* A program that has promised one thread never waits, not even for a section that is
- * never left. */
+/* A program that has promised to use one thread does not wait, not even for a section that is never left. */
 static void one_thread(void)
 {
 	struct ibv_td_init_attr no_attr = { 0 };
@@ -456,7 +451,7 @@ static void one_thread(void)
 	CHECK(!ibv_dealloc_pd(parent) && !ibv_dealloc_td(td));
 }
 
-/* All of this at the same time: each request completes once. */
+/* Tests sections, posts and polls of several threads at the same time: each request completes once. */
 static struct ibv_cq_ex *shared_cq;
 static struct ibv_qp *shared_qp;
 static atomic_int seen[REQUESTS], found;

@@ -1,6 +1,6 @@
 /*
- * Running out of memory (`ulimit -v`) while objects are made: each call fails with ENOMEM, the process continues, and
- * everything works when memory is available again.
+ * Tests a program that runs out of memory (`ulimit -v`) while it makes objects: the call fails with ENOMEM, the
+ * process continues, and everything works when memory is available again.
  */
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
@@ -20,7 +20,7 @@ static struct rdma_event_channel *channel;
 static uint8_t buffer[64];
 static void *objects[MOST];
 
-/* Bytes of address space. */
+/* Returns the bytes of address space of this process. */
 static rlim_t size(void)
 {
 	char text[64] = { 0 };
@@ -122,7 +122,7 @@ static void exhaust(const char *name, void *(*make)(void), int (*end)(void *))
 	if (count == MOST || error != ENOMEM)
 		fprintf(stderr, "%s: errno %d after %d\n", name, error, count);
 	CHECK(count < MOST && error == ENOMEM);
-	/* The number of objects may also reach its limit. */
+	/* One object is destroyed first, since the process may also have reached the maximum number of objects. */
 	CHECK(!count || !end(objects[--count]));
 	void *another = make();
 	CHECK(another && !end(another));
@@ -141,7 +141,7 @@ static void resize(void)
 	CHECK(!ibv_resize_cq(other, 1000000) && other->cqe == 1000000 && !ibv_destroy_cq(other));
 }
 
-/* A message goes from one queue pair to another. */
+/* Checks that a message still arrives at another queue pair. */
 static void works(void)
 {
 	struct ibv_qp *ends[2] = { make_qp(pd, cq, 4), make_qp(pd, cq, 4) };

@@ -1,6 +1,7 @@
 /*
- * A program that only waits for descriptors, without any call meanwhile, gets the events that happen while the engine
- * sleeps: that a peer is missing, and events that its own calls cause.
+ * This program waits only for descriptors, and makes no other call during the wait. It gets the events that occur
+ * while the engine sleeps, such as the failure of a request whose peer is missing, and events that its own calls
+ * cause.
  */
 #include <dirent.h>
 #include <poll.h>
@@ -28,8 +29,8 @@ static int is_readable(int fd, int ms)
 }
 
 /*
- * A queue pair that waits to be connected gives the engine nothing to do except the timeout of its request. The
- * engine sleeps when this begins.
+ * For a queue pair whose peer does not connect, the engine has no work except the timeout of the request. The engine
+ * sleeps when the request is posted.
  */
 static void peer_is_away(void)
 {
@@ -75,7 +76,8 @@ static long sleeps(void)
 	return all;
 }
 
-/* An engine that checked queue pairs without peers 50 times a second sleeps for long once there are none. */
+/* While there are queue pairs without peers, the engine checks them 50 times a second. When there are no such
+ * queue pairs any more, the engine sleeps for long. */
 static void nobody_is_watched(void)
 {
 	let_sleep();
@@ -142,7 +144,7 @@ static void events_of_own_calls(void)
 	CHECK(is_readable(context->async_fd, 0));
 	event = next_event();
 	CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp);
-	/* The event is not acknowledged: RESET does not wait for that. The queue pair keeps its number. */
+	/* RESET does not wait until the event is acknowledged. The queue pair keeps its number. */
 	for (int round = 0; round < 3; round++) {
 		modify(qp, IBV_QPS_RESET);
 		init_qp(qp);
@@ -153,8 +155,8 @@ static void events_of_own_calls(void)
 		ibv_ack_async_event(&again);
 	}
 	ibv_ack_async_event(&event);
-	/* An event that waits during a reset is still delivered, as by the kernel; it is dropped when
-	 * the queue pair is destroyed. */
+	/* An event that waits during a reset is still delivered, as by the kernel. An event that waits when the queue
+	 * pair is destroyed is dropped. */
 	modify(qp, IBV_QPS_RESET);
 	init_qp(qp);
 	modify(qp, IBV_QPS_ERR);

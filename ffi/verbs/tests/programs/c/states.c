@@ -1,6 +1,6 @@
 /*
- * The table of states: which changes ibv_modify_qp allows, with which attributes, for a queue pair that a program
- * connects itself and for one of an identifier; and that attributes are kept.
+ * Tests which changes of state ibv_modify_qp allows, and with which attributes, for a queue pair that a program
+ * connects itself and for the queue pair of an identifier. Also tests that attributes are kept.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -57,7 +57,7 @@ static struct ibv_qp *make(void)
 	return qp;
 }
 
-/* A queue pair for an out-of-band connection, in a state. */
+/* Makes a queue pair for an out-of-band connection, and moves the queue pair to this state. */
 static struct ibv_qp *in(enum ibv_qp_state state)
 {
 	struct ibv_qp *qp = make();
@@ -99,8 +99,8 @@ static void table(void)
 {
 	for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
 		struct ibv_qp *qp = in(changes[i].from);
-		/* A change fails if a bit is missing, or if one bit is not allowed. iWARP's drivers enter INIT with
-		 * the access flags only. */
+		/* A change fails if a bit is missing, or if one bit is not allowed. iWARP's drivers enter INIT with the
+		 * access flags only. */
 		for (int bit = 1; bit <= IBV_QP_PATH_MIG_STATE; bit <<= 1) {
 			int mask = changes[i].must & ~bit;
 			if (!(changes[i].must & bit) || bit == IBV_QP_STATE)
@@ -119,7 +119,7 @@ static void table(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
-/* All other changes are refused and have no effect. */
+/* Tests that all other changes are refused and have no effect. */
 static void others(void)
 {
 	for (enum ibv_qp_state from = IBV_QPS_RESET; from <= IBV_QPS_ERR; from++) {
@@ -136,8 +136,7 @@ static void others(void)
 			CHECK(modify(qp, to, IBV_QP_STATE | TO_RTS) == EINVAL);
 			CHECK(state_of(qp) == from && !ibv_destroy_qp(qp));
 		}
-		/* ERR and RESET can be entered from every state, without other
-		 * attributes. */
+		/* ERR and RESET can be entered from every state, without other attributes. */
 		struct ibv_qp *qp = in(from);
 		CHECK(modify(qp, IBV_QPS_ERR, IBV_QP_STATE | IBV_QP_TIMEOUT) == EINVAL);
 		CHECK(modify(qp, IBV_QPS_RESET, IBV_QP_STATE | IBV_QP_TIMEOUT) == EINVAL);
@@ -164,16 +163,14 @@ static void forgotten(void)
 	CHECK(wc.qp_num == qp->qp_num && !ibv_poll_cq(cq, 1, &wc) && !ibv_destroy_qp(qp));
 }
 
-/* Values that the device does not support; and the current state that a program
- * passes. */
+/* Tests values that the device does not support, and the current state that a program passes. */
 static void values(void)
 {
 	struct ibv_qp *qp = in(IBV_QPS_RESET);
 	struct ibv_qp_attr attr = attr_of(qp, IBV_QPS_INIT);
 	attr.port_num = 2;
 	CHECK(ibv_modify_qp(qp, &attr, TO_INIT) == EINVAL);
-	/* Programs pass access flags for memory as well, which do not concern the
-	 * peer. */
+	/* Programs also pass access flags for memory, which do not concern the peer. */
 	attr = attr_of(qp, IBV_QPS_INIT);
 	attr.qp_access_flags |= IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
 	CHECK(!ibv_modify_qp(qp, &attr, TO_INIT) && !modify(qp, IBV_QPS_RESET, IBV_QP_STATE));
@@ -273,8 +270,7 @@ static void managed(void)
 	take(RDMA_CM_EVENT_ESTABLISHED);
 	struct ibv_qp *qp = ids[0]->qp;
 	CHECK(state_of(qp) == IBV_QPS_RTS && state_of(ids[1]->qp) == IBV_QPS_RTS);
-	/* Programs that repeat the connection's changes with the attributes of
-	 * rdma_init_qp_attr. */
+	/* Programs may repeat the connection's changes of state with the attributes of rdma_init_qp_attr. */
 	CHECK(!modify(qp, IBV_QPS_RTR, IBV_QP_STATE) && !modify(qp, IBV_QPS_RTS, IBV_QP_STATE));
 	CHECK(state_of(qp) == IBV_QPS_RTS);
 	CHECK(!modify(qp, IBV_QPS_SQD, IBV_QP_STATE) && state_of(qp) == IBV_QPS_SQD);

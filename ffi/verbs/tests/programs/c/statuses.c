@@ -1,5 +1,5 @@
 /*
- * Failing requests: each has InfiniBand's status for its error, at both ends.
+ * Tests failing requests: the completions at both ends have InfiniBand's statuses for the error.
  */
 #include <poll.h>
 #include <time.h>
@@ -31,7 +31,8 @@ static void completion(int end, enum ibv_wc_status status)
 	CHECK(wc.status == status);
 }
 
-/* Posts a request of `length` bytes to `at` of the other end's memory, whose status has to be `status`. */
+/* Posts a request of `length` bytes for offset `at` of the other end's memory. The completion has to have
+ * `status`. */
 static void request(enum ibv_wr_opcode opcode, uint32_t length, uint32_t lkey, size_t at, uint32_t rkey,
 		    enum ibv_wc_status status)
 {
@@ -51,8 +52,8 @@ static void request(enum ibv_wr_opcode opcode, uint32_t length, uint32_t lkey, s
 	CHECK(state_of(qps[0]) == IBV_QPS_ERR);
 }
 
-/* Each end gets one event: the end that refused a faulty message of the peer, and the other end, whose stream
- * ended. */
+/* Checks that each end gets one event: the end that refused a faulty message of the peer gets `type`, and the
+ * other end, whose stream ended, gets IBV_EVENT_QP_FATAL. */
 static void told(struct ibv_context *context, enum ibv_event_type type)
 {
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
@@ -87,7 +88,7 @@ int main(void)
 	uint64_t *word = &memory[256];
 	enum ibv_wr_opcode add = IBV_WR_ATOMIC_FETCH_AND_ADD;
 
-	/* Atomics: remote read and write rights do not suffice, alignment is checked before rights, and the
+	/* For atomics, remote read and write rights do not suffice, alignment is checked before rights, and the
 	 * result has 8 bytes. */
 	connected();
 	request(add, 8, mr->lkey, 0, plain->rkey, IBV_WC_REM_ACCESS_ERR);
@@ -104,14 +105,13 @@ int main(void)
 	request(add, 9, mr->lkey, 0, mr->rkey, IBV_WC_LOC_LEN_ERR);
 	CHECK(*word == 0 && state_of(qps[1]) == IBV_QPS_RTS);
 	disconnected();
-	/* The result cannot be stored: the remote word has changed, and the other end does not
-	 * notice the error. */
+	/* If the result cannot be stored, the remote word has changed, and the other end does not notice the error. */
 	connected();
 	request(add, 8, ~mr->lkey, 0, mr->rkey, IBV_WC_LOC_PROT_ERR);
 	CHECK(*word == 1 && state_of(qps[1]) == IBV_QPS_RTS);
 	disconnected();
 
-	/* A message that is longer than its receive buffer. */
+	/* This message is longer than its receive buffer. */
 	connected();
 	struct ibv_sge sge = { (uintptr_t)word, 8, mr->lkey };
 	struct ibv_recv_wr *bad, recv = { .sg_list = &sge, .num_sge = 1 };
@@ -121,13 +121,12 @@ int main(void)
 	CHECK(state_of(qps[1]) == IBV_QPS_ERR);
 	disconnected();
 
-	/* An unknown key. */
+	/* The key is unknown. */
 	connected();
 	request(IBV_WR_LOCAL_INV, 0, 0, 0, ~mr->rkey, IBV_WC_MW_BIND_ERR);
 	disconnected();
 
-	/* ibv_rereg_mr: calls that libibverbs refuses, and calls that a device
-	 * refuses. */
+	/* libibverbs refuses the first calls of ibv_rereg_mr, and a device refuses the last call. */
 	CHECK(ibv_rereg_mr(plain, 0x80, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(ibv_rereg_mr(plain, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 8, 0) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(ibv_rereg_mr(plain, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, all) == IBV_REREG_MR_ERR_INPUT);

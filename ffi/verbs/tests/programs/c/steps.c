@@ -1,6 +1,6 @@
 /*
- * The state that a program sees between two steps of the engine. Without the library's thread (UWARP_THREAD=caller),
- * the engine advances only in calls that poll or wait, so nothing changes between them.
+ * Tests the state that a program sees between two steps of the engine. Without the library's thread
+ * (UWARP_THREAD=caller), the engine advances only in calls that poll or wait, so nothing changes between such calls.
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@ enum { PORT = 7471, DEPTH = 4 };
 
 static uint8_t memory[64];
 
-/* The state from a query, which must equal the state in the struct. */
+/* Returns the state from a query, which has to equal the state in the struct. */
 static enum ibv_qp_state both_states(struct ibv_qp *qp)
 {
 	enum ibv_qp_state state = state_of(qp);
@@ -37,7 +37,8 @@ static void post(struct ibv_qp *qp, uint64_t wr_id, enum ibv_wr_opcode opcode, u
 
 /*
  * A queue pair that is connected to itself has two ends in the library, which fail one after the other. The program
- * sees it in ERR at the first failed completion, whichever end failed, and both of its queues are flushed.
+ * sees the queue pair in ERR at the first failed completion, whichever end failed, and both of its queues are
+ * flushed.
  */
 static void connected_to_itself(struct ibv_context *context)
 {
@@ -46,8 +47,8 @@ static void connected_to_itself(struct ibv_context *context)
 	CHECK(pd && cq);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	CHECK(mr);
-	/* A key unknown to the sender, a key unknown to the receiver, a receive that is too short, and no
-	 * receive. */
+	/* The four ways are a key unknown to the sender, a key unknown to the receiver, a receive that is too short,
+	 * and no receive. */
 	for (int way = 0; way < 4; way++) {
 		struct ibv_qp *qp = make_qp(pd, cq, DEPTH);
 		to_rtr(qp, qp->qp_num, 1);
@@ -71,8 +72,7 @@ static void connected_to_itself(struct ibv_context *context)
 				fprintf(stderr, "way %d: request %d: %s, state %d\n", way, (int)wc.wr_id,
 					ibv_wc_status_str(wc.status), state);
 			CHECK(wc.status != IBV_WC_SUCCESS && state == IBV_QPS_ERR);
-			/* Only the failed request and the receive that was too short have an error other than
-			 * flushed. */
+			/* Only the failed request and the receive that was too short have an error other than flushed. */
 			CHECK((wc.status == IBV_WC_WR_FLUSH_ERR) == !(wc.wr_id == 5 || (wc.wr_id == 3 && way == 2)));
 			seen |= 1u << wc.wr_id;
 		}
@@ -104,8 +104,7 @@ static void destroyed(struct ibv_context *context)
 	CHECK(!ibv_destroy_qp(peer) && !ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
 }
 
-/* Waits in the call, not at the descriptor, so that the engine advances. Returns the event's
- * identifier. */
+/* Waits in the call, not at the descriptor, so that the engine advances. Returns the event's identifier. */
 static struct rdma_cm_id *take(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
@@ -140,7 +139,7 @@ static void accepted(void)
 			take(clients, RDMA_CM_EVENT_ESTABLISHED);
 			take(servers, RDMA_CM_EVENT_ESTABLISHED);
 			CHECK(both_states(server->qp) == IBV_QPS_SQD);
-			/* Requests that are posted now wait. */
+			/* A send that is posted now waits. */
 			CHECK(!post_empty_recv(client->qp, 1) && !post_empty_send(server->qp, 2));
 			nothing_in(server->send_cq);
 			attr.qp_state = IBV_QPS_RTS;

@@ -1,6 +1,6 @@
 /*
- * Queue pairs of two protection domains share a completion queue that is smaller than their queues together.
- * One of them uses a shared receive queue of the other domain, with memory of that domain. Also: parent domains.
+ * Tests queue pairs of two protection domains that share a completion queue, which is smaller than their queues
+ * together. One queue pair uses a shared receive queue of the other domain. Also tests parent domains.
  */
 #include <time.h>
 
@@ -8,7 +8,7 @@
 
 static uint64_t memory[512];
 
-/* Both completions, of a Send and of a receive. */
+/* Waits for the completions of a Send and of a receive, which have to have these statuses. */
 static void both(struct ibv_cq *cq, enum ibv_wc_status sent, enum ibv_wc_status received)
 {
 	time_t end = time(NULL) + 10;
@@ -22,7 +22,8 @@ static void both(struct ibv_cq *cq, enum ibv_wc_status sent, enum ibv_wc_status 
 	}
 }
 
-/* A message to a queue pair of `pds[0]` that receives into memory of `pds[from]` by a queue of `pds[1]`. */
+/* Sends a message to a queue pair of `pds[0]`, which receives the message into memory of `pds[from]` by a shared
+ * receive queue of `pds[1]`. */
 static void shared_queue(struct ibv_pd **pds, struct ibv_cq *cq, int from, int is_right)
 {
 	struct ibv_srq_init_attr of = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -49,8 +50,8 @@ static void shared_queue(struct ibv_pd **pds, struct ibv_cq *cq, int from, int i
 	CHECK(!ibv_dereg_mr(send_mr) && !ibv_dereg_mr(recv_mr));
 }
 
-/* A parent domain acts like its domain. It uses its domain and its thread domain, so these cannot be deallocated
- * before. */
+/* A parent domain acts like its domain. The parent domain uses its domain and its thread domain, so these domains
+ * cannot be deallocated before the parent domain. */
 static void parents(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	struct ibv_td_init_attr none = { 0 };

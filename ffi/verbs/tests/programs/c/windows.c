@@ -1,6 +1,6 @@
 /*
- * Type 2 windows: a program chooses only the last byte of the key, and finds the whole key in the window. A Read with
- * that key succeeds; one with the key of the previous bind does not.
+ * Tests type 2 windows: a program chooses only the last byte of the key, and finds the whole key in the window. A
+ * Read with this key succeeds, and a Read with the key of the previous bind fails.
  */
 #include <string.h>
 #include <time.h>
