@@ -52,12 +52,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
             init.comp_mask |= sys::IBV_QP_INIT_ATTR_PD;
             init.pd = this.fields().pd;
         }
-        let cqs = [&mut init.send_cq, &mut init.recv_cq];
-        let depths = [init.cap.max_send_wr, init.cap.max_recv_wr];
-        make_cqs(this, cqs, depths, init.srq)?;
-        if init.srq.is_null() {
-            init.srq = this.fields().srq;
-        }
+        prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, &init.cap)?;
         // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
         let qp = unsafe { qp_ex::create_qp_ex(this.fields().verbs, init) };
         if qp.is_null() {
@@ -79,16 +74,8 @@ pub(super) unsafe fn create(
 ) -> Outcome<()> {
     // SAFETY: the caller passes an identifier that is valid during the call.
     let this = unsafe { Id::of(id) }?;
-    let fields = this.fields();
-    if !fields.qp.is_null() {
-        return Err(EINVAL);
-    }
-    let pd = if pd.is_null() { fields.pd } else { pd };
-    let depths = [init.cap.max_send_wr, init.cap.max_recv_wr];
-    make_cqs(this, [&mut init.send_cq, &mut init.recv_cq], depths, init.srq)?;
-    if init.srq.is_null() {
-        init.srq = fields.srq;
-    }
+    let pd = if pd.is_null() { this.fields().pd } else { pd };
+    prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, &init.cap)?;
     // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
     match unsafe { Qp::make(pd, init, None) } {
         Ok(qp) => adopt(this, pd, Box::leak(qp).as_c().cast()),
@@ -98,6 +85,24 @@ pub(super) unsafe fn create(
         }
     }
     Ok(())
+}
+
+/// Completes the attributes of a queue pair by the shared receive queue of the identifier and by completion
+/// queues. Fails with `EINVAL` if the identifier already has a queue pair.
+fn prepare(
+    id: &Id,
+    cqs: [&mut *mut sys::ibv_cq; 2],
+    srq: &mut *mut sys::ibv_srq,
+    cap: &sys::ibv_qp_cap,
+) -> Outcome<()> {
+    let fields = id.fields();
+    if !fields.qp.is_null() {
+        return Err(EINVAL);
+    }
+    if srq.is_null() {
+        *srq = fields.srq;
+    }
+    make_cqs(id, cqs, [cap.max_send_wr, cap.max_recv_wr], *srq)
 }
 
 /// Assigns the queue pair to the identifier, and moves the queue pair to INIT, in which programs can post

@@ -119,6 +119,16 @@ static void shared_queues(struct rdma_event_channel *channel)
 		struct ibv_qp_init_attr_ex ex = { .cap = init.cap, .qp_type = IBV_QPT_RC };
 		CHECK(!(is_ex ? rdma_create_qp_ex(id, &ex) : rdma_create_qp(id, NULL, &init)));
 		CHECK(id->qp->srq == id->srq && id->qp->pd == id->pd);
+		/* The completion queue has a place for each receive of the shared receive queue. */
+		CHECK(id->recv_cq->cqe >= 3 && id->send_cq->cqe >= 1);
+		/* An identifier has at most one queue pair. A refused call changes nothing. */
+		struct rdma_cm_id before = *id;
+		struct ibv_qp_init_attr again = init;
+		struct ibv_qp_init_attr_ex again_ex = { .cap = init.cap, .qp_type = IBV_QPT_RC };
+		again.send_cq = again.recv_cq = NULL;
+		REFUSED(rdma_create_qp(id, NULL, &again), EINVAL);
+		REFUSED(rdma_create_qp_ex(id, &again_ex), EINVAL);
+		CHECK(id->qp == before.qp && id->recv_cq == before.recv_cq && id->send_cq == before.send_cq);
 		rdma_destroy_qp(id);
 		CHECK(!id->qp);
 	}
