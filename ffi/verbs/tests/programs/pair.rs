@@ -106,7 +106,8 @@ impl Pair {
         let mut server = Running::start(wire, "server", &wire.at_server(&self.server))?;
         server.wait_to_listen(wire)?;
         let mut client = Running::start(wire, "client", &wire.at_server(&self.client))?;
-        let code = client.wait(Duration::from_secs(self.limit))?;
+        let code = client.wait(Duration::from_secs(self.limit));
+        let code = code.map_err(|error| format!("{error}\n{}", state(wire, &[&server, &client])))?;
         self.check("client", code)?;
         if !wire.output("client").contains(self.shows) {
             return Err(format!("the client does not print '{}'", self.shows));
@@ -252,6 +253,26 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// What `uwarp status` reports, and in which function of the kernel each thread of the programs waits.
+/// Programs whose output is a file print only when they end, so the output of a hanging program is empty.
+fn state(wire: &Wire, programs: &[&Running]) -> String {
+    let mut text = match wire.processes() {
+        Ok(processes) => format!("--- status\n{}\n", Value::from(processes)),
+        Err(error) => format!("--- status: {error}\n"),
+    };
+    for program in programs {
+        text.push_str(&format!("--- threads of {}\n", program.name));
+        for pid in [vec![program.pid()], descendants(program.pid())].concat() {
+            let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            for thread in threads.flatten() {
+                let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+                text.push_str(&format!("{}: {} {}", read("comm").trim(), read("wchan"), read("syscall")));
+            }
+        }
+    }
+    text
 }
 
 /// Whether any process listens at a name on the wire.
