@@ -180,8 +180,9 @@ pub struct TcpConfig {
     /// sends at least one more segment to the peer before it gives up the connection. Default: 10 s.
     pub user_timeout: Duration,
     /// The maximum time without a link. After this time, all existing connections end with
-    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those in SYN-SENT or TIME-WAIT. If a cable may be plugged in again, set this time to the user timeout. Set a shorter time
-    /// for a point-to-point port, because its peer is gone when the link is down
+    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those in SYN-SENT or TIME-WAIT. If a
+    /// cable may be plugged in again, set this time to the user timeout. Set a shorter time for a
+    /// point-to-point port, because its peer is gone when the link is down
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)). Default: 10 s.
     pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s). This time has to be shorter than the peer's

@@ -39,10 +39,10 @@ const PROGRAMS: [Program; 5] = [
     Program { name: "ib_send_lat", both: "-R -F -s 3000 -n 50", ..PERFTEST },
 ];
 
-/// The source of a library that delays each call of `rdma_resolve_addr` after the first call. perftest's server
-/// closes its listener after the control connection and then creates another listener. With any device, the
-/// server refuses a client that connects when there is no listener, and perftest's client then ends. The
-/// emulated machine needs longer for its listener than our client needs to connect again.
+/// The source of a library that delays each call of `rdma_resolve_addr` after the first call. perftest's
+/// server closes its listener after the control connection and then creates another listener. With any
+/// device, the server refuses a client that connects when there is no listener, and perftest's client then
+/// ends. The emulated machine needs longer for its listener than our client needs to connect again.
 const LATE_RESOLVE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/devices/siw/late_resolve.c");
 
 /// The script of a shell that starts a program with `LATE_RESOLVE` before `libuwarp.so`.
@@ -76,7 +76,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
 }
 
 /// Returns a run of a command on our side.
-fn ours<'a>(rig: &Rig, words: impl IntoIterator<Item = &'a str>) -> Result<Run> {
+fn ours(rig: &Rig, words: impl IntoIterator<Item = &str>) -> Result<Run> {
     let net = format!("packet:v1,addr={OURS}/24,mtu={}", rig.mtu());
     Ok(rig.namespace.run(programs::uwarp()?).args(["run", "--net", &net, "--"]).args(words))
 }
