@@ -125,13 +125,13 @@ impl Pair {
         self.files.map_or(Ok(()), |files| (files.after)(wire.folder()))
     }
 
-    /// Whether perftest may have failed because of one of two races in its programs, which exist with any iWARP
-    /// device:
+    /// Whether perftest may have failed because of one of two races in its programs, which exist with any
+    /// iWARP device:
     /// - With `-R`, the server closes its listener after the control connection, and then creates another
     ///   listener. A client that connects in between is refused.
-    /// - The client of `ib_send_bw` may send the last message only after the server has written a credit to its
-    ///   memory, which generates no completion. If the client has received all completions before the credit
-    ///   arrives, then with `-e` the client waits for an event that never comes.
+    /// - The client of `ib_send_bw` may send the last message only after the server has written a credit to
+    ///   its memory, which generates no completion. If the client has received all completions before the
+    ///   credit arrives, then with `-e` the client waits for an event that never comes.
     fn loses_a_race(&self, wire: &Wire, error: &str) -> bool {
         let has = |text| self.client.contains(text);
         let is_refused = has(BY_RDMA_CM) && wire.output("client").contains("RDMA_CM_EVENT_REJECTED");
