@@ -42,7 +42,7 @@ pub fn copy_partial(dst: &mut [u8], src: &[u8]) -> u64 {
     Instructions::best().copy(dst, src)
 }
 
-/// The instructions that compute a checksum.
+/// The instruction set with which a checksum is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instructions {
     #[cfg(target_arch = "x86_64")]

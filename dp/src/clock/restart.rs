@@ -1,10 +1,9 @@
 //! A counter that continues when the underlying cycle counter restarts.
 //!
-//! The cycle counter may restart, at zero or at any other value. It restarts when the machine was suspended
-//! to memory, and when a process or a virtual machine is restored on another machine. If the clock waited
-//! until the counter reaches its old value, all timers would stop for the time for which the first machine
-//! had run. The time that passed before the restart is unknown, so the clock continues as if no time had
-//! passed.
+//! The cycle counter may restart, at zero or at any other value: after the machine was suspended to memory,
+//! or when a process or a virtual machine is restored on another machine. If the clock waited until the
+//! counter reaches its old value, all timers would stop for the time for which the first machine had run. The
+//! time that passed before the restart is unknown, so the clock continues as if no time had passed.
 //!
 //! A jump of the counter to a larger value is not corrected, since the process cannot know that the time has
 //! not passed.
@@ -13,8 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// If a counter falls by more than this number of cycles, the counter has restarted. 2^27 cycles are tens of
-/// milliseconds, and the counters of two processors differ by fewer cycles. If a thread was interrupted for
-/// longer after it had read the counter, it reads the counter again with the lock held.
+/// milliseconds, and the counters of two processors differ by fewer cycles. If a thread is interrupted for
+/// more than 2^27 cycles after it has read the counter, the thread reads the counter again with the lock
+/// held.
 const JITTER: u64 = 1 << 27;
 
 /// Number of cycles between two recorded readings: a reading is recorded when the counter has advanced by

@@ -70,7 +70,8 @@ const MIN_BULK_VIEWS: u32 = 4096;
 
 /// A started device. The device is stopped and closed when its last port is dropped.
 pub(super) struct Device {
-    /// This field is dropped before the handle: the driver may report events until the device is closed.
+    /// This field is dropped before the handle, since the registration must end before the handle closes the
+    /// device.
     events: Option<LinkEvents>,
     /// This field is dropped before the pools, so that the device is closed before the pools are released.
     handle: DeviceHandle,
@@ -84,7 +85,8 @@ pub(super) struct Device {
     /// `true` if the driver does not count missing receive buffers, so that only the port can notice a
     /// missing buffer.
     pub(super) lacks_rx_no_mbuf_count: bool,
-    /// `true` if the device has no TSO, but the other side of its socket may accept uncut frames.
+    /// `true` if the device has no TSO, but the driver at the other side of its vhost-user socket may accept
+    /// large TCP frames uncut.
     may_pass_large_frames: bool,
     /// `true` if the device was configured with an interrupt for each receive queue.
     has_rx_interrupts: bool,
@@ -404,7 +406,7 @@ impl Device {
         done == 0 && features & NEEDED == NEEDED
     }
 
-    /// Whether the device was removed. A removed device may at most be closed.
+    /// Whether the device was removed. A removed device can be closed, but not used.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.handle.gone().load(Ordering::Relaxed)

@@ -35,9 +35,9 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches an open port. If `is_pci` is `true`, also watches the bus. A network namespace that belongs to
-    /// another user namespace receives no uevents. In such a namespace, only the driver reports that the
-    /// device is gone.
+    /// Watches an open port. If `is_pci` is `true`, also watches the bus. A network namespace that does not
+    /// belong to the initial user namespace receives no uevents. In such a namespace, only the driver reports
+    /// that the device is gone.
     pub(super) fn new(port_id: u16, name: &CStr, is_pci: bool) -> Self {
         if is_pci {
             watch_the_bus();

@@ -41,8 +41,8 @@ pub struct EalConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Hugepages if at least `mib` MiB are free, and otherwise ordinary pages. A PCI device without an IOMMU
-    /// cannot use ordinary pages. With such a device, too few free hugepages are an error:
-    /// [`EalError::PciHugepages`](super::EalError::PciHugepages).
+    /// cannot use ordinary pages. If such a device is listed in [`EalConfig::pci`], too few free hugepages
+    /// are an error: [`EalError::PciHugepages`](super::EalError::PciHugepages).
     Auto {
         /// Number of MiB that are needed.
         mib: u32,
@@ -50,7 +50,7 @@ pub enum Memory {
     /// Hugepages, allocated on demand.
     Hugepages,
     /// Ordinary pages: `mib` MiB are allocated at the start. Ordinary pages are slower than hugepages, and
-    /// most NICs cannot use them.
+    /// NICs without an IOMMU cannot use them.
     Ordinary {
         /// Number of MiB to allocate.
         mib: u32,
@@ -191,8 +191,8 @@ impl EalConfig {
     }
 
     /// Checks that the PCI devices in `sysfs` can use the memory that EAL will have. With
-    /// [`Memory::Hugepages`], only checks that hugepages are free. With [`Memory::Ordinary`], does not check
-    /// the memory.
+    /// [`Memory::Hugepages`], the function only checks that a hugepage is free. With [`Memory::Ordinary`],
+    /// the function does not check the memory.
     ///
     /// # Errors
     /// [`EalError::NoHugepages`] if hugepages are configured and no hugepage is free.
