@@ -105,7 +105,8 @@ impl Peer {
         again_us
     }
 
-    /// Sends a frame. If the frame cannot be sent now, keeps, returns or drops the frame: see [`Sent`].
+    /// Sends a frame. If the frame cannot be sent now, the function keeps, returns or drops the frame: see
+    /// [`Sent`].
     ///
     /// # Errors
     /// [`Broken`] if the other side has written an impossible position.

@@ -39,7 +39,7 @@ const MAX_GREETINGS: usize = 64;
 const PLACE_US: u64 = 10_000;
 
 /// Time after the start of a handshake for which each poll reads the sockets. Reading the sockets is a system
-/// call. A handshake that takes longer waits for a process that does not run.
+/// call. A handshake that takes longer probably waits for a process that does not run.
 const HASTE_US: u64 = 10_000;
 
 /// Time for which the listener is ignored after the process has run out of descriptors.
@@ -247,7 +247,7 @@ impl Peers {
         }
     }
 
-    /// Reads the sockets, and continues handshakes. Returns whether more events wait.
+    /// Reads the sockets, and continues handshakes. Returns whether more events may be waiting.
     pub(super) fn look(&mut self, now_us: u64) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         // If the call fails, there are no events, and the next call tries again.

@@ -213,8 +213,8 @@ impl LocalPort {
         self.peers.remove(at);
     }
 
-    /// Receives from the peer at this index until the burst is full or `left` bytes were received. The last
-    /// frame may exceed `left`.
+    /// Receives from the peer at this index until no record is left, no buffer is free, the burst is full, or
+    /// `left` bytes were received. The last frame may exceed `left`.
     #[inline]
     fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
         let Self { base: PortBase { mempool, counters, .. }, superframes, peers, .. } = self;

@@ -12,9 +12,9 @@
 //! data:    | record | record | ...     a power of two
 //! ```
 //!
-//! At first a ring uses only a part of its data. A full ring that has been used for some laps grows to four
-//! times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record without a frame.
-//! After this record both sides use the larger ring.
+//! At first a ring uses only a part of its data. A full ring that has been used for some laps can grow to
+//! four times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record without a
+//! frame. After this record both sides use the larger ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -47,8 +47,8 @@ pub(crate) struct DpdkChain {
 }
 
 // SAFETY: the chain owns its mbufs, and no other thread accesses them. Storage that several chains share is
-// only read, except bytes that no view covers. The owners of storage are counted by atomics, except by a sole
-// owner. Any thread may return an mbuf to its mempool.
+// only read, except bytes that no view covers. The number of the storage's owners is changed by atomics,
+// except while there is only one owner. Any thread may return an mbuf to its mempool.
 unsafe impl Send for DpdkChain {}
 
 impl DpdkChain {

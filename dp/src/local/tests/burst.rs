@@ -175,8 +175,8 @@ fn hear_nobody(claim: &Claim) -> bool {
     rustix::net::accept(&claim.listener).is_err()
 }
 
-/// In the first case, the station has read the hello. In the second case, the station has not read the hello,
-/// and the end of the station's socket is reported as a connection reset.
+/// In the first case, the station reads the hello before it closes the socket. In the second case, the
+/// station closes the socket without reading the hello, and the port's read reports a connection reset.
 #[test]
 fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
     for reads in [true, false] {

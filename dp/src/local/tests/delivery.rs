@@ -107,7 +107,8 @@ fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls()
     }
 }
 
-/// A burst ends at 256 KiB, so that its bytes are usually still in the cache when the engine places them.
+/// A burst ends with the frame that reaches 256 KiB, so that its bytes are usually still in the cache when
+/// the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {
     let scratch = Scratch::new();
