@@ -1,4 +1,5 @@
-//! The three pcapng blocks of a capture (draft-ietf-opsawg-pcapng), little-endian, appended to a buffer.
+//! Writes the three kinds of pcapng blocks of a capture (draft-ietf-opsawg-pcapng) to the end of a buffer, in
+//! little-endian byte order.
 //!
 //! This crate has its own encoder, since the encoder must not allocate memory for each frame. This crate has
 //! no decoder.
