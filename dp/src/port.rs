@@ -177,9 +177,9 @@ pub trait Link: PortLayer {
         self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
 
-    /// Whether a port without [`Offloads::TX_TSO`] accepts TCP frames with `tso_segment_bytes` now. A local
-    /// wire always passes such frames uncut, and the peer at the other side of a vhost-user socket may accept
-    /// them uncut. [`link_state`](Self::link_state) updates the answer.
+    /// Whether a port without [`Offloads::TX_TSO`] forwards TCP frames with `tso_segment_bytes` uncut now.
+    /// For example, the driver at the other side of a vhost-user socket may accept such frames. For a port
+    /// with `TX_TSO` the answer has no meaning. [`link_state`](Self::link_state) updates the answer.
     fn passes_large_frames(&self) -> bool {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }

@@ -71,7 +71,7 @@ impl<T> EventQueue<T> {
     /// Removes the oldest item, and returns the result of `take` for this item. If the queue is empty, the
     /// call waits, or fails with `EAGAIN` if the program has made the descriptor non-blocking. During the
     /// wait, the engine's thread runs the engine. If the engine has no thread, this thread runs the engine. A
-    /// signal ends the wait with `EINTR`.
+    /// signal may end the wait with `EINTR`.
     ///
     /// `take` is called with the item while the queue is locked. So a thread that removes the items of an
     /// object either finds the item, or sees the effect of `take`.

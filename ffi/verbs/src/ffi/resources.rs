@@ -1,5 +1,5 @@
-//! Checks before the engine starts that memory and descriptors are available, and checks before an object is
-//! made that memory is available.
+//! Checks that memory and descriptors are available before the engine starts, and that memory is available
+//! before an object is made.
 //!
 //! The pools, queues and threads of an engine have sizes that do not depend on the program. Most allocations
 //! of an engine abort the process if memory is missing. So before the engine starts, the library maps as much

@@ -26,7 +26,7 @@ pub(crate) struct Cq {
     c: UnsafeCell<sys::ibv_cq_ex>,
     pub(crate) cq: CompletionQueue,
     process: &'static Process,
-    /// The delivered events that are not acknowledged. The counter is in an `Arc`, since the call that
+    /// Counts the delivered events that are not acknowledged. The counter is in an `Arc`, since the call that
     /// acknowledges the last event may return after the queue is freed.
     pub(crate) pending_acks: Arc<PendingAcks>,
     /// The number of work queues that complete on this queue: the send queues and the receive queues of queue
@@ -43,7 +43,7 @@ pub(crate) struct Cq {
     place: Arc<AtomicUsize>,
 }
 
-/// Maximum number of completions that are translated at a time.
+/// Maximum number of completions that are polled and translated at a time.
 const BATCH: usize = 16;
 const FEW: usize = 2;
 
@@ -393,7 +393,7 @@ pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
 }
 
 /// The value of `vendor_err`: which side reported the stream's error, and the layer, type and code of the
-/// error. A lost connection has MPA's layer and code.
+/// error. For a lost connection, the layer and code are those of MPA. All other completions have 0.
 pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
     let Some(cause) = completion.cause else { return 0 };
     match (cause.stream(), cause.mpa_code()) {
