@@ -10,7 +10,7 @@ use crate::ffi::sys;
 /// The effect of a call of `ibv_modify_qp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
-    /// The call changes only attributes.
+    /// The call does not change the state. It may set attributes.
     None,
     /// The call changes the state.
     To(sys::ibv_qp_state),
