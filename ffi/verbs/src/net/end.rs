@@ -90,7 +90,7 @@ impl Net {
         mapped(self.address).octets()
     }
 
-    /// The LID of the device: the low 16 bits of our address on the wire. The LID is never 0.
+    /// The LID of the device: the low 16 bits of our address on the wire, or 1 if these bits are 0.
     pub(crate) fn lid(&self) -> u16 {
         let [.., high, low] = self.gid();
         u16::from_be_bytes([high, low]).max(1)
@@ -161,7 +161,8 @@ impl Net {
     pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
         let source = match &self.service {
             NameService::None => None,
-            // On one host, the kernel uses the destination address also as the source.
+            // If the destination is an address of an interface of this host, the kernel uses it as the source
+            // too. (The kernel's source for 127.0.0.2 is 127.0.0.1; here it is 127.0.0.2.)
             NameService::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
             NameService::Hosts(_) => hosts::source_for(remote.to_canonical())?,
         };
