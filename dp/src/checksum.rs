@@ -1,9 +1,9 @@
 //! The Internet checksum (RFC 1071): this module computes the checksum of bytes, and fills in a checksum that
 //! the sender has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
-//! [`complete`] is for code that needs complete frames, for example a capture, the pieces of a large TCP
-//! frame, or a link that corrupts frames. The function is not meant for the data path. It parses Ethernet,
-//! VLAN tags and IP only to find a TCP or UDP checksum field.
+//! [`complete`] is for frames that need a right checksum although no device will fill it in, for example
+//! captured frames, the pieces of a large TCP frame, and frames that a link corrupts. The function is not
+//! meant for the data path. It parses Ethernet, VLAN tags and IP only to find a TCP or UDP checksum field.
 
 mod partial;
 #[cfg(test)]

@@ -48,7 +48,8 @@ impl Clock {
     /// counter would take as long as about a hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
-        // The subtraction saturates, since the counters of two cores may differ by a few cycles.
+        // The counters of two cores may differ by a few cycles, so `cycles` may be less than `start_cycles`.
+        // In this case the result is 0 microseconds.
         let cycles = cycles.saturating_sub(self.start_cycles);
         ((u128::from(cycles) * u128::from(self.us_per_cycle)) >> 64) as u64
     }

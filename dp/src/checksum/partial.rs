@@ -15,8 +15,8 @@ mod plain;
 pub use avx2::Avx2Lanes;
 use plain::{BLOCK, small};
 
-/// Minimum number of bytes for which vectors, including the detection of CPU features, are faster than single
-/// words.
+/// Minimum number of bytes for which adding vectors is faster than adding single words. The detection of the
+/// CPU's features counts as a part of adding vectors.
 const LONG: usize = 2 * BLOCK;
 
 /// Returns the partial checksum of `bytes`: the sum of the 16-bit words in memory order, which is neither

@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(read(BEGIN), BEGIN, "the first reading, whatever it is");
             assert_eq!(read(BEGIN + 3 * STEP), BEGIN + 3 * STEP);
             assert_eq!(read(BEGIN + 3 * STEP + 9), BEGIN + 3 * STEP + 9);
-            // The last 9 cycles were not recorded.
+            // The last 9 cycles before the restart were not recorded, so the sum continues without them.
             assert_eq!(read(anew), BEGIN + 3 * STEP, "{anew}");
             for passed in [1, STEP, STEP + 1, 40 * STEP, 1 << 40] {
                 assert_eq!(read(anew.wrapping_add(passed)), BEGIN + 3 * STEP + passed, "{anew}");
@@ -177,8 +177,9 @@ mod tests {
         assert_eq!(asked.get(), 8);
     }
 
-    /// A thread notices a restart and takes the lock. Then it finds that another thread has already handled
-    /// the restart, on a processor whose counter is a little ahead.
+    /// A thread notices a restart and takes the lock. Meanwhile another thread has handled the restart, on a
+    /// processor whose counter is a little ahead. So the first thread does not handle the restart a second
+    /// time.
     #[test]
     fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
         let restarts = Restarts::new();

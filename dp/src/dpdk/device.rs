@@ -224,7 +224,7 @@ fn setup(
         let bulk = || {
             let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
             // Many frames in a ring may refer to parts of one buffer, and each frame has its own view of the
-            // buffer.
+            // buffer. So the number of views also depends on the length of the ring.
             let views = count.max(2 * u32::from(tx_desc)).max(MIN_BULK_VIEWS);
             DpdkPool::new(eal, name, (count, views), bytes, node)
                 .map_err(|errno| DeviceError::memory(count, bytes, errno))
@@ -331,7 +331,8 @@ fn choose_offloads(
     if !drivers::find(driver).joins {
         offloads.remove(Offloads::RX_LRO);
     }
-    // TSO works only if the device computes the checksum of each piece.
+    // TSO is not used if the device does not compute the checksum of each piece, or if the driver's TSO does
+    // not work.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || !drivers::find(driver).tso {
         offloads.remove(Offloads::TX_TSO);
     }
@@ -413,8 +414,8 @@ impl Device {
     }
 
     /// Whether the device can send frames while the driver reports that the link is up. The vhost driver
-    /// reports a link that is up before the queues know the number of the connection, and drops frames until
-    /// the number is known. For a device that may not pass large frames, the result is `true`.
+    /// reports that the link is up before the queues know the number of the connection, and drops frames
+    /// until the queues know this number. For a device that may not pass large frames, the result is `true`.
     pub(super) fn is_connected(&self) -> bool {
         !self.may_pass_large_frames || self.vhost_connection().is_some()
     }

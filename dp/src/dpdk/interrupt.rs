@@ -169,7 +169,7 @@ impl RxInterrupt {
     fn take_wakeups(&mut self) -> (bool, bool) {
         let mut room = [const { std::mem::MaybeUninit::uninit() }; EVENTS_AT_ONCE];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) else {
-            // The events stay pending, so sleeps end at once.
+            // If the call fails, the events stay pending, so sleeps end at once.
             return (false, false);
         };
         let (mut link, mut told) = (false, false);

@@ -116,7 +116,7 @@ impl QueuePort {
         let cut_at = if wants_offload { chain.tx_offload().tso_segment_bytes } else { 0 };
         let longest = || chain.longest_segment();
         match self.device.limits.fit(chain.len(), chain.segment_count(), cut_at, longest) {
-            // Drivers write to the headers of frames with offloads.
+            // Drivers write to the headers of frames with offloads, so shared headers are copied first.
             Fit::AsIs if wants_offload && chain.is_head_shared() => Fit::Copy,
             Fit::AsIs if !self.base.info.offloads.contains(Offloads::TX_EXTERNAL) && frame.has_external() => {
                 Fit::Copy

@@ -23,7 +23,8 @@ fn watched() -> MutexGuard<'static, BTreeMap<u16, (String, Gone)>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the device of this port was removed. The port is open, or could not be closed.
+/// Whether the device of this port was removed. The caller passes a port that is open, or that could not be
+/// closed.
 pub(super) fn is_gone(port_id: u16) -> bool {
     watched().get(&port_id).is_some_and(|(_, gone)| gone.load(Ordering::Relaxed))
 }

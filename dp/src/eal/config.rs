@@ -18,9 +18,10 @@ pub struct EalConfig {
     /// CPUs of the thread that starts EAL. Default: [`Cores::Floating`].
     pub cores: Cores,
     /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened. Each address may be
-    /// followed by a comma and arguments for the device's driver. EAL derives the address mode from these
-    /// devices. Other devices can also be opened if they support this mode. With an empty list, the mode is
-    /// for devices behind an IOMMU. Virtual devices need not be listed. Default: none.
+    /// followed by a comma and arguments for the device's driver. With [`Iova::Auto`], EAL derives the
+    /// address mode from these devices. Other devices can also be opened if they support this mode. If the
+    /// list is empty, devices use virtual addresses, which only devices behind an IOMMU support. Virtual
+    /// devices need not be listed. Default: none.
     pub pci: Vec<String>,
     /// Files through which other DPDK processes can find this process. Default: [`Files::None`].
     pub files: Files,

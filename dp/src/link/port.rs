@@ -63,7 +63,7 @@ impl Shared {
     /// Whether this end has ports and its device was not removed.
     #[inline]
     fn is_present(&self, end: usize) -> bool {
-        // `end` is 0 or 1.
+        // `end` is 0 or 1, so `& 1` does not change it. With `& 1` the index is always in bounds.
         self.present[end & 1].load(Ordering::Acquire) > 0
     }
 

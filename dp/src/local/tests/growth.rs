@@ -140,7 +140,8 @@ proptest! {
         prop_assert!(lines == full && guards_are_untouched(&memory), "{} of {} lines", lines, full);
     }
 
-    /// The other side writes any words, including announcements that the ring grows.
+    /// The other side writes any words, including announcements that the ring grows. The reader never writes
+    /// outside of the ring, and the ring never has a size that it cannot grow to.
     #[test]
     fn a_reader_survives_any_growth(
         garbage in proptest::collection::vec((any::<bool>(), 0..9000_usize, word(), 0..4_usize), 1..80),

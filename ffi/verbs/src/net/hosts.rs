@@ -310,7 +310,7 @@ mod tests {
     }
 
     /// On Debian, the host's name resolves to 127.0.1.1. The kernel answers questions for 127.0.1.1 from
-    /// 127.0.0.1.
+    /// 127.0.0.1, and such an answer counts.
     #[test]
     fn an_answer_may_come_from_another_address_of_the_host() {
         let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
@@ -324,7 +324,7 @@ mod tests {
     }
 
     /// Another program may own the port, and may send anything. An answer may also belong to another
-    /// question.
+    /// question. Such datagrams are ignored.
     #[test]
     fn only_the_answer_to_the_question_counts() {
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();

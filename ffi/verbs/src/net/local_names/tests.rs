@@ -269,7 +269,8 @@ fn names_of_connections_need_no_descriptors() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A listener with an older version of this library locks only its file.
+/// A listener with an older version of this library locks only its file. This lock is enough for the listener
+/// to keep its name.
 #[test]
 fn a_listener_that_has_its_file_alone_keeps_its_name() {
     let (folder, names) = names();
