@@ -77,8 +77,8 @@ impl Probe {
 }
 
 impl ProbedDescriptors {
-    /// The descriptors that become readable when frames arrive for a queue. Empty if no such descriptors are
-    /// known.
+    /// The descriptors of which at least one becomes readable when frames arrive for a queue. Empty if no
+    /// such descriptors are known.
     pub(super) fn of_queue(&self, queue: u16) -> &[OwnedFd] {
         if self.is_by_queue {
             self.found.get(usize::from(queue)).map_or(&[], std::slice::from_ref)

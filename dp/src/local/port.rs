@@ -205,7 +205,7 @@ impl LocalPort {
         self.peers.backlogged = waits;
     }
 
-    /// Ends a pair of rings whose other side has written something invalid.
+    /// Removes a station that has written something invalid, which ends the pair of rings.
     #[cold]
     fn end_broken(&mut self, at: usize) {
         self.peers.counters.broken += 1;

@@ -275,8 +275,8 @@ impl DpdkChain {
         head.set_pkt_len(all - bytes as u32);
     }
 
-    /// Frees the first segment, and makes the next segment, `next`, the head. The caller has to set the
-    /// `pkt_len` of the new head.
+    /// Frees the first segment, and makes `next`, the next segment, the head. The new head receives the
+    /// chain's metadata. The caller has to set the `pkt_len` of the new head.
     fn free_first(&mut self, next: NonNull<sys::rte_mbuf>) {
         let head = self.first();
         let flags = head.ol_flags() & !STORAGE_FLAGS;
