@@ -61,7 +61,7 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Why the library could not start in this process.
+/// The reason why the library could not start in this process.
 #[derive(Debug)]
 pub(crate) struct StartError {
     /// One line that tells the user what to do.

@@ -51,7 +51,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Makes a queue whose descriptor has a number of at least `least`, if the process's limit allows such a
-    /// number.
+    /// number. Otherwise the descriptor may have any number.
     pub(crate) fn above(least: c_int) -> Outcome<Self> {
         let mut queue = Self::new()?;
         if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&queue.fd, least) {

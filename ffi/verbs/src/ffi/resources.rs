@@ -22,7 +22,7 @@ use crate::ffi::abi::{self, Errno, Outcome, StartError};
 /// Number of descriptors that must be free at the start. The engine closes some of its descriptors again.
 const START_DESCRIPTORS: usize = 16;
 
-/// Bytes of address space that the engine needs, including the stacks of its threads.
+/// Number of bytes of address space that the engine needs, including the stacks of its threads.
 const START_BYTES: usize = 112 << 20;
 
 /// Maximum number of bytes that an object needs in addition to its queues, including its connection and the

@@ -167,7 +167,7 @@ impl Cq {
             let (events, place) = (Arc::clone(&channel.events), Arc::clone(&place));
             let handler: CqEventHandler = Arc::new(move |_| {
                 // The address of a destroyed queue is 0. The address is read under the lock under which the
-                // events of a destroyed queue are removed.
+                // events of a destroyed queue are removed, so no event is added for a destroyed queue.
                 let mut events = events.lock();
                 let at = place.load(Ordering::Acquire);
                 if at != 0 {
@@ -299,7 +299,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
         // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(cq) };
         let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
-        // Most polls find no completion.
+        // Most polls find no completion, and return here.
         if wanted == 0 || this.is_empty() {
             return Ok(0);
         }

@@ -173,7 +173,7 @@ impl Net {
     /// answer.
     ///
     /// # Errors
-    /// Returns the system's error if no query can be sent.
+    /// Returns the system's error if the lookup fails.
     pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Lookup> {
         let remote = canonical(remote);
         match &self.service {

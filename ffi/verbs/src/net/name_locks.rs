@@ -35,7 +35,7 @@ pub(super) struct NameLock {
     byte: i64,
 }
 
-/// Why a name could not be reserved or published.
+/// The reason why a name could not be reserved or published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NameError {
     /// Another process or this process already holds the name.

@@ -25,7 +25,7 @@ const LEAST: Duration = Duration::from_secs(2);
 /// The maximum wait after a peer has ended the connection, since the peer does not connect again.
 const MOST: Duration = Duration::from_secs(2);
 
-/// The queue pairs that have no connection yet.
+/// The queue pairs that have no connection yet, and whose requests fail after a time limit.
 #[derive(Default)]
 pub(crate) struct RetryTimeouts {
     waiting: Mutex<Waiting>,
@@ -39,7 +39,7 @@ struct Waiting {
     next: Option<Instant>,
 }
 
-/// A queue pair that has no connection yet.
+/// A queue pair that has no connection yet, and whose requests fail after a time limit.
 struct Unreached {
     /// The queue pair number that the program knows.
     number: u32,
