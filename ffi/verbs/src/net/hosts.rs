@@ -31,8 +31,8 @@ const NETWORK: [u8; 6] = *b"\xfduwarp";
 pub(super) const PREFIX: u8 = 48;
 
 /// The pauses, in milliseconds, between the questions to a host that has no listener. The question is
-/// repeated because a listener may appear a little later. If no question finds a listener, `rdma_connect`
-/// fails.
+/// repeated because a listener may appear a little later. If no question finds a listener, the connection is
+/// refused.
 const APPEARS_WITHIN_MS: [u64; 4] = [40, 80, 160, 160];
 /// Maximum wait for a host's answer. The host's kernel may have to resolve a neighbour first, and datagrams
 /// may be lost.
