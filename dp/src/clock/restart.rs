@@ -1,7 +1,7 @@
 //! A counter that continues when the underlying cycle counter restarts.
 //!
 //! The cycle counter may restart, at zero or at any other value: after the machine was suspended to memory,
-//! or when a process or a virtual machine is restored on another machine. If the clock waited until the
+//! or after a process or a virtual machine was restored on another machine. If the clock waited until the
 //! counter reaches its old value, all timers would stop for the time for which the first machine had run. The
 //! time that passed before the restart is unknown, so the clock continues as if no time had passed.
 //!
@@ -58,8 +58,8 @@ impl Restarts {
         is_steady: impl Fn() -> bool,
         other: impl Fn() -> u64,
     ) -> u64 {
-        // `ahead` is loaded first. If the counter restarts before it is read, the sum is far below `recent`,
-        // so the restart is noticed.
+        // `ahead` is loaded first. If the counter restarts before the counter is read, the sum is far below
+        // `recent`, so the restart is noticed.
         let ahead = self.ahead.load(Ordering::Acquire);
         let value = steady().wrapping_add(ahead);
         let since = value.wrapping_sub(self.recent.load(Ordering::Relaxed));

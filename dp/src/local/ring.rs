@@ -297,8 +297,8 @@ impl Producer {
         wakes
     }
 
-    /// Writes to the first lines behind the tail, where the next record will be, so that the processor
-    /// fetches these lines from the reader's cache now, and not when the reader waits for the record.
+    /// Writes to the first lines behind the tail, where the next record will be. So the processor fetches
+    /// these lines from the reader's cache now, and not when the reader waits for the record.
     #[inline]
     fn claim_ahead(&self) {
         if self.room() >= AHEAD_BYTES {

@@ -293,8 +293,8 @@ impl Qp {
         self.process.async_events.insert(ObjectKind::Qp, number, element);
     }
 
-    /// Detaches an engine queue pair from the program: its later events are ignored, and its unpolled
-    /// completions are dropped, since the program may reuse their `wr_id`.
+    /// Detaches an engine queue pair from the program: later events of the engine queue pair are ignored, and
+    /// its unpolled completions are dropped, since the program may reuse their `wr_id`.
     fn forget(&self, qp: &QueuePair) {
         self.process.async_events.forget(ObjectKind::Qp, qp.qp_num());
         qp.discard_completions();

@@ -31,7 +31,7 @@ pub(crate) struct Net {
     presence: Option<Presence>,
 }
 
-/// The name service, which finds the process that listens at an address that programs see.
+/// The name service: for an address that programs see, it finds the process that listens there.
 pub(super) enum NameService {
     /// There is no name service: programs use the addresses on the wire.
     None,
@@ -161,8 +161,8 @@ impl Net {
     pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
         let source = match &self.service {
             NameService::None => None,
-            // If the destination is an address of an interface of this host, the kernel uses it as the source
-            // too. (The kernel's source for 127.0.0.2 is 127.0.0.1; here it is 127.0.0.2.)
+            // If the destination is an address of an interface of this host, the kernel uses this address as
+            // the source too. (The kernel's source for 127.0.0.2 is 127.0.0.1; here it is 127.0.0.2.)
             NameService::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
             NameService::Hosts(_) => hosts::source_for(remote.to_canonical())?,
         };

@@ -117,8 +117,8 @@ fn disconnect(id: &Id, error: Option<&ConnectionError>) {
     id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
 }
 
-/// The IRD and ORD of the identifier's queue pair, or `None` if there is no queue pair or it was never
-/// connected.
+/// The IRD and ORD of the identifier's queue pair, or `None` if there is no queue pair, or if the queue pair
+/// was never connected.
 fn depths(id: &Id) -> Option<[u16; 2]> {
     let mut depths = None;
     with_qp(id, |qp| {
