@@ -129,8 +129,8 @@ impl EalConfig {
             Files::None => arguments.push("--in-memory".to_owned()),
         }
         if pci.is_empty() {
-            // With a list of allowed devices, EAL ignores all other devices at the start. EAL can still scan
-            // the bus later.
+            // With a list of allowed devices, EAL ignores all other devices at the start. So this list names
+            // only a device that no machine has. EAL can still scan the bus later.
             arguments.extend(["-a".to_owned(), NO_DEVICE.to_owned()]);
         }
         for address in pci {

@@ -27,7 +27,7 @@ pub(super) enum Direction {
     Outbound = 2,
 }
 
-/// Writes the start of a file: a section of unknown length.
+/// Writes the block that starts a file: the header of a section of unknown length.
 pub(super) fn section_header(out: &mut Vec<u8>) {
     block(out, SECTION_HEADER, |out| {
         out.extend(BYTE_ORDER_MAGIC.to_le_bytes());

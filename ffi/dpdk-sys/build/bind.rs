@@ -116,8 +116,8 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
         .clang_args(cflags)
         .wrap_static_fns(true)
         .wrap_static_fns_path(&shim)
-        // The layouts of these structs differ between releases. `mbuf.rs` accesses mbufs by offsets, and
-        // pools are passed only by pointer.
+        // The layouts of these structs differ between releases. The bindings need no layouts: `mbuf.rs`
+        // accesses mbufs by offsets, and pools are passed only by pointer.
         .opaque_type("rte_mbuf")
         .opaque_type("rte_mempool")
         .opaque_type("rte_device")
