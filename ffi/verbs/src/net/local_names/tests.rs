@@ -43,7 +43,8 @@ fn a_name_is_known_while_its_listener_lives() {
     assert!(matches!(take(&names, "[::]:7471"), Err(NameError::InUse)));
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::Bound);
     any.publish(wire).unwrap();
-    // A file lock belongs to the open file. A lookup opens the file again, and so sees the lock of this process.
+    // A file lock belongs to the open file. A lookup opens the file again, and so sees the lock of this
+    // process too.
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
