@@ -25,7 +25,8 @@ mod linux {
 
     type Outcome<T> = Result<T, Box<dyn Error>>;
 
-    /// Number of payload bytes of a large frame: two buffers of 32 KiB without the headers.
+    /// Number of payload bytes of a large frame. The payload is in two pages of 32 KiB, with half of the
+    /// bytes in each page.
     const LARGE: usize = 65_000;
     const SMALL: usize = 64;
 
@@ -104,8 +105,8 @@ mod linux {
         Ok(frame)
     }
 
-    /// Sends frames of 64 KiB until the other process has received the last frame, and returns their rate in
-    /// Gbit/s.
+    /// Sends `FRAMES` frames of 64 KiB, waits until the other process has received all of them, and returns
+    /// the rate in Gbit/s.
     fn stream(port: &mut LocalPort, clock: &Clock) -> Outcome<f64> {
         const FRAMES: usize = 30_000;
         let pool = port.bulk_mempool().ok_or("no large buffers")?.clone();

@@ -1,5 +1,5 @@
-//! Opens a NIC several times in one process. Each time, sends broadcast frames, and prints how many frames
-//! were sent and received.
+//! Opens a NIC several times in one process. Each time, the program sends broadcast frames and prints how
+//! many frames were sent and received.
 //!
 //! `nic ADDRESS [TIMES [SECONDS [unnamed]]]`: `ADDRESS` is the PCI address of a NIC that is bound for example
 //! to `vfio-pci` or `uio_pci_generic`. With `unnamed`, EAL starts without the NIC in [`EalConfig::pci`]. Such

@@ -1,9 +1,9 @@
 //! The Internet checksum (RFC 1071): this module computes the checksum of bytes, and fills in a checksum that
 //! the sender has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
-//! [`complete`] is for code that needs complete frames, for example a capture, the pieces of a large TCP
-//! frame, or a link that corrupts frames. The function is not meant for the data path. It parses Ethernet,
-//! VLAN tags and IP only to find a TCP or UDP checksum field.
+//! [`complete`] is for frames that need a right checksum although no device will fill it in, for example
+//! captured frames, the pieces of a large TCP frame, and frames that a link corrupts. The function is not
+//! meant for the data path. It parses Ethernet, VLAN tags and IP only to find a TCP or UDP checksum field.
 
 mod partial;
 #[cfg(test)]
@@ -21,13 +21,14 @@ const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// IPv6 extension headers that may precede a whole TCP segment. The second byte of each header is the
-/// header's length in 8-byte units, without the first 8 bytes (RFC 8200 sections 4.3, 4.4, 4.6).
+/// IPv6 extension headers that may precede a whole TCP segment or UDP datagram. The second byte of each
+/// header is the header's length in 8-byte units, without the first 8 bytes (RFC 8200 sections 4.3, 4.4,
+/// 4.6).
 const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Fills in the TCP or UDP checksum of an Ethernet `frame`. The old value of the field does not matter.
-/// Returns `false` for other protocols, for fragments, for IPv6 packets whose routing header has segments
-/// left, and for frames that are shorter than the lengths in their headers.
+/// Returns `false`, and changes nothing, for other protocols, for fragments, for IPv6 packets whose routing
+/// header has segments left, and for frames with a wrong IP version or wrong lengths.
 ///
 /// ```
 /// let mut arp = [0_u8; 60];

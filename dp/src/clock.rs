@@ -1,8 +1,8 @@
-//! Time for code outside the sans-I/O core: the TSC, calibrated once.
+//! A clock for code outside the sans-I/O core. The clock reads the TSC, which is calibrated once per process.
 //!
-//! Protocol code never calls the clock, since each call receives the time as an argument. If there is no
-//! cycle counter of constant rate (on other processors, or on an x86-64 whose TSC may stop), the clock uses
-//! the system's monotonic clock.
+//! Protocol code does not call the clock: its functions receive the time as an argument. If there is no cycle
+//! counter of constant rate (on other processors, or on an x86-64 whose TSC may stop), the clock uses the
+//! system's monotonic clock.
 
 mod restart;
 #[cfg(test)]
@@ -48,15 +48,16 @@ impl Clock {
     /// counter would take as long as about a hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
-        // The subtraction saturates, since the counters of two cores may differ by a few cycles.
+        // The counters of two cores may differ by a few cycles, so `cycles` may be less than `start_cycles`.
+        // In this case the result is 0 microseconds.
         let cycles = cycles.saturating_sub(self.start_cycles);
         ((u128::from(cycles) * u128::from(self.us_per_cycle)) >> 64) as u64
     }
 
-    /// Returns the cycle counter, or nanoseconds on machines without a cycle counter. The processor's counter
-    /// may restart after the machine was suspended, or after the process or its virtual machine was restored
-    /// on another machine. After a restart, the values that this function returns continue from the last
-    /// recorded value, which is at most 2^26 cycles old.
+    /// Returns the cycle counter, or nanoseconds on machines without a steady cycle counter. The processor's
+    /// counter may restart after the machine was suspended, or after the process or its virtual machine was
+    /// restored on another machine. After a restart, the values that this function returns continue from the
+    /// last recorded value, which is at most 2^26 cycles old.
     #[inline]
     pub fn cycles() -> u64 {
         static RESTARTS: Restarts = Restarts::new();
@@ -77,7 +78,7 @@ impl Default for Clock {
 }
 
 /// Returns the nanoseconds since the first call in this process. This function is used on machines without a
-/// cycle counter.
+/// steady cycle counter.
 fn nanoseconds() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     nanoseconds_between(*ORIGIN.get_or_init(Instant::now), Instant::now())

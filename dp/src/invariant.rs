@@ -2,7 +2,7 @@
 //!
 //! The invariants of a structure are in its method `check` or `check_invariants`. The simulator calls all
 //! checks after every poll, the fuzz targets call them regularly, and some other tests call single checks.
-//! Ordinary programs never call a check, so the checks cost nothing there. A check may allocate.
+//! Ordinary programs call no check, so the checks cost them nothing. A check may allocate.
 
 /// The result of a check: the invariant that does not hold, as an error.
 pub type Check<T = ()> = Result<T, String>;

@@ -1,9 +1,9 @@
 //! Poll-mode data plane: ports and their queues, packet buffers, hugepage regions and the clock.
 //!
-//! Four backends have the same [`Port`] trait and [`Mbuf`] type: DPDK (feature `dpdk`, on by default), a wire
-//! between processes (`local`, Linux), a packet socket on an ordinary interface (`packet`, Linux), and an
-//! in-memory link. The in-memory link loses, delays, reorders, duplicates and corrupts frames according to a
-//! seeded plan. This crate does not depend on the TCP stack or on iWARP.
+//! Four backends implement the same trait [`Port`] and use the same type [`Mbuf`]: DPDK (feature `dpdk`, on
+//! by default), a wire between processes (`local`, Linux), a packet socket on an ordinary interface
+//! (`packet`, Linux), and an in-memory link. The in-memory link loses, delays, reorders, duplicates and
+//! corrupts frames according to a seeded plan. This crate does not depend on the TCP stack or on iWARP.
 //!
 //! A frame is an [`Mbuf`] from a [`Mempool`]. Each frame has one owner. Ports send and receive bursts of
 //! frames.
@@ -22,8 +22,8 @@
 //! assert_eq!(burst[0].head(), [0xff; 60]);
 //! ```
 //!
-//! Other modules have, for example, a capture for any port ([`pcap::Tap`]), memory to register ([`Region`]),
-//! the clock ([`Clock`]) and a profiler ([`profile`]).
+//! Other modules contain, for example, a capture for any port ([`pcap::Tap`]), memory to register
+//! ([`Region`]), the clock ([`Clock`]) and a profiler ([`profile`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

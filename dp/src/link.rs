@@ -126,7 +126,7 @@ fn singles(config: &LinkConfig, pools: &[Mempool; 2]) -> [Single; 2] {
 fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 2]> {
     let [inboxes_a, inboxes_b]: [Arc<[Inbox]>; 2] =
         [0, 1].map(|_end| pools.iter().map(|_| Inbox::default()).collect());
-    // For each end and queue: the wires on which the queue sends, and the wires on which it receives.
+    // Collects for each end and queue the wires on which the queue sends, and the wires on which it receives.
     let mut sending = [0, 1].map(|_end| pools.iter().map(|_| Vec::new()).collect::<Vec<_>>());
     let mut receiving = [0, 1].map(|_end| pools.iter().map(|_| Vec::new()).collect::<Vec<_>>());
     for end in [0, 1] {

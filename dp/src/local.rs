@@ -1,10 +1,10 @@
 //! A wire between processes of one user, in shared memory. (For a wire within one process, see
 //! [`link`](crate::link).)
 //!
-//! A wire is a rendezvous folder. Each process claims a *station*, a number from 1 to 65535. The Ethernet
-//! address of a station is `02:00:64:40` followed by the station's number. To send the first frame to another
-//! station, a port connects to that station's socket in the folder. Through the socket, the port passes
-//! shared memory with a ring in each direction. The sender copies each later frame into a ring, and the
+//! A wire is identified by its rendezvous folder. Each port claims a *station*, a number from 1 to 65535. The
+//! Ethernet address of a station is `02:00:64:40` followed by the station's number. To send the first frame
+//! to another station, a port connects to that station's socket in the folder. Through the socket, the port
+//! passes shared memory with a ring in each direction. The sender copies each frame into a ring, and the
 //! receiver copies the frame out of the ring. There is no hub and no extra thread, and no privilege is
 //! needed. Frames to addresses that are not addresses of stations are dropped and counted.
 //!

@@ -1,4 +1,4 @@
-//! Pools of packet buffers. The number and size of the buffers are fixed, and threads share the pools.
+//! Pools of packet buffers. The number and size of a pool's buffers are fixed. Threads can share a pool.
 //!
 //! A [`Mempool`] is a handle to a pool of one of the backends: heap (`mempool/heap.rs`) or DPDK mempool
 //! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use. The memory is freed after all

@@ -67,8 +67,8 @@ impl Page {
         }
     }
 
-    /// The rest of the buffer, for writing. The bytes have old contents. Views do not include the written
-    /// bytes before [`fill`](Self::fill) is called.
+    /// The rest of the buffer, for writing. The bytes have old contents. Only a view that is made after a
+    /// call of [`fill`](Self::fill) can include the written bytes.
     #[inline]
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.raw {

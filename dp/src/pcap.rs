@@ -48,8 +48,8 @@ impl Tap {
         Self::new(port, Box::new(File::create(path)?), None)
     }
 
-    /// Captures `port` to `writer`. The time of a frame is `epoch_us` plus the `now_us` of the port's call.
-    /// Without `epoch_us`, the first frame has the time of the wall clock.
+    /// Captures `port` to `writer`. The time of a frame is `epoch_us` plus the `now_us` of the call that
+    /// sends or receives the frame. Without `epoch_us`, the first frame has the time of the wall clock.
     ///
     /// # Errors
     /// If the header cannot be written.

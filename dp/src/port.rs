@@ -22,8 +22,8 @@
 //! function, the function of the wrapped port is called. If a device does not define a function, the device
 //! acts like a device without the function's feature. So a wrapper defines only the functions that it
 //! changes, and a device defines only the functions of its features. Wrappers and devices always define
-//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst). A wrapper or a device cannot forget any
-//! other function.
+//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst). All other functions have these defaults, so
+//! it is no error to leave them out.
 //!
 //! ```
 //! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
@@ -177,9 +177,9 @@ pub trait Link: PortLayer {
         self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
 
-    /// Whether a port without [`Offloads::TX_TSO`] accepts TCP frames with `tso_segment_bytes` now. A local
-    /// wire always passes such frames uncut, and the peer at the other side of a vhost-user socket may accept
-    /// them uncut. [`link_state`](Self::link_state) updates the answer.
+    /// Whether a port without [`Offloads::TX_TSO`] forwards TCP frames with `tso_segment_bytes` uncut now.
+    /// For example, the driver at the other side of a vhost-user socket may accept such frames. For a port
+    /// with `TX_TSO` the answer has no meaning. [`link_state`](Self::link_state) updates the answer.
     fn passes_large_frames(&self) -> bool {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }
@@ -197,8 +197,9 @@ pub trait Link: PortLayer {
 /// Lets a thread wait for a port without polling it.
 ///
 /// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the result is `true`, the thread
-/// waits until [`poll_fd`](Self::poll_fd) is readable or the time of [`next_due_us`](Self::next_due_us) has
-/// come. Then the thread calls [`disarm_wakeup`](Self::disarm_wakeup) and polls.
+/// waits until [`poll_fd`](Self::poll_fd) is readable or until the time of
+/// [`next_due_us`](Self::next_due_us). Then the thread calls [`disarm_wakeup`](Self::disarm_wakeup) and
+/// polls.
 pub trait Sleep: PortLayer {
     /// A descriptor that becomes readable when frames wait, if the device has one. For some ports the
     /// descriptor has to be [enabled](Self::arm_wakeup) before each sleep. The port has the same descriptor
@@ -228,8 +229,8 @@ pub trait Sleep: PortLayer {
         self.below_mut().port().is_none_or(|port| port.arm_wakeup())
     }
 
-    /// Disarms the wake-up, when the caller polls again. There are no more wake-ups until the next
-    /// [`arm_wakeup`](Self::arm_wakeup).
+    /// Disarms the wake-up. The caller calls this function before it polls again. There are no more wake-ups
+    /// until the next [`arm_wakeup`](Self::arm_wakeup).
     fn disarm_wakeup(&mut self) {
         if let Below::Port(port) = self.below_mut() {
             port.disarm_wakeup();

@@ -81,7 +81,8 @@ fn eal_runs_once_and_devices_come_and_go() {
     a_fork_is_noticed();
 }
 
-/// The closure runs in a forked child, so it can report a failure only by an error number.
+/// Checks that a forked child detects the fork. The closure runs in the child, so it can report a failure
+/// only by an error number.
 fn a_fork_is_noticed() {
     let mut command = Command::new("true");
     let config = EalConfig::ordinary(256);

@@ -15,8 +15,8 @@ mod plain;
 pub use avx2::Avx2Lanes;
 use plain::{BLOCK, small};
 
-/// Minimum number of bytes for which vectors, including the detection of CPU features, are faster than single
-/// words.
+/// Minimum number of bytes for which adding vectors is faster than adding single words. The detection of the
+/// CPU's features counts as a part of adding vectors.
 const LONG: usize = 2 * BLOCK;
 
 /// Returns the partial checksum of `bytes`: the sum of the 16-bit words in memory order, which is neither
@@ -42,7 +42,7 @@ pub fn copy_partial(dst: &mut [u8], src: &[u8]) -> u64 {
     Instructions::best().copy(dst, src)
 }
 
-/// The instructions that compute a checksum.
+/// The instruction set with which a checksum is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instructions {
     #[cfg(target_arch = "x86_64")]

@@ -1,10 +1,9 @@
 //! A counter that continues when the underlying cycle counter restarts.
 //!
-//! The cycle counter may restart, at zero or at any other value. It restarts when the machine was suspended
-//! to memory, and when a process or a virtual machine is restored on another machine. If the clock waited
-//! until the counter reaches its old value, all timers would stop for the time for which the first machine
-//! had run. The time that passed before the restart is unknown, so the clock continues as if no time had
-//! passed.
+//! The cycle counter may restart, at zero or at any other value: after the machine was suspended to memory,
+//! or after a process or a virtual machine was restored on another machine. If the clock waited until the
+//! counter reaches its old value, all timers would stop for the time for which the first machine had run. The
+//! time that passed before the restart is unknown, so the clock continues as if no time had passed.
 //!
 //! A jump of the counter to a larger value is not corrected, since the process cannot know that the time has
 //! not passed.
@@ -13,8 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// If a counter falls by more than this number of cycles, the counter has restarted. 2^27 cycles are tens of
-/// milliseconds, and the counters of two processors differ by fewer cycles. If a thread was interrupted for
-/// longer after it had read the counter, it reads the counter again with the lock held.
+/// milliseconds, and the counters of two processors differ by fewer cycles. If a thread is interrupted for
+/// more than 2^27 cycles after it has read the counter, the thread reads the counter again with the lock
+/// held.
 const JITTER: u64 = 1 << 27;
 
 /// Number of cycles between two recorded readings: a reading is recorded when the counter has advanced by
@@ -58,8 +58,8 @@ impl Restarts {
         is_steady: impl Fn() -> bool,
         other: impl Fn() -> u64,
     ) -> u64 {
-        // `ahead` is loaded first. If the counter restarts before it is read, the sum is far below `recent`,
-        // so the restart is noticed.
+        // `ahead` is loaded first. If the counter restarts before the counter is read, the sum is far below
+        // `recent`, so the restart is noticed.
         let ahead = self.ahead.load(Ordering::Acquire);
         let value = steady().wrapping_add(ahead);
         let since = value.wrapping_sub(self.recent.load(Ordering::Relaxed));
@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(read(BEGIN), BEGIN, "the first reading, whatever it is");
             assert_eq!(read(BEGIN + 3 * STEP), BEGIN + 3 * STEP);
             assert_eq!(read(BEGIN + 3 * STEP + 9), BEGIN + 3 * STEP + 9);
-            // The last 9 cycles were not recorded.
+            // The last 9 cycles before the restart were not recorded, so the sum continues without them.
             assert_eq!(read(anew), BEGIN + 3 * STEP, "{anew}");
             for passed in [1, STEP, STEP + 1, 40 * STEP, 1 << 40] {
                 assert_eq!(read(anew.wrapping_add(passed)), BEGIN + 3 * STEP + passed, "{anew}");
@@ -177,8 +177,9 @@ mod tests {
         assert_eq!(asked.get(), 8);
     }
 
-    /// A thread notices a restart and takes the lock. Then it finds that another thread has already handled
-    /// the restart, on a processor whose counter is a little ahead.
+    /// A thread notices a restart and takes the lock. Meanwhile another thread has handled the restart, on a
+    /// processor whose counter is a little ahead. So the first thread does not handle the restart a second
+    /// time.
     #[test]
     fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
         let restarts = Restarts::new();

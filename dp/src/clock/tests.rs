@@ -40,7 +40,8 @@ fn a_clock_starts_near_zero_and_clones_share_its_zero() {
     assert!(clock.hz() > 1_000_000);
 }
 
-/// The counters of two processors may differ by some cycles.
+/// The counters of two processors may differ by some cycles, so a reading may be lower than the clock's first
+/// reading. Such a reading is converted to 0.
 #[test]
 fn a_reading_from_before_the_clock_was_made_is_its_beginning() {
     let clock = Clock::new();

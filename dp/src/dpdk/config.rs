@@ -9,8 +9,8 @@ use crate::Offloads;
 pub enum PortSpec {
     /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`, optionally followed by a comma and arguments for the
     /// NIC's driver. The NIC must be bound to a Linux driver that passes the NIC to user space: `vfio-pci`,
-    /// or without an IOMMU for example `uio_pci_generic`. Unless the NIC is behind an IOMMU with `vfio-pci`,
-    /// the NIC must be listed in the configuration with which EAL starts
+    /// or without an IOMMU for example `uio_pci_generic`. Unless the NIC is bound to `vfio-pci` and is behind
+    /// an IOMMU, the NIC must be listed in the configuration with which EAL starts
     /// ([`EalConfig::pci`](crate::eal::EalConfig::pci)).
     Pci(String),
     /// A virtual device in the form of DPDK's `--vdev`: `net_vhost0,iface=/tmp/wire.sock`.

@@ -1,4 +1,5 @@
-//! The file descriptors of this process. Drivers open some descriptors that DPDK's API does not return.
+//! Lists the file descriptors of this process, since drivers open some descriptors that DPDK's API does not
+//! return.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 

@@ -70,7 +70,8 @@ const MIN_BULK_VIEWS: u32 = 4096;
 
 /// A started device. The device is stopped and closed when its last port is dropped.
 pub(super) struct Device {
-    /// This field is dropped before the handle: the driver may report events until the device is closed.
+    /// This field is dropped before the handle, since the registration must end before the handle closes the
+    /// device.
     events: Option<LinkEvents>,
     /// This field is dropped before the pools, so that the device is closed before the pools are released.
     handle: DeviceHandle,
@@ -84,7 +85,8 @@ pub(super) struct Device {
     /// `true` if the driver does not count missing receive buffers, so that only the port can notice a
     /// missing buffer.
     pub(super) lacks_rx_no_mbuf_count: bool,
-    /// `true` if the device has no TSO, but the other side of its socket may accept uncut frames.
+    /// `true` if the device has no TSO, but the driver at the other side of its vhost-user socket may accept
+    /// large TCP frames uncut.
     may_pass_large_frames: bool,
     /// `true` if the device was configured with an interrupt for each receive queue.
     has_rx_interrupts: bool,
@@ -222,7 +224,7 @@ fn setup(
         let bulk = || {
             let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
             // Many frames in a ring may refer to parts of one buffer, and each frame has its own view of the
-            // buffer.
+            // buffer. So the number of views also depends on the length of the ring.
             let views = count.max(2 * u32::from(tx_desc)).max(MIN_BULK_VIEWS);
             DpdkPool::new(eal, name, (count, views), bytes, node)
                 .map_err(|errno| DeviceError::memory(count, bytes, errno))
@@ -329,7 +331,8 @@ fn choose_offloads(
     if !drivers::find(driver).joins {
         offloads.remove(Offloads::RX_LRO);
     }
-    // TSO works only if the device computes the checksum of each piece.
+    // TSO is not used if the device does not compute the checksum of each piece, or if the driver's TSO does
+    // not work.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || !drivers::find(driver).tso {
         offloads.remove(Offloads::TX_TSO);
     }
@@ -404,15 +407,15 @@ impl Device {
         done == 0 && features & NEEDED == NEEDED
     }
 
-    /// Whether the device was removed. A removed device may at most be closed.
+    /// Whether the device was removed. A removed device can be closed, but not used.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.handle.gone().load(Ordering::Relaxed)
     }
 
     /// Whether the device can send frames while the driver reports that the link is up. The vhost driver
-    /// reports a link that is up before the queues know the number of the connection, and drops frames until
-    /// the number is known. For a device that may not pass large frames, the result is `true`.
+    /// reports that the link is up before the queues know the number of the connection, and drops frames
+    /// until the queues know this number. For a device that may not pass large frames, the result is `true`.
     pub(super) fn is_connected(&self) -> bool {
         !self.may_pass_large_frames || self.vhost_connection().is_some()
     }

@@ -1,13 +1,13 @@
-//! Properties of drivers, such as the longest buffer of a frame, the number of buffers, the segment sizes for
+//! Properties of drivers, such as the maximum number and length of a frame's buffers, the segment sizes for
 //! TSO, and offloads that do not work. Ethdev does not report most of these properties.
 //!
 //! Of the limits for frames to send, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and
 //! `nb_mtu_seg_max`. If a frame exceeds another limit, the driver may drop the frame each time it is sent,
-//! send different bytes, or block its ring. Every linked driver has a row, even if the limits of [`UNKNOWN`]
-//! are right for this driver. So the source of a new driver has to be checked before the driver is added.
-//! File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
+//! send different bytes, or block its ring. A test checks that every linked driver has a row, even if the
+//! limits of [`UNKNOWN`] are right for this driver. So the source of a new driver has to be checked before
+//! the driver is added. File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
 //!
-//! Some limits are not listed, because all frames of this crate's users observe them. These limits are a
+//! Some limits are not listed, because all frames of this crate's users comply with them. These limits are a
 //! minimum length (17 bytes for i40e, iavf and ice, 14 bytes for ixgbe), and at most 512 bytes of headers for
 //! TSO (igb, igc). Further limits are a TCP header within the first 255 bytes (em), and at most 256 KiB of a
 //! frame for TSO (i40e, ice).
@@ -176,11 +176,12 @@ const DRIVERS: &[(&str, Driver)] = &[
     ("net_ixgbe", IXGBE),
     ("net_ixgbe_vf", IXGBE),
     // vmxnet3/vmxnet3_rxtx.c, vmxnet3_xmit_pkts(): dword[2] = dw2 | data_len. The length has 14 bits
-    // (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len). A longer buffer is sent modulo 16,384, with a right TCP
-    // checksum. msscof and Vmxnet3_RxDesc.len have 14 bits as well. This release does not bound the number of
-    // buffers of a frame that is cut. Linux's driver and later releases have the bound
-    // VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that passes superframes, the receiving device
-    // dropped each superframe (QEMU 10). At an MTU of 1500, frames of 1518 bytes with a VLAN tag were lost.
+    // (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len). Of a longer buffer, the device sends only as many bytes as
+    // the length modulo 16,384, with a right TCP checksum. msscof and Vmxnet3_RxDesc.len have 14 bits as
+    // well. This release does not bound the number of buffers of a frame that is cut. Linux's driver and
+    // later releases have the bound VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that passes
+    // superframes, the receiving device dropped each superframe (QEMU 10). At an MTU of 1500, frames of 1518
+    // bytes with a VLAN tag were lost.
     (
         "net_vmxnet3",
         Driver {
@@ -224,7 +225,7 @@ impl Driver {
         mbuf_bytes.min(self.rx_buffer_bytes) / self.rx_unit * self.rx_unit
     }
 
-    /// The limits that senders must observe.
+    /// The limits for TSO, which senders must observe.
     pub(super) fn tso_limits(&self) -> TsoLimits {
         TsoLimits { buffers: self.tso_buffers, mss: self.mss }
     }

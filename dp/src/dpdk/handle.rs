@@ -34,7 +34,7 @@ pub(super) fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
 }
 
 /// A device that DPDK has probed and that no other code uses. The device is closed and removed when the
-/// handle is dropped.
+/// handle is dropped, unless the device cannot be closed or the handle is dropped in a forked process.
 pub(super) struct DeviceHandle {
     pub(super) port_id: u16,
     watch: Watch,

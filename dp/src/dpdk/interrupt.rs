@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `net_vhost`, `net_virtio_user` | the peer writes to an eventfd | by a flag in the ring |
 //! | NICs behind `vfio-pci` | the device interrupts, and the kernel writes to an eventfd | by a register |
-//! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | no request is needed: the descriptor is readable while a frame waits |
+//! | `net_tap`, `net_af_packet` | a frame waits on the descriptor of the tap or packet socket | no request is needed: the descriptor is readable while a frame waits |
 //!
 //! A port sleeps on its own epoll descriptor, which does not change when a vhost peer connects with a new
 //! eventfd. The eventfds are registered edge-triggered (EPOLLET), since no code reads the eventfds to reset
@@ -43,8 +43,8 @@ fn key(of: u64) -> epoll::EventData {
     epoll::EventData::new_u64(of)
 }
 
-/// Whether to configure the device with an interrupt for each queue. A device behind `uio` has a single
-/// interrupt.
+/// Whether to configure the device with an interrupt for each queue. A NIC behind a `uio` driver is
+/// configured without: it has a single interrupt.
 pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let text = match spec {
         PortSpec::Pci(text) => split(text).0,
@@ -169,7 +169,7 @@ impl RxInterrupt {
     fn take_wakeups(&mut self) -> (bool, bool) {
         let mut room = [const { std::mem::MaybeUninit::uninit() }; EVENTS_AT_ONCE];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) else {
-            // The events stay pending, so sleeps end at once.
+            // If the call fails, the events stay pending, so sleeps end at once.
             return (false, false);
         };
         let (mut link, mut told) = (false, false);

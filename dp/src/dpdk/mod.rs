@@ -48,7 +48,7 @@ use crate::{Mempool, Port};
 ///
 /// Each port has its own pool. The counters of the first port include the frames that the device drops or for
 /// which the device has no buffer. If the device hashes flows, [`PortInfo::queue`](crate::PortInfo::queue)
-/// says how the device chooses the queue.
+/// says how the device chooses the queue, if this is known.
 ///
 /// # Errors
 /// [`DeviceError`] if the device cannot be used. The message is one line, and usually says what to do.

@@ -1,8 +1,8 @@
 //! A [`Port`] that uses one pair of queues of a device.
 //!
 //! The port counts each error and continues. If a ring is full, frames are left in the caller's burst. While
-//! the link is down or a vhost peer has ended, frames are dropped. If the pool is empty, the port receives
-//! nothing until buffers are returned.
+//! the link is down or a vhost peer has ended, frames to send are dropped. If the pool is empty, the port
+//! receives nothing until buffers are returned.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -36,7 +36,7 @@ const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 const VHOST_BURST: usize = 32;
 
 pub(super) struct QueuePort {
-    /// This field is dropped before the device, whose driver owns the interrupt's descriptor.
+    /// This field is dropped before the device: an interrupt can be used only while its device is started.
     interrupt: Option<RxInterrupt>,
     /// Frames that the last poll before a sleep has found. The next receive call returns these frames first.
     ahead: Burst,
@@ -116,7 +116,7 @@ impl QueuePort {
         let cut_at = if wants_offload { chain.tx_offload().tso_segment_bytes } else { 0 };
         let longest = || chain.longest_segment();
         match self.device.limits.fit(chain.len(), chain.segment_count(), cut_at, longest) {
-            // Drivers write to the headers of frames with offloads.
+            // Drivers write to the headers of frames with offloads, so shared headers are copied first.
             Fit::AsIs if wants_offload && chain.is_head_shared() => Fit::Copy,
             Fit::AsIs if !self.base.info.offloads.contains(Offloads::TX_EXTERNAL) && frame.has_external() => {
                 Fit::Copy
@@ -239,7 +239,7 @@ impl QueuePort {
 
     /// Sends a TCP frame without offloads: cuts the frame into pieces in one buffer each, and computes the
     /// checksums of the pieces. If there is no free buffer or descriptor for a piece, the piece is dropped. A
-    /// frame that requests no TCP checksum is dropped.
+    /// frame that requests no TCP checksum, or does not state the length of its TCP header, is dropped.
     #[cold]
     fn send_plain(&mut self, frame: &Mbuf) {
         let offload = frame.tx_offload();

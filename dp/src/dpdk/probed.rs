@@ -1,7 +1,7 @@
 //! Descriptors that become readable when frames arrive, but that DPDK's API does not return. The driver opens
 //! these descriptors when a device is probed.
 //!
-//! - `net_af_packet` has no interrupts, but a packet socket for each queue.
+//! - `net_af_packet` has no interrupts. It opens a packet socket for each queue.
 //! - `net_virtio_user` has an eventfd for each ring. The API returns the eventfds only if the device is
 //!   configured with interrupts. But with interrupts, a thread of DPDK watches the device's socket, and may
 //!   use the device after the device was closed. The reason is that the thread's handler cannot be removed
@@ -18,8 +18,8 @@ use super::{descriptors, vdev};
 /// A device that is about to be probed.
 pub(super) struct Probe {
     kind: DescriptorKind,
-    /// Duplicates of the descriptors that the process had before the probe. While the duplicates are open, no
-    /// new file gets the same inode or id.
+    /// Duplicates of the descriptors of this kind that the process had before the probe. While the duplicates
+    /// are open, no new file gets the same inode or id.
     before: Vec<OwnedFd>,
 }
 
@@ -77,8 +77,8 @@ impl Probe {
 }
 
 impl ProbedDescriptors {
-    /// The descriptors that become readable when frames arrive for a queue. Empty if no such descriptors are
-    /// known.
+    /// The descriptors of which at least one becomes readable when frames arrive for a queue. Empty if no
+    /// such descriptors are known.
     pub(super) fn of_queue(&self, queue: u16) -> &[OwnedFd] {
         if self.is_by_queue {
             self.found.get(usize::from(queue)).map_or(&[], std::slice::from_ref)
@@ -138,7 +138,8 @@ mod tests {
 
     use super::*;
 
-    /// All eventfds share one inode, and Linux reuses the id of a closed eventfd.
+    /// All eventfds share one inode, so [`Probe`] compares ids. Linux reuses the id of a closed eventfd, so
+    /// [`Probe`] keeps duplicates of the earlier eventfds open.
     #[test]
     fn the_eventfds_of_a_device_are_those_that_were_not_there_before() {
         let new = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();

@@ -57,8 +57,8 @@ impl RssConfig {
     }
 
     /// Fills the redirection table of a started device with all `queues` in turn. Returns the rule by which
-    /// the device chooses queues. Returns `None` if the device does not report its key, or does not accept
-    /// the table.
+    /// the device chooses queues. Returns `None` if the device does not report its key or does not accept the
+    /// table, or if the length of the table is not a power of two.
     pub(super) fn settle(&self, port_id: u16, queues: u16) -> Option<Rss> {
         let (key, functions) = self.in_use(port_id)?;
         let table = self.set_table(port_id, queues)?;

@@ -11,7 +11,7 @@ use super::device::Device;
 use crate::eal::is_forked;
 use crate::port::{DeviceStat, DeviceStats};
 
-/// The counts that ethdev keeps for a whole device.
+/// Some of the counts that ethdev keeps for a whole device (`rte_eth_stats`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Basic {
     /// Number of frames that arrived while no descriptor was free.
@@ -28,7 +28,7 @@ impl Device {
         if is_forked() || self.is_gone() {
             return None;
         }
-        // Drivers read clear-on-read registers, and add the values to their counts without a lock.
+        // Some drivers read clear-on-read registers, and add the values to their counts without a lock.
         let _one_at_a_time = self.stats_lock.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: all-zero bytes are valid for this C struct of numbers.
         let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };

@@ -23,7 +23,8 @@ fn watched() -> MutexGuard<'static, BTreeMap<u16, (String, Gone)>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the device of this port was removed. The port is open, or could not be closed.
+/// Whether the device of this port was removed. The caller passes a port that is open, or that could not be
+/// closed.
 pub(super) fn is_gone(port_id: u16) -> bool {
     watched().get(&port_id).is_some_and(|(_, gone)| gone.load(Ordering::Relaxed))
 }
@@ -35,9 +36,9 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches an open port. If `is_pci` is `true`, also watches the bus. A network namespace that belongs to
-    /// another user namespace receives no uevents. In such a namespace, only the driver reports that the
-    /// device is gone.
+    /// Watches an open port. If `is_pci` is `true`, also watches the bus. A network namespace that does not
+    /// belong to the initial user namespace receives no uevents. In such a namespace, only the driver reports
+    /// that the device is gone.
     pub(super) fn new(port_id: u16, name: &CStr, is_pci: bool) -> Self {
         if is_pci {
             watch_the_bus();

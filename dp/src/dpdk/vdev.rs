@@ -94,8 +94,8 @@ pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
 }
 
 /// Removes the socket file of a killed process. While the file exists, no other process can listen on the
-/// path. Fails if the file cannot be removed, or if another process may listen on the socket. (If the device
-/// is a memif device, another listener is no error.)
+/// path. Fails if the file cannot be removed, or if a process may already listen on the socket. (If the
+/// device is a memif device, another listener is no error.)
 pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     let Some(path) = listens_on(spec) else { return Ok(()) };
     match fs::symlink_metadata(path) {

@@ -38,8 +38,8 @@ enum DriverSocket {
     /// The device listens, and has a new socket for each backend that connects. The local name of the socket
     /// is the path.
     Listens,
-    /// The device connects once, when it is probed. `before` has the inodes of the sockets that this process
-    /// had before.
+    /// The device connects once, when it is probed. `before` has the inodes of the files that this process
+    /// had open before.
     Probed { before: BTreeSet<u64> },
     /// The device has connected. The number is the inode of the device's socket.
     Connected(u64),
@@ -79,7 +79,7 @@ impl VhostUserBackend {
 
     /// Returns whether the device can be closed. The result is `false` if the backend does not answer: the
     /// backend may use the device's memory whenever it runs again. In this case the function also shuts the
-    /// socket down, so that the backend stops.
+    /// socket down, so that the backend stops using the device.
     pub(super) fn lets_go(&self) -> bool {
         let Some(mut socket) = self.socket() else { return true };
         if socket.set_read_timeout(Some(ANSWER_TIMEOUT)).is_err() {

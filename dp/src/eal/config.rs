@@ -18,9 +18,10 @@ pub struct EalConfig {
     /// CPUs of the thread that starts EAL. Default: [`Cores::Floating`].
     pub cores: Cores,
     /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened. Each address may be
-    /// followed by a comma and arguments for the device's driver. EAL derives the address mode from these
-    /// devices. Other devices can also be opened if they support this mode. With an empty list, the mode is
-    /// for devices behind an IOMMU. Virtual devices need not be listed. Default: none.
+    /// followed by a comma and arguments for the device's driver. With [`Iova::Auto`], EAL derives the
+    /// address mode from these devices. Other devices can also be opened if they support this mode. If the
+    /// list is empty, devices use virtual addresses, which only devices behind an IOMMU support. Virtual
+    /// devices need not be listed. Default: none.
     pub pci: Vec<String>,
     /// Files through which other DPDK processes can find this process. Default: [`Files::None`].
     pub files: Files,
@@ -41,8 +42,8 @@ pub struct EalConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Hugepages if at least `mib` MiB are free, and otherwise ordinary pages. A PCI device without an IOMMU
-    /// cannot use ordinary pages. With such a device, too few free hugepages are an error:
-    /// [`EalError::PciHugepages`](super::EalError::PciHugepages).
+    /// cannot use ordinary pages. If such a device is listed in [`EalConfig::pci`], too few free hugepages
+    /// are an error: [`EalError::PciHugepages`](super::EalError::PciHugepages).
     Auto {
         /// Number of MiB that are needed.
         mib: u32,
@@ -50,7 +51,7 @@ pub enum Memory {
     /// Hugepages, allocated on demand.
     Hugepages,
     /// Ordinary pages: `mib` MiB are allocated at the start. Ordinary pages are slower than hugepages, and
-    /// most NICs cannot use them.
+    /// NICs without an IOMMU cannot use them.
     Ordinary {
         /// Number of MiB to allocate.
         mib: u32,
@@ -128,8 +129,8 @@ impl EalConfig {
             Files::None => arguments.push("--in-memory".to_owned()),
         }
         if pci.is_empty() {
-            // With a list of allowed devices, EAL ignores all other devices at the start. EAL can still scan
-            // the bus later.
+            // With a list of allowed devices, EAL ignores all other devices at the start. So this list names
+            // only a device that no machine has. EAL can still scan the bus later.
             arguments.extend(["-a".to_owned(), NO_DEVICE.to_owned()]);
         }
         for address in pci {
@@ -191,8 +192,8 @@ impl EalConfig {
     }
 
     /// Checks that the PCI devices in `sysfs` can use the memory that EAL will have. With
-    /// [`Memory::Hugepages`], only checks that hugepages are free. With [`Memory::Ordinary`], does not check
-    /// the memory.
+    /// [`Memory::Hugepages`], the function only checks that a hugepage is free. With [`Memory::Ordinary`],
+    /// the function does not check the memory.
     ///
     /// # Errors
     /// [`EalError::NoHugepages`] if hugepages are configured and no hugepage is free.

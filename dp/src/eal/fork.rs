@@ -18,6 +18,6 @@ pub(super) fn watch_for_forks() {
         FORKED.store(true, Ordering::Relaxed);
     }
     // SAFETY: `in_child` exists until the process ends, and only stores to an atomic, which is allowed in a
-    // forked child. If the call fails (no memory), forks are not detected, as in DPDK.
+    // forked child. If the call fails (no memory), forks are not detected.
     unsafe { sys::pthread_atfork(None, None, Some(in_child)) };
 }

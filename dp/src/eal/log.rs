@@ -21,8 +21,8 @@ const LINE_BUFFERED: i32 = 1;
 static LINES: Mutex<VecDeque<(i32, String)>> = Mutex::new(VecDeque::new());
 static TO_STDERR: AtomicBool = AtomicBool::new(false);
 
-/// Redirects DPDK's log to `write`. This function is called once, before `rte_eal_init`, which would
-/// otherwise open standard error and syslog.
+/// Redirects DPDK's log to `write`. This function is called before `rte_eal_init`, which would otherwise open
+/// standard error and syslog for the log.
 pub(super) fn capture(to_stderr: bool) {
     TO_STDERR.store(to_stderr, Ordering::Relaxed);
     let functions = sys::cookie_io_functions_t { read: None, write: Some(write), seek: None, close: None };

@@ -45,8 +45,8 @@ impl Eal {
     /// calling thread becomes EAL's main thread.
     ///
     /// # Errors
-    /// [`EalError`] if EAL does not run with these options. If the start of EAL fails, DPDK itself writes one
-    /// more line to standard error. After [`EalError::NoHugepages`], [`EalError::PciAddress`],
+    /// [`EalError`] if EAL does not run with these options. If the start of EAL fails, DPDK itself also
+    /// writes a line to standard error. After [`EalError::NoHugepages`], [`EalError::PciAddress`],
     /// [`EalError::PciHugepages`] and [`EalError::BadArgument`] another attempt is possible.
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         if is_forked() {

@@ -49,8 +49,8 @@ impl FaultGenerator {
         if fate.lost { FrameFaults { lost: true, ..FrameFaults::default() } } else { fate }
     }
 
-    /// Decides the random faults of a frame. Always draws the same number of random numbers, so that one
-    /// probability does not change the effect of the other probabilities.
+    /// Decides the random faults of a frame. The function always draws the same number of random numbers, so
+    /// that one probability does not change the effect of the other probabilities.
     fn draw(&mut self) -> FrameFaults {
         let lost = self.hits(self.plan.drop_ppm);
         let duplicated = self.hits(self.plan.duplicate_ppm);

@@ -63,7 +63,7 @@ impl Shared {
     /// Whether this end has ports and its device was not removed.
     #[inline]
     fn is_present(&self, end: usize) -> bool {
-        // `end` is 0 or 1.
+        // `end` is 0 or 1, so `& 1` does not change it. With `& 1` the index is always in bounds.
         self.present[end & 1].load(Ordering::Acquire) > 0
     }
 
@@ -169,8 +169,8 @@ impl<W: Wires> LinkPort<W> {
         frames[..run].iter().take_while(fits).count()
     }
 
-    /// Sends one frame. If the frame requests to be cut and the port cuts frames, sends the pieces. The
-    /// caller has checked that the wire has room.
+    /// Sends one frame. If the frame requests to be cut and the port cuts frames, sends the pieces. Drops the
+    /// frame if it exceeds the limits of the port. The caller has checked that the wire has room.
     #[inline]
     fn send(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         if frame.tx_offload().tso_segment_bytes > 0 {
@@ -218,7 +218,8 @@ impl<W: Wires> LinkPort<W> {
         self.base.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
     }
 
-    /// Puts a frame on the wire. The frame arrives after `wait_us` microseconds.
+    /// Puts a frame on the wire. The frame arrives after `wait_us` microseconds. A frame with external memory
+    /// is copied, and is lost if no buffer is free for the copy.
     #[inline(always)]
     fn put(&mut self, wire: usize, now_us: u64, wait_us: u64, mut frame: Mbuf) {
         let wire = self.wires.sender_mut(wire);
@@ -234,7 +235,7 @@ impl<W: Wires> LinkPort<W> {
         wire.push(InFlight { due_us: now_us + wait_us, at_once: wait_us == 0, frame });
     }
 
-    /// Puts a frame on the wire with its faults.
+    /// Applies the faults of a frame, and puts the frame on the wire unless the frame is lost.
     fn put_with(&mut self, faults: FrameFaults, wire: usize, now_us: u64, mut frame: Mbuf) {
         let FrameFaults { lost, duplicated, held, corrupted } = faults;
         let Sender { wire: shared, pool, .. } = self.wires.sender(wire);

@@ -44,7 +44,8 @@ impl LinkSteering {
 }
 
 /// A word with a bit for each sending queue. The bit is set if the sending queue has put frames on its wire
-/// to this receiving queue. The word has its own cache line.
+/// to this receiving queue. The receiving queue clears the bits when it reads the word. The word has its own
+/// cache line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Inbox(AtomicU64);

@@ -113,7 +113,7 @@ impl Sender {
         }
     }
 
-    /// Counts a frame that is lost because no buffer was free for its copy.
+    /// Counts a frame that is lost, or not duplicated, because no buffer was free for the copy.
     #[cold]
     pub(super) fn no_mbuf(&self) {
         self.wire.faults.no_mbuf.increment();

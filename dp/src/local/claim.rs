@@ -184,8 +184,8 @@ impl Claim {
 }
 
 /// Binds the socket of a free station. Returns the station and the socket. The search begins at a number that
-/// is derived from the PID, so that new processes have numbers that were not used recently. The caller holds
-/// the folder's lock.
+/// is derived from the PID. So a new process usually has a number that was not used recently. The caller
+/// holds the folder's lock.
 fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
     for step in 0..u32::from(u16::MAX) {

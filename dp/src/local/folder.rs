@@ -190,7 +190,7 @@ impl User {
     }
 
     /// Checks each existing ancestor folder of `folder`, and each symbolic link in the path. If other users
-    /// may move the entries of an ancestor, returns the error that names this ancestor.
+    /// may move the entries of an ancestor, returns the error that names the first such ancestor.
     fn check_way(self, folder: &Path) -> Result<Option<LocalError>, LocalError> {
         let mut movable = None;
         let mut at = PathBuf::from("/");

@@ -200,7 +200,8 @@ impl Drop for SharedMemory {
 mod tests {
     use super::*;
 
-    /// Another process may have written the positions from which offsets are computed.
+    /// The offsets are computed from positions that another process may have written, so
+    /// [`SharedMemory::word`] checks each offset.
     #[test]
     fn a_word_lies_inside_and_is_aligned() {
         let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();

@@ -15,7 +15,7 @@ use crate::Mbuf;
 
 /// Time for which a ring may be full without progress of the reader. After this time, frames for the ring are
 /// dropped: a stopped station must not block the frames for other stations for ever. The time is longer than
-/// the time for which a process waits for a processor on a busy machine.
+/// a process usually waits for a processor on a busy machine.
 const STUCK_US: u64 = 100_000;
 
 /// Maximum number of frames for one station that wait in the port, until there is a pair of rings or space in
@@ -105,7 +105,8 @@ impl Peer {
         again_us
     }
 
-    /// Sends a frame. If the frame cannot be sent now, keeps, returns or drops the frame: see [`Sent`].
+    /// Sends a frame. If the frame cannot be sent now, the function keeps, returns or drops the frame: see
+    /// [`Sent`].
     ///
     /// # Errors
     /// [`Broken`] if the other side has written an impossible position.

@@ -39,7 +39,7 @@ const MAX_GREETINGS: usize = 64;
 const PLACE_US: u64 = 10_000;
 
 /// Time after the start of a handshake for which each poll reads the sockets. Reading the sockets is a system
-/// call. A handshake that takes longer waits for a process that does not run.
+/// call. A handshake that takes longer probably waits for a process that does not run.
 const HASTE_US: u64 = 10_000;
 
 /// Time for which the listener is ignored after the process has run out of descriptors.
@@ -64,8 +64,8 @@ struct Greeting {
     /// The number by which the keys of events name the socket.
     token: u32,
     since_us: u64,
-    /// The hello that has arrived on the socket. The hello waits here until the station's previous pair has
-    /// ended.
+    /// The hello that has arrived on the socket. The hello waits here until it can be answered, for example
+    /// until the station's previous pair has ended.
     hello: Option<(Message, OwnedFd)>,
 }
 
@@ -187,7 +187,7 @@ impl Peers {
 
     /// Adds a station to the list, starts connecting to the station, and returns its index. Returns `None` if
     /// this port cannot connect to the station, for example because the station does not exist, or if the end
-    /// of the station is not yet reported.
+    /// of the station is not yet reported. A station to which this port cannot connect is reported as ended.
     #[cold]
     pub(super) fn begin(&mut self, now_us: u64, station: u16) -> Option<usize> {
         if self.departed.contains(&station) {
@@ -247,7 +247,7 @@ impl Peers {
         }
     }
 
-    /// Reads the sockets, and continues handshakes. Returns whether more events wait.
+    /// Reads the sockets, and continues handshakes. Returns whether more events may be waiting.
     pub(super) fn look(&mut self, now_us: u64) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         // If the call fails, there are no events, and the next call tries again.
@@ -339,10 +339,10 @@ impl Peers {
         }
     }
 
-    /// Makes room for another greeting. The caller calls this function when there are [`MAX_GREETINGS`]
-    /// greetings. If the oldest greeting may still wait, the result is the end of its time. If its time is
-    /// over, the function answers the hello of the oldest greeting, if an answer is possible, and returns
-    /// `None`.
+    /// Returns the time until which no further connection is accepted, or `None` if a connection may be
+    /// accepted now. The caller calls this function when there are [`MAX_GREETINGS`] greetings. The oldest
+    /// greeting keeps its place until its time is over. After this time, the function answers the hello of
+    /// the oldest greeting, if an answer is possible.
     fn no_place_until_us(&mut self, now_us: u64) -> Option<u64> {
         let Greeting { since_us, hello, .. } = self.greetings.first()?;
         let until_us = since_us + PLACE_US;

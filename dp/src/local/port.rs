@@ -205,7 +205,7 @@ impl LocalPort {
         self.peers.backlogged = waits;
     }
 
-    /// Ends a pair of rings whose other side has written something invalid.
+    /// Removes a station that has written something invalid, which ends the pair of rings.
     #[cold]
     fn end_broken(&mut self, at: usize) {
         self.peers.counters.broken += 1;
@@ -213,8 +213,8 @@ impl LocalPort {
         self.peers.remove(at);
     }
 
-    /// Receives from the peer at this index until the burst is full or `left` bytes were received. The last
-    /// frame may exceed `left`.
+    /// Receives from the peer at this index until no record is left, no buffer is free, the burst is full, or
+    /// `left` bytes were received. The last frame may exceed `left`.
     #[inline]
     fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
         let Self { base: PortBase { mempool, counters, .. }, superframes, peers, .. } = self;

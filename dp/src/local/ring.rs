@@ -12,9 +12,9 @@
 //! data:    | record | record | ...     a power of two
 //! ```
 //!
-//! At first a ring uses only a part of its data. A full ring that has been used for some laps grows to four
-//! times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record without a frame.
-//! After this record both sides use the larger ring.
+//! At first a ring uses only a part of its data. A full ring that has been used for some laps can grow to
+//! four times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record without a
+//! frame. After this record both sides use the larger ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -178,8 +178,9 @@ impl Producer {
         Self { memory, place, tail: 0, published: 0, head: 0, capacity, grown: 0, choice }
     }
 
-    /// Grows the ring if the ring may grow, has been used for some laps, and `allowance` has enough bytes.
-    /// Returns whether the ring has grown. The caller calls this function when the ring is full.
+    /// Grows the ring if the ring may grow in this lap, the ring has been used for some laps, `allowance` has
+    /// enough bytes, and the machine has enough memory. Returns whether the ring has grown. The caller calls
+    /// this function when the ring is full.
     #[cold]
     pub(super) fn grow(&mut self, allowance: &mut usize) -> bool {
         let Place { data, bytes, .. } = self.place;
@@ -296,8 +297,8 @@ impl Producer {
         wakes
     }
 
-    /// Writes to the free lines of the next record, so that the processor fetches these lines from the
-    /// reader's cache now, and not when the reader waits for the record.
+    /// Writes to the first lines behind the tail, where the next record will be. So the processor fetches
+    /// these lines from the reader's cache now, and not when the reader waits for the record.
     #[inline]
     fn claim_ahead(&self) {
         if self.room() >= AHEAD_BYTES {

@@ -327,7 +327,8 @@ fn external_memory_waits_for_a_buffer_to_be_copied_to() {
     assert_eq!(number(&receive(&mut [&mut a, &mut b], 1)[0]), 5);
 }
 
-/// A ring of 256 KiB has room for 29 frames of 9,000 bytes, and 64 more frames wait in the port.
+/// A ring of 256 KiB has room for 29 frames of 9,000 bytes, and 64 more frames wait in the port. All other
+/// frames stay with the caller.
 #[test]
 fn a_full_ring_leaves_frames_with_the_caller_and_loses_none() {
     let scratch = Scratch::new();

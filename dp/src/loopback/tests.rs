@@ -52,7 +52,7 @@ fn frames_to_us_come_back_and_the_others_leave() {
     assert_eq!((counters.tx_bytes, counters.rx_bytes), (240, 120));
 }
 
-/// If ports of one host share an Ethernet address, the IP address distinguishes them.
+/// If ports of one host share an Ethernet address, only packets to the port's own IP address are returned.
 #[test]
 fn of_an_address_that_is_shared_only_our_packets_come_back() {
     let (v4, v6) = ((12, [0x08, 0x00]), (12, [0x86, 0xdd]));

@@ -47,8 +47,8 @@ pub(crate) struct DpdkChain {
 }
 
 // SAFETY: the chain owns its mbufs, and no other thread accesses them. Storage that several chains share is
-// only read, except bytes that no view covers. The owners of storage are counted by atomics, except by a sole
-// owner. Any thread may return an mbuf to its mempool.
+// only read, except bytes that no view covers. The number of the storage's owners is changed by atomics,
+// except while there is only one owner. Any thread may return an mbuf to its mempool.
 unsafe impl Send for DpdkChain {}
 
 impl DpdkChain {
@@ -275,8 +275,8 @@ impl DpdkChain {
         head.set_pkt_len(all - bytes as u32);
     }
 
-    /// Frees the first segment, and makes the next segment, `next`, the head. The caller has to set the
-    /// `pkt_len` of the new head.
+    /// Frees the first segment, and makes `next`, the next segment, the head. The new head receives the
+    /// chain's metadata. The caller has to set the `pkt_len` of the new head.
     fn free_first(&mut self, next: NonNull<sys::rte_mbuf>) {
         let head = self.first();
         let flags = head.ol_flags() & !STORAGE_FLAGS;

@@ -1,5 +1,5 @@
-//! Packet buffers on the heap: chains of descriptors of a [`HeapPool`]. The rules of access are in the module
-//! of [`HeapPool`].
+//! Packet buffers on the heap: chains of descriptors of a [`HeapPool`]. The documentation of [`HeapPool`]'s
+//! module states the rules of access.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -252,7 +252,7 @@ impl HeapChain {
     }
 }
 
-/// The segments, in order.
+/// The segments of a chain, in order.
 #[derive(Clone)]
 pub(crate) struct HeapViews<'a> {
     next: Option<&'a Segment>,
@@ -299,7 +299,7 @@ impl View for &Segment {
     }
 }
 
-/// The bytes of each segment, in order.
+/// The bytes of each segment of a chain, in order.
 #[derive(Clone)]
 pub(crate) struct HeapSegments<'a>(HeapViews<'a>);
 

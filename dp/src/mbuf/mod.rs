@@ -97,11 +97,11 @@ impl Mempool {
 }
 
 impl Mbuf {
-    /// Makes a view of the whole `memory`, which keeps the owner of the memory. Returns `None` if `pool` has
-    /// no free descriptor, or if DPDK has too many views of the memory. The view is meant to be chained
-    /// behind a buffer with the headers, and then sent. The bytes of the view can be [copied](Self::copy_to),
-    /// but are not available as slices. A port without [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a
-    /// copy.
+    /// Makes a view of the whole `memory`. The view keeps the owner of the memory alive. Returns `None` if
+    /// `pool` has no free descriptor, or if DPDK has too many views of the memory. The view is meant to be
+    /// chained behind a buffer with the headers, and then sent. The bytes of the view can be
+    /// [copied](Self::copy_to), but are not available as slices. A port without
+    /// [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::HeapChain::external(pool, memory)?))),
@@ -261,8 +261,8 @@ impl Mbuf {
         each!(&self.raw, chain => copy_views(chain.views(), offset, out))
     }
 
-    /// Passes the address and length of each part that has bytes to `take`, in order. While the frame exists,
-    /// raw copies may read the memory, for instance the copies of a system call.
+    /// Calls `take` with the address and length of each segment that is not empty, in order. While the frame
+    /// exists, raw copies may read the memory, for instance the copies of a system call.
     #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn for_each_part(&self, mut take: impl FnMut(*const u8, usize)) {

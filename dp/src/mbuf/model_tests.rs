@@ -1,5 +1,5 @@
-//! Tests [`Mbuf`] against a model: after any sequence of views, chains and cuts, each buffer equals a
-//! `Vec<u8>`.
+//! Tests [`Mbuf`] against a model: after any sequence of operations, each buffer has the same bytes as the
+//! `Vec<u8>` that models the buffer.
 
 use std::sync::Arc;
 

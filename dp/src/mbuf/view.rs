@@ -1,4 +1,4 @@
-//! The segments of a chain, whatever their storage.
+//! The interface to the segments of a chain, whatever backend and storage they have.
 
 /// One segment of a chain, of either backend.
 pub(crate) trait View {

@@ -1,13 +1,13 @@
-//! The DPDK backend of a pool. A pool is a mempool of buffers, and a mempool of descriptors without buffers
-//! for further views.
+//! The DPDK backend of a pool. A pool consists of a mempool of buffers and a mempool of descriptors. A
+//! descriptor has no buffer of its own, and is used for a further view of a buffer or for a view of external
+//! memory.
 //!
 //! Each thread that is registered with EAL has a cache, whose size is a sixteenth of the pool and at most
 //! [`CACHE`] buffers. Pools with fewer than [`CACHE`] buffers have no caches. Cached buffers count as
 //! available, but other threads cannot allocate them.
 //!
-//! A DPDK buffer has no reference to its pool that would prevent freeing the pool. A pool without a handle is
-//! in [`ORPHANS`] until all its buffers are returned, and is then freed. [`ORPHANS`] is checked when a pool
-//! is made or dropped.
+//! A DPDK buffer does not keep its pool alive. So a pool without a handle stays in [`ORPHANS`]. Whenever a
+//! pool is made or dropped, the pools in [`ORPHANS`] whose buffers are all returned are freed.
 
 use std::ffi::{CString, c_void};
 use std::ptr::{self, NonNull};

@@ -36,7 +36,7 @@ pub(super) struct FreeList<T> {
 }
 
 impl<T> FreeList<T> {
-    /// Makes a list of `items`. The list never has more items.
+    /// Makes a list of `items`. The list never has more items than these.
     pub(super) fn new(items: Vec<T>) -> Self {
         // All caches together have at most a quarter of the items.
         let share = (items.len() / (4 * SLOTS)).min(CACHE_MAX);

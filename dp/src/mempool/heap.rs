@@ -285,8 +285,9 @@ impl Segment {
         let start = block.start().as_ptr().wrapping_add(self.offset);
         // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` is at most this number
         // (`Segment::length`). The only view of the block is `self`, which is borrowed mutably while the
-        // slice is used, so nobody can make another view. Reads through former views have happened before
-        // (the Acquire in `is_shared`). `self` holds the pool and so the block.
+        // slice is used, so nobody can make another view. Reads through dropped views happen before the
+        // writes through this slice, since `is_shared` loads the number of views with Acquire. `self` holds
+        // the pool and so the block.
         Some(unsafe { std::slice::from_raw_parts_mut(start, self.length) })
     }
 
@@ -347,8 +348,9 @@ impl Segment {
         let start = block.start().as_ptr().wrapping_add(self.offset - bytes);
         // SAFETY: the block has `block_bytes` initialised bytes, and the headroom is the part before
         // `offset`, with at least `bytes` bytes. The only view of the block is `self`, which is borrowed
-        // mutably while the slice is used, so nobody can make another view. Reads through former views have
-        // happened before (the Acquire in `is_shared`). `self` holds the pool and so the block.
+        // mutably while the slice is used, so nobody can make another view. Reads through dropped views
+        // happen before the writes through this slice, since `is_shared` loads the number of views with
+        // Acquire. `self` holds the pool and so the block.
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
 
@@ -475,7 +477,8 @@ impl Drop for Handle {
 
 /// Returns a chain of descriptors to their pools.
 fn give_back(mut segment: Box<Segment>) {
-    // A loop instead of recursion unlinks each segment before the segment is freed.
+    // A loop frees the segments, so that a long chain causes no deep recursion. Each segment is unlinked
+    // before it is freed.
     loop {
         let next = segment.next.take();
         let pool = segment.pool.take().unwrap_or_else(|| not_in_use());

@@ -27,10 +27,10 @@ pub struct PacketConfig {
     /// frame of the MTU, and has at least 8 KiB of the kernel's memory. Default: 1024.
     pub rx_slots: usize,
     /// Number of bytes of kernel memory for received superframes. Without `CAP_NET_ADMIN` the kernel grants
-    /// at most `net.core.rmem_max`. Default: 4 MiB.
+    /// at most twice `net.core.rmem_max`. Default: 4 MiB.
     pub rx_bytes: usize,
     /// Number of bytes of kernel memory for frames that are being sent. Without `CAP_NET_ADMIN` the kernel
-    /// grants at most `net.core.wmem_max`. Default: 4 MiB.
+    /// grants at most twice `net.core.wmem_max`. Default: 4 MiB.
     pub tx_bytes: usize,
     /// Offloads to use. Offloads that the kernel does not have are ignored. Default: all.
     pub offloads: Offloads,

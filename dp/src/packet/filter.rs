@@ -1,5 +1,5 @@
-//! The filter of the socket: a classic BPF program that passes the frames that a host with the port's
-//! addresses needs. So the kernel does not copy other traffic of the interface.
+//! The filter of the socket, which is a classic BPF program. The program passes only frames that a host with
+//! the port's addresses needs, so the kernel does not copy other traffic of the interface.
 //!
 //! The kernel removes a VLAN tag before the filter runs, so all headers have the offsets of untagged frames.
 //! A load beyond the end of a frame drops the frame (`net/core/filter.c`).
@@ -78,8 +78,8 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// Returns the Ethernet addresses of the multicast groups that the interface has to receive (RFC 2464 section
-/// 7).
+/// Returns the Ethernet addresses of the multicast groups that a port with these addresses needs (RFC 2464
+/// section 7): for IPv6, the group of all nodes, and the solicited-node group of each address.
 pub(super) fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let mut groups = Vec::new();
     for address in addresses {

@@ -1,8 +1,8 @@
 //! A [`Port`] that uses a packet socket.
 //!
 //! The port counts each error and continues. If the socket is full, frames are left in the caller's burst.
-//! While the interface is down or removed, frames are dropped. When the interface is up again, the port uses
-//! it again. If the interface was removed, the port uses a new interface with the same name.
+//! While the interface is down or removed, frames to send are dropped. When the interface is up again, the
+//! port uses it again. If the interface was removed, the port uses a new interface with the same name.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -54,7 +54,8 @@ pub struct PacketPort {
     /// The multicast groups of the port's addresses.
     groups: Vec<[u8; 6]>,
     batch: TxBatch,
-    /// Number of bytes in front of a frame that is read from the socket.
+    /// Number of bytes of virtio's header in front of a frame that is read from the socket. 0 if the socket
+    /// has no such headers.
     header_bytes: usize,
     state: LinkState,
     /// Number of frames that the kernel had dropped at the last query.

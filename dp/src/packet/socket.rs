@@ -26,8 +26,8 @@ fn refusal(interface: &str, cause: Errno) -> PacketError {
     }
 }
 
-/// Sets the size of a buffer of the socket to `bytes`. Without a privilege, the size is at most the kernel's
-/// limit. Returns the buffer's actual size.
+/// Sets the size of a buffer of the socket to `bytes`. Without a privilege, the size is at most twice the
+/// kernel's limit (`net.core.rmem_max` or `net.core.wmem_max`). Returns the buffer's actual size.
 pub(super) fn buffer_size(
     fd: BorrowedFd<'_>,
     force: c_int,

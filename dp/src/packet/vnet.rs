@@ -1,6 +1,6 @@
 //! The virtio header in front of a frame to send (`struct virtio_net_hdr`, virtio 1.2 section 5.1.6). The
-//! header says which checksum to fill in, and where to cut the frame. Packet sockets use the byte order of
-//! the machine.
+//! header tells the kernel where to put the checksum, and the size of the segments into which to split the
+//! frame (GSO). Packet sockets use the byte order of the machine.
 
 use crate::{Mbuf, TxOffload};
 

@@ -1,4 +1,5 @@
-//! The three pcapng blocks of a capture (draft-ietf-opsawg-pcapng), little-endian, appended to a buffer.
+//! Writes the three kinds of pcapng blocks of a capture (draft-ietf-opsawg-pcapng) to the end of a buffer, in
+//! little-endian byte order.
 //!
 //! This crate has its own encoder, since the encoder must not allocate memory for each frame. This crate has
 //! no decoder.
@@ -26,7 +27,7 @@ pub(super) enum Direction {
     Outbound = 2,
 }
 
-/// Writes the start of a file: a section of unknown length.
+/// Writes the block that starts a file: the header of a section of unknown length.
 pub(super) fn section_header(out: &mut Vec<u8>) {
     block(out, SECTION_HEADER, |out| {
         out.extend(BYTE_ORDER_MAGIC.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Tests that a wrapper forwards each function that it does not define to the port that it wraps, so that no
-//! wrapper can forget a function.
+//! Tests of ports as layers: if a wrapper does not define a function, the wrapped port receives the calls of
+//! this function.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,6 @@
 //! Generates the bindings with bindgen, and the C shim for inline functions of DPDK's headers.
 //!
-//! Bindings are generated only for the listed names, since bindgen fails on the whole headers. For the listed
-//! names bindgen needs one second.
+//! Bindings are generated only for the listed names, since bindgen fails on the whole headers.
 
 use std::panic;
 use std::path::Path;
@@ -117,8 +116,8 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
         .clang_args(cflags)
         .wrap_static_fns(true)
         .wrap_static_fns_path(&shim)
-        // The layouts of these structs differ between releases. `mbuf.rs` accesses mbufs by offsets, and
-        // pools are passed only by pointer.
+        // The layouts of these structs differ between releases. The bindings need no layouts: `mbuf.rs`
+        // accesses mbufs by offsets, and pools are passed only by pointer.
         .opaque_type("rte_mbuf")
         .opaque_type("rte_mempool")
         .opaque_type("rte_device")
@@ -137,7 +136,8 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
     for name in CONSTANTS {
         builder = builder.allowlist_var(name);
     }
-    // If libclang is missing, bindgen panics with an unhelpful message.
+    // If libclang is missing, bindgen panics with an unhelpful message. So the message is suppressed, and
+    // this function returns a better one.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let generated = panic::catch_unwind(panic::AssertUnwindSafe(|| builder.generate()));

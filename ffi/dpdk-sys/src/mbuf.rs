@@ -1,9 +1,10 @@
 //! Accessors for the fields of `struct rte_mbuf`. The C compiler computes the offsets of the fields at build
 //! time.
 //!
-//! The field paths differ between releases (flat in 22.11, nested anonymous structs from 24.11 on), and an
-//! accessor in C would cost a call. Multi-byte fields are in host byte order. A function with an mbuf as its
-//! argument accesses only this mbuf, except `storage_owners`, which may also access the direct mbuf.
+//! The accessors use offsets, since the field paths differ between releases (flat in 22.11, nested anonymous
+//! structs from 24.11 on), and since an accessor in C would cost a call. Multi-byte fields are in host byte
+//! order. A function with an mbuf as its argument accesses only this mbuf, except `storage_owners`, which may
+//! also access the direct mbuf.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -79,7 +80,8 @@ pub unsafe fn data(m: *const rte_mbuf) -> *mut u8 {
 /// mbuf to which the indirect mbuf is attached. For an external buffer (`K_F_EXTERNAL`), the result is always
 /// 2.
 ///
-/// The load has Acquire order: if the result is 1, reads and writes of former owners have happened before.
+/// The load has Acquire order: if the result is 1, reads and writes of former owners happen before the
+/// following accesses of the caller.
 ///
 /// # Safety
 /// `m` points to an mbuf whose pool is not freed. While the mbuf has several owners, its `refcnt` is accessed

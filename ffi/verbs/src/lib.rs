@@ -1,5 +1,5 @@
-//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, and need no kernel RDMA, RDMA device or
-//! privileges.
+//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, and need no RDMA support in the kernel,
+//! no RDMA device and no privileges.
 //!
 //! `libuwarp.so` exports the functions of both libraries under their symbol versions. A program loads
 //! `libuwarp.so` by `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder on

@@ -82,8 +82,8 @@ pub(super) fn partial(bytes: &[u8]) -> u64 {
         lanes.add(load(half));
     }
     match bytes.last_chunk() {
-        // If the number of the last bytes is odd, `last_bytes` would put each byte in the wrong half of its
-        // word.
+        // With an odd number of bytes, `last_bytes` would put each byte in the wrong half of its word. So it
+        // is used only for an even number.
         Some(end) if !rest.is_empty() && bytes.len().is_multiple_of(2) => {
             lanes.add(last_bytes(end, rest.len()))
         }

@@ -53,7 +53,7 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
     while welcome < 300 {
         assert!(now_us < 30_000_000, "{welcome} have a pair");
         now_us += 5000;
-        // In this time, ten of the silent processes get a processor.
+        // In each round, ten of the processes that have not sent a hello run and send their hello.
         let silent = (0..300).map(|at| at * 7 % 300).filter(|at| !spoken[*at]);
         let silent: Vec<usize> = silent.take(10).collect();
         for at in silent {
@@ -84,7 +84,7 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
     assert!(come_again > 0 && counters.put_off >= come_again, "{counters:?} {come_again}");
 }
 
-/// A hundred ports send at the same time.
+/// If a hundred ports begin to send at the same time, all their frames arrive.
 #[test]
 fn frames_of_a_hundred_ports_that_begin_at_once_all_arrive() {
     let scratch = Scratch::new();
@@ -175,8 +175,9 @@ fn hear_nobody(claim: &Claim) -> bool {
     rustix::net::accept(&claim.listener).is_err()
 }
 
-/// In the first case, the station has read the hello. In the second case, the station has not read the hello,
-/// and the end of the station's socket is reported as a connection reset.
+/// A station answers each hello of a port with `Again`. In one run, the station reads the hello before it
+/// closes the socket. In the other run, the station closes the socket without reading the hello, and the
+/// port's read reports a connection reset.
 #[test]
 fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
     for reads in [true, false] {
@@ -237,7 +238,8 @@ fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
     assert!(matches!(hear(&socket), Heard::Message(Message { kind: Kind::Hello, station: 1, .. }, Some(_))));
 }
 
-/// A station connects while each poll reads the sockets, and sends its hello a little later.
+/// For 10 ms after a station has connected, each poll reads the sockets, so the station's hello is read by
+/// the next poll. A later hello is read when the sockets are read anyway.
 #[test]
 fn a_greeting_goes_on_with_every_poll_for_some_time_only() {
     for (spoken_us, paired_us) in [(5, 6), (9_998, 9_999), (10_010, 10_100)] {
@@ -277,8 +279,8 @@ fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
     assert_eq!(refused, [32, 40, 40]);
 }
 
-/// Reading the sockets is a system call. During a long handshake the port reads the sockets as often as
-/// without a handshake.
+/// Reading the sockets is a system call. If a handshake takes longer than 10 ms, the port reads the sockets
+/// only as often as without a handshake.
 #[test]
 fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
     for (now_us, seen_us) in [(9_000, 9_000), (9_999, 9_999), (10_000, 10_100), (50_000, 50_100)] {

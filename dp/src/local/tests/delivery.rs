@@ -23,7 +23,8 @@ fn receive_some(port: &mut LocalPort, count: usize) -> Vec<u32> {
     burst.iter().skip(BURST - count).map(number).collect()
 }
 
-/// The ring has room for a small frame, but not for the long frame before it.
+/// The ring has room for a small frame, but not for the long frame before it. The small frame waits too, so
+/// the order does not change.
 #[test]
 fn a_small_frame_does_not_overtake_those_that_wait_for_space() {
     let scratch = Scratch::new();
@@ -107,7 +108,8 @@ fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls()
     }
 }
 
-/// A burst ends at 256 KiB, so that its bytes are usually still in the cache when the engine places them.
+/// A burst ends with the frame that reaches 256 KiB, so that its bytes are usually still in the cache when
+/// the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {
     let scratch = Scratch::new();
@@ -150,7 +152,7 @@ fn the_reader_sees_each_32_kib_at_once() {
 }
 
 /// The port has noticed that the station has ended, but has not read all frames of the station. So the
-/// station is still in the list.
+/// station is still in the list, but a frame for it is dropped.
 #[test]
 fn a_frame_for_a_station_that_has_ended_is_dropped_at_once() {
     let scratch = Scratch::new();

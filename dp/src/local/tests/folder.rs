@@ -99,7 +99,8 @@ fn a_folder_of_somebody_else_is_refused() {
     assert!(refusal(&LocalConfig { folder, ..scratch.config() }).contains("belongs to user 12345"));
 }
 
-/// The owner of a symbolic link in the path decides where the folder is.
+/// The owner of a symbolic link in the path decides where the folder is. So a path is refused if a user who
+/// is not trusted owns one of its links.
 #[test]
 fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     let scratch = Scratch::new();

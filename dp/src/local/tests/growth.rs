@@ -1,5 +1,5 @@
-//! Tests of rings that grow: for example, during any sequence of records, as often as is allowed, and with
-//! false values from the other side.
+//! Tests of growing rings. They check, for example, that no record is lost or changed when a ring grows
+//! between any steps of the writer and the reader, and that the reader detects false announcements of growth.
 
 use std::collections::VecDeque;
 
@@ -50,8 +50,8 @@ fn take(rx: &mut Consumer) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Fills the ring until the ring grows. Whenever the ring is full, lets the reader consume records. Returns
-/// the records that were not read.
+/// Fills the ring until the ring grows. Whenever the ring is full and cannot grow, the reader consumes a
+/// record. Returns the records that were not read.
 fn fill_until_it_grows(tx: &mut Producer, rx: &mut Consumer) -> VecDeque<Vec<u8>> {
     let (mut written, mut number, from) = (VecDeque::new(), 0, tx.bytes());
     for _ in 0..10_000 {
@@ -140,7 +140,8 @@ proptest! {
         prop_assert!(lines == full && guards_are_untouched(&memory), "{} of {} lines", lines, full);
     }
 
-    /// The other side writes any words, including announcements that the ring grows.
+    /// The other side writes any words, including announcements that the ring grows. The reader never writes
+    /// outside of the ring, and the ring never has a size that it cannot grow to.
     #[test]
     fn a_reader_survives_any_growth(
         garbage in proptest::collection::vec((any::<bool>(), 0..9000_usize, word(), 0..4_usize), 1..80),

@@ -39,7 +39,8 @@ fn greeting(scratch: &Scratch) -> (LocalPort, OwnedFd, Claim) {
     (a, of_lower, higher)
 }
 
-/// Station 1 has sent a hello to station 2, and receives a hello from station 2.
+/// Station 1 has sent a hello to station 2, and receives a hello from station 2. The rings of station 1 are
+/// used, since its number is lower.
 #[test]
 fn the_lower_station_keeps_its_rings_when_hellos_cross() {
     let scratch = Scratch::new();
@@ -121,7 +122,8 @@ fn a_second_hello_on_a_socket_is_refused() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// Another station answers the hello of station 1, or the answer is not valid.
+/// If another station answers the hello of station 1, or if the answer is not valid, station 1 ends the
+/// connection and reports that the station has ended.
 #[test]
 fn a_wrong_answer_to_a_hello_ends_the_station() {
     for (answer, station) in

@@ -141,7 +141,8 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
     still_works(&mut a, &mut b);
 }
 
-/// The station does not answer the hello, or its answer is not valid.
+/// If a station does not answer a hello, or if its answer is not valid, the port reports that the station has
+/// ended.
 #[test]
 fn a_station_that_does_not_answer_is_given_up() {
     for answer in [
@@ -266,7 +267,8 @@ fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Between any two polls, a peer writes any value to a control word or to the beginning of a ring.
+    /// Between any two polls, a peer writes any value to a control word or to the beginning of a ring. The
+    /// pair of two other stations continues to work.
     #[test]
     fn any_memory_of_a_peer_harms_only_its_own_pair(
         writes in proptest::collection::vec((0..400_usize, any_word(), any::<bool>()), 1..100),

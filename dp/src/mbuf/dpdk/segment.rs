@@ -147,7 +147,7 @@ impl<'a> DpdkSegmentMut<'a> {
         // SAFETY: the data are inside the buffer, which is mapped and initialised, since the chain is well
         // formed. The only owner of the storage is this chain, which is borrowed mutably while the slice is
         // used. So there is no other view of the bytes, and nobody can make one. The number of owners was
-        // read with Acquire, so the accesses of former owners have happened before.
+        // read with Acquire, so the accesses of former owners happen before the accesses through this slice.
         Some(unsafe { std::slice::from_raw_parts_mut(start, length) })
     }
 }

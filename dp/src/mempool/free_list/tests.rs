@@ -57,8 +57,8 @@ fn what_was_freed_last_comes_first() {
 fn items_in_the_cache_of_a_thread_that_has_ended_are_found() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (list, all_there) = (full(512), std::sync::Barrier::new(SLOTS));
-    // The threads run at the same time, so each thread has its own slot, and leaves items in the slot's
-    // cache.
+    // The threads run at the same time, so no two threads have the same slot. Each thread with a slot leaves
+    // items in the slot's cache.
     let work = || {
         all_there.wait();
         list.push(list.pop().unwrap());

@@ -61,7 +61,7 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Why the library could not start in this process.
+/// The reason why the library could not start in this process.
 #[derive(Debug)]
 pub(crate) struct StartError {
     /// One line that tells the user what to do.
@@ -73,7 +73,7 @@ pub(crate) struct StartError {
 }
 
 impl From<String> for StartError {
-    /// The error for a mistake in the settings, which `line` describes. The program gets `ENODEV`.
+    /// The error for a mistake in the settings, which `line` describes. The program receives `ENODEV`.
     fn from(line: String) -> Self {
         Self { line, errno: Errno(libc::ENODEV), is_transient: false }
     }
@@ -117,7 +117,7 @@ pub(crate) fn set_errno(Errno(number): Errno) {
 
 /// Runs the body of an exported function. A panic becomes `EIO`, since it must not unwind into C. With debug
 /// assertions, a panic instead ends the process, so that the tests of programs also fail if a program ignores
-/// the error. A call in a forked child of a process that uses the library gets `EIO`.
+/// the error. A call in a forked child of a process that uses the library fails with `EIO`.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     if fork::is_child() {
         return Err(EIO);

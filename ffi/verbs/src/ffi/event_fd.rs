@@ -51,7 +51,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Makes a queue whose descriptor has a number of at least `least`, if the process's limit allows such a
-    /// number.
+    /// number. Otherwise the descriptor may have any number.
     pub(crate) fn above(least: c_int) -> Outcome<Self> {
         let mut queue = Self::new()?;
         if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&queue.fd, least) {
@@ -71,7 +71,7 @@ impl<T> EventQueue<T> {
     /// Removes the oldest item, and returns the result of `take` for this item. If the queue is empty, the
     /// call waits, or fails with `EAGAIN` if the program has made the descriptor non-blocking. During the
     /// wait, the engine's thread runs the engine. If the engine has no thread, this thread runs the engine. A
-    /// signal ends the wait with `EINTR`.
+    /// signal may end the wait with `EINTR`.
     ///
     /// `take` is called with the item while the queue is locked. So a thread that removes the items of an
     /// object either finds the item, or sees the effect of `take`.

@@ -1,5 +1,5 @@
-//! Checks before the engine starts that memory and descriptors are available, and checks before an object is
-//! made that memory is available.
+//! Checks that memory and descriptors are available before the engine starts, and that memory is available
+//! before an object is made.
 //!
 //! The pools, queues and threads of an engine have sizes that do not depend on the program. Most allocations
 //! of an engine abort the process if memory is missing. So before the engine starts, the library maps as much
@@ -22,7 +22,7 @@ use crate::ffi::abi::{self, Errno, Outcome, StartError};
 /// Number of descriptors that must be free at the start. The engine closes some of its descriptors again.
 const START_DESCRIPTORS: usize = 16;
 
-/// Bytes of address space that the engine needs, including the stacks of its threads.
+/// Number of bytes of address space that the engine needs, including the stacks of its threads.
 const START_BYTES: usize = 112 << 20;
 
 /// Maximum number of bytes that an object needs in addition to its queues, including its connection and the

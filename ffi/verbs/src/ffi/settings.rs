@@ -130,7 +130,7 @@ fn in_file() -> Result<&'static Settings, String> {
         .map_or_else(|| Ok(const { &Settings::new() }), |settings| settings.as_ref().map_err(Clone::clone))
 }
 
-/// Why the settings of the file are not available.
+/// The reason why the settings of the file are not available.
 struct ReadError {
     line: String,
     /// True if the process has run out of a resource. In this case the next call reads the file again.

@@ -1,7 +1,7 @@
 //! Shared objects of the process, and the detection of another libibverbs among them.
 //!
-//! A program that opens libibverbs itself (`dlopen`) loads the file that the dynamic linker finds, which may
-//! be rdma-core's libibverbs. rdma-core's library finds no device, and reports nothing. But when rdma-core's
+//! If a program opens libibverbs itself (`dlopen`), the dynamic linker chooses the file, which may be
+//! rdma-core's libibverbs. rdma-core's library finds no device, and reports nothing. But when rdma-core's
 //! library calls its own exported functions, the calls reach this library, because the dynamic linker looks
 //! up each name in preloaded libraries first. So this library can detect rdma-core's library.
 

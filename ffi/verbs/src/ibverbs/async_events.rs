@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         let queue = open.async_events.events();
         let QueuedEvent { event: code, element } = queue.next(&open.process.engine, |waiting| {
             // This closure runs with the queue locked. So a thread that destroys the object either waits
-            // until this event is acknowledged, or has removed the event before this closure runs.
+            // until this event is acknowledged, or removes the event before this call finds it.
             if let Some(element) = &waiting.element {
                 element.pending_acks.add();
             }

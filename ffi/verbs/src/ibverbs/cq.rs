@@ -26,7 +26,7 @@ pub(crate) struct Cq {
     c: UnsafeCell<sys::ibv_cq_ex>,
     pub(crate) cq: CompletionQueue,
     process: &'static Process,
-    /// The delivered events that are not acknowledged. The counter is in an `Arc`, since the call that
+    /// Counts the delivered events that are not acknowledged. The counter is in an `Arc`, since the call that
     /// acknowledges the last event may return after the queue is freed.
     pub(crate) pending_acks: Arc<PendingAcks>,
     /// The number of work queues that complete on this queue: the send queues and the receive queues of queue
@@ -43,7 +43,7 @@ pub(crate) struct Cq {
     place: Arc<AtomicUsize>,
 }
 
-/// Maximum number of completions that are translated at a time.
+/// Maximum number of completions that are polled and translated at a time.
 const BATCH: usize = 16;
 const FEW: usize = 2;
 
@@ -167,7 +167,7 @@ impl Cq {
             let (events, place) = (Arc::clone(&channel.events), Arc::clone(&place));
             let handler: CqEventHandler = Arc::new(move |_| {
                 // The address of a destroyed queue is 0. The address is read under the lock under which the
-                // events of a destroyed queue are removed.
+                // events of a destroyed queue are removed, so no event is added for a destroyed queue.
                 let mut events = events.lock();
                 let at = place.load(Ordering::Acquire);
                 if at != 0 {
@@ -299,7 +299,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
         // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(cq) };
         let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
-        // Most polls find no completion.
+        // Most polls find no completion, and return here.
         if wanted == 0 || this.is_empty() {
             return Ok(0);
         }
@@ -393,7 +393,7 @@ pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
 }
 
 /// The value of `vendor_err`: which side reported the stream's error, and the layer, type and code of the
-/// error. A lost connection has MPA's layer and code.
+/// error. For a lost connection, the layer and code are those of MPA. All other completions have 0.
 pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
     let Some(cause) = completion.cause else { return 0 };
     match (cause.stream(), cause.mpa_code()) {

@@ -40,7 +40,7 @@ impl<T> CriticalSection<T> {
         self.is_shared = false;
     }
 
-    /// Enters the section, once no other thread is in it.
+    /// Enters the section. If several threads may enter, first waits until no other thread is in the section.
     pub(crate) fn enter(&self) -> Outcome<SectionGuard<'_, T>> {
         let mut locked = self.lock()?;
         locked.0.is_entered = true;

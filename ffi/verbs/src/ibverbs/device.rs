@@ -139,7 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut sys::ibv_de
 /// Implements `ibv_get_device_name(3)`.
 ///
 /// # Safety
-/// `device` is one of the list.
+/// `device` is from the list of devices.
 #[unsafe(export_name = "uw_ibv_get_device_name")]
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut sys::ibv_device) -> *const c_char {
     // SAFETY: the caller passes a device of the list, which is never freed.
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut sys::ibv_device
 /// Implements `ibv_get_device_guid(3)`: returns the GUID in network byte order.
 ///
 /// # Safety
-/// `device` is one of the list.
+/// `device` is from the list of devices.
 #[unsafe(export_name = "uw_ibv_get_device_guid")]
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(_device: *mut sys::ibv_device) -> u64 {
     identity::guid().to_be()
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(_device: *mut sys::ibv_devic
 /// Implements `ibv_get_device_index(3)`: returns -1, since the kernel has no index for this device.
 ///
 /// # Safety
-/// `device` is one of the list.
+/// `device` is from the list of devices.
 #[unsafe(export_name = "uw_ibv_get_device_index")]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(_device: *mut sys::ibv_device) -> c_int {
     -1

@@ -15,7 +15,8 @@ use crate::ibverbs::wr_batch::WrBuilder;
 
 /// The engine's queue pairs of one queue pair of the program.
 pub(crate) struct EngineQps {
-    /// The engine queue pair to which receive requests are posted, and also send requests if `far` is `None`.
+    /// The engine queue pair to which receive requests and window operations are posted, and also all other
+    /// send requests if `far` is `None`.
     pub(crate) qp: QueuePair,
     /// The other end of a queue pair that is connected to itself.
     pub(crate) far: Option<QueuePair>,
@@ -83,7 +84,7 @@ impl EngineQps {
         self.all().try_for_each(|qp| Ok(qp.modify(QpState::Error)?))
     }
 
-    /// The engine queue pair to which the program's send requests are posted.
+    /// The engine queue pair to which the program's send requests are posted, except window operations.
     pub(crate) fn sender(&self) -> &QueuePair {
         self.far.as_ref().unwrap_or(&self.qp)
     }

@@ -23,7 +23,7 @@ use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
 /// whose messages these connections use.)
 const PORT: u16 = 7306;
 
-/// The maximum code of a timeout. The code has five bits.
+/// Maximum code of `min_rnr_timer`, which has five bits.
 const MAX_RNR_TIMER: u8 = 31;
 
 /// A queue pair's part of an out-of-band connection.
@@ -64,7 +64,7 @@ impl RemoteQp {
         Ok(Self { address: remote_of(process, vector)?, number })
     }
 
-    /// Whether this is our queue pair `number`.
+    /// Whether this is queue pair `number` of this process.
     pub(crate) fn is(&self, process: &Process, number: u32) -> bool {
         self.name() == (process.net.gid(), number)
     }

@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     init: *mut sys::ibv_parent_domain_init_attr,
 ) -> *mut sys::ibv_pd {
     abi::pointer(|| {
-        // SAFETY: the caller passes a pointer to a readable struct.
+        // SAFETY: the caller passes a readable `init`.
         let init = unsafe { &*init };
         let known = sys::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | sys::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         if init.pd.is_null() || init.comp_mask & !known != 0 {
@@ -196,7 +196,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     init: *mut sys::ibv_td_init_attr,
 ) -> *mut sys::ibv_td {
     abi::pointer(|| {
-        // SAFETY: the caller passes a pointer to a readable struct.
+        // SAFETY: the caller passes a readable `init`.
         if unsafe { (*init).comp_mask } != 0 {
             return Err(EINVAL);
         }

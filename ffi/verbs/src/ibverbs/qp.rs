@@ -140,7 +140,7 @@ impl Qp {
         ObjectGuard::lock(&self.attributes)
     }
 
-    /// The state that the program has set.
+    /// The state that was set last, by the program or because of the connection.
     #[inline]
     pub(crate) fn wanted_state(&self) -> sys::ibv_qp_state {
         self.state.load(Ordering::Relaxed)
@@ -293,8 +293,8 @@ impl Qp {
         self.process.async_events.insert(ObjectKind::Qp, number, element);
     }
 
-    /// Detaches an engine queue pair from the program: its later events are ignored, and its unpolled
-    /// completions are dropped, since the program may reuse their `wr_id`.
+    /// Detaches an engine queue pair from the program: later events of the engine queue pair are ignored, and
+    /// its unpolled completions are dropped, since the program may reuse their `wr_id`.
     fn forget(&self, qp: &QueuePair) {
         self.process.async_events.forget(ObjectKind::Qp, qp.qp_num());
         qp.discard_completions();
@@ -326,8 +326,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Returns to RESET: a new engine queue pair without requests replaces the old one, and the program's
-    /// number stays the same. Unpolled completions are dropped.
+    /// Returns to RESET: a new engine queue pair without requests replaces the old engine queue pairs, and
+    /// the number that the program knows stays the same. Unpolled completions are dropped.
     fn reset(&self) -> Outcome<()> {
         let new = self.init.make()?;
         let number = new.qp_num();

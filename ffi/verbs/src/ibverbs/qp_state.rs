@@ -10,7 +10,7 @@ use crate::ffi::sys;
 /// The effect of a call of `ibv_modify_qp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
-    /// The call changes only attributes.
+    /// The call does not change the state. It may set attributes.
     None,
     /// The call changes the state.
     To(sys::ibv_qp_state),
@@ -156,7 +156,8 @@ mod tests {
         sys::ibv_qp_attr { qp_state: state, port_num: 1, ..Default::default() }
     }
 
-    /// The masks that perftest, `ibv_rc_pingpong` and qperf pass.
+    /// The masks that perftest, `ibv_rc_pingpong` and qperf pass are accepted. If any bit except
+    /// `IBV_QP_STATE` is missing, the call is refused.
     #[test]
     fn the_masks_of_programs_pass_and_each_missing_bit_is_refused() {
         for (from, state, mask, change) in [

@@ -104,7 +104,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
         let attr = unsafe { &*attr };
         let mask = mask as c_uint;
         if mask & sys::IBV_SRQ_MAX_WR != 0 {
-            // The queue cannot be resized. A request for at most the present size succeeds without a change.
+            // The queue cannot be resized. A request for a smaller size has no effect, and fails if more
+            // receives are posted than the requested size.
             if attr.max_wr as usize > this.srq.query().max_wr {
                 return Err(EOPNOTSUPP);
             }

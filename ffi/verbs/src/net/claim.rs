@@ -1,5 +1,4 @@
-//! The claim of an identifier that is bound to a port, and the rules that say which claims exclude each
-//! other.
+//! The addresses that identifiers claim at a port, and the rules by which claims exclude each other.
 
 use std::net::IpAddr;
 

@@ -31,7 +31,7 @@ pub(crate) struct Net {
     presence: Option<Presence>,
 }
 
-/// The name service, which finds the process that listens at an address that programs see.
+/// The name service: for an address that programs see, it finds the process that listens there.
 pub(super) enum NameService {
     /// There is no name service: programs use the addresses on the wire.
     None,
@@ -90,7 +90,7 @@ impl Net {
         mapped(self.address).octets()
     }
 
-    /// The LID of the device: the low 16 bits of our address on the wire. The LID is never 0.
+    /// The LID of the device: the low 16 bits of our address on the wire, or 1 if these bits are 0.
     pub(crate) fn lid(&self) -> u16 {
         let [.., high, low] = self.gid();
         u16::from_be_bytes([high, low]).max(1)
@@ -161,7 +161,8 @@ impl Net {
     pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
         let source = match &self.service {
             NameService::None => None,
-            // On one host, the kernel uses the destination address also as the source.
+            // If the destination is an address of an interface of this host, the kernel uses this address as
+            // the source too. (The kernel's source for 127.0.0.2 is 127.0.0.1; here it is 127.0.0.2.)
             NameService::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
             NameService::Hosts(_) => hosts::source_for(remote.to_canonical())?,
         };
@@ -172,7 +173,7 @@ impl Net {
     /// answer.
     ///
     /// # Errors
-    /// Returns the system's error if no query can be sent.
+    /// Returns the system's error if the lookup fails.
     pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Lookup> {
         let remote = canonical(remote);
         match &self.service {

@@ -30,8 +30,9 @@ const NETWORK: [u8; 6] = *b"\xfduwarp";
 /// The prefix length of `NETWORK`.
 pub(super) const PREFIX: u8 = 48;
 
-/// The pauses, in milliseconds, between questions to a host that has no listener, since a listener may appear
-/// a little later. If no listener appears, `rdma_connect` fails after all pauses.
+/// The pauses, in milliseconds, between the questions to a host that has no listener. The question is
+/// repeated because a listener may appear a little later. If no question finds a listener, the connection is
+/// refused.
 const APPEARS_WITHIN_MS: [u64; 4] = [40, 80, 160, 160];
 /// Maximum wait for a host's answer. The host's kernel may have to resolve a neighbour first, and datagrams
 /// may be lost.
@@ -91,7 +92,7 @@ impl Hosts {
     /// Returns the system's error if no socket can be made for the question because a resource is exhausted.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
         // The other host's kernel limits the rate of its ICMP errors: it refuses only a few questions per
-        // second, and ignores the other questions.
+        // second, and ignores the other questions. So this call sends only a few questions.
         for pause in APPEARS_WITHIN_MS {
             match ask(visible)? {
                 Lookup::NotFound => std::thread::sleep(Duration::from_millis(pause)),
@@ -131,7 +132,7 @@ fn wire_address(host: IpAddr, port: u16) -> Ipv6Addr {
     bytes.into()
 }
 
-/// A socket of the family of `remote`.
+/// A UDP socket of the address family of `remote`, at any free port.
 fn socket_for(remote: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -309,7 +310,7 @@ mod tests {
     }
 
     /// On Debian, the host's name resolves to 127.0.1.1. The kernel answers questions for 127.0.1.1 from
-    /// 127.0.0.1.
+    /// 127.0.0.1, and such an answer counts.
     #[test]
     fn an_answer_may_come_from_another_address_of_the_host() {
         let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
@@ -323,7 +324,7 @@ mod tests {
     }
 
     /// Another program may own the port, and may send anything. An answer may also belong to another
-    /// question.
+    /// question. Such datagrams are ignored.
     #[test]
     fn only_the_answer_to_the_question_counts() {
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -162,8 +162,8 @@ impl LocalNames {
             Some((entry, false)) => claim = entry.claim,
             None => {}
         }
-        // Only a listener's file is locked, and a connection has no file. So the lock of the name itself says
-        // whether a process holds the name.
+        // Only a listener's file is locked, and a connection has no file. So the lock of the name itself
+        // shows whether a process holds the name.
         let is_taken = self.locks.is_taken(&host(address), port)?;
         Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
     }
@@ -209,7 +209,8 @@ impl LocalNames {
         Ok(Some(stations.iter().any(|station| address_of_station(station.number) == address)))
     }
 
-    /// Whether the folder has a file for `address`, which means that a program has bound `address`.
+    /// Whether the folder has a file for `address`. Such a file means that a program has bound `address`, or
+    /// that a program was killed while it had bound `address`.
     ///
     /// # Errors
     /// Returns the system's error if the answer cannot be determined.

@@ -2,7 +2,7 @@
 //!
 //! Questions and answers have the same length, so that questions with a forged source cannot be used for
 //! amplification. An answer repeats the random number of its question. An attacker who does not see the
-//! question cannot know this number.
+//! question does not know this number, and so cannot forge an answer.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ use super::address::mapped;
 const MAGIC: [u8; 4] = *b"uwrn";
 const VERSION: u8 = 1;
 
-/// Bytes of a message.
+/// Number of bytes of a message.
 pub(super) const BYTES: usize = 32;
 
 /// The contents of a message.

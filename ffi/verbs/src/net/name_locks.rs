@@ -4,7 +4,8 @@
 //! locked the byte holds the name. If several processes share a name, each of them holds a shared lock. A
 //! process opens the file once. The locks belong to the open file (`F_OFD_SETLK`). So the kernel releases the
 //! locks however the process ends, and the PID namespace of the process does not matter. A forked child
-//! closes the file. The file has no contents, and is never removed.
+//! closes the file, since the child would otherwise keep the locks after the end of its parent. The file has
+//! no contents, and is never removed.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -34,14 +35,14 @@ pub(super) struct NameLock {
     byte: i64,
 }
 
-/// Why a name could not be reserved or published.
+/// The reason why a name could not be reserved or published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NameError {
-    /// The name is held already, by another process or by this one.
+    /// Another process or this process already holds the name.
     #[error("the address is in use")]
     InUse,
-    /// A wildcard that includes the address is held already, or an address that the requested wildcard
-    /// includes.
+    /// A process already holds a wildcard that includes the address, or the requested wildcard includes an
+    /// address that a process already holds.
     #[error("the port is in use at an address that this one includes, or is included by")]
     Overlaps,
     /// The system's error.
@@ -82,7 +83,8 @@ impl From<NameError> for Errno {
             NameError::InUse => Self(libc::EADDRINUSE),
             NameError::Overlaps => Self(libc::EADDRNOTAVAIL),
             NameError::System(error) => {
-                // If no interface has the address, the error number says everything.
+                // If no interface has the address, the error number alone tells the program the reason, so
+                // nothing is logged.
                 if error.kind() != io::ErrorKind::AddrNotAvailable {
                     abi::log(|| format!("refused: an address cannot be taken: {error}"));
                 }

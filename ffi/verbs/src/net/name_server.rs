@@ -1,9 +1,9 @@
 //! The name server of a process: answers questions of other hosts about the listener at an address.
 //!
-//! A name is a UDP socket of the kernel at the address that programs see. So only one process of the host can
-//! have a name. The kernel releases the name when the process ends, and refuses questions about names that no
-//! process holds. One thread answers the questions about all names of the process, and sleeps until a
-//! question arrives.
+//! A name is a UDP socket of the kernel at the address that programs see. The kernel binds only one such
+//! socket to an address and port, so only one process of the host can hold a name. The kernel releases the
+//! name when the process ends, and refuses questions about names that no process holds. One thread answers
+//! the questions about all names of the process, and sleeps until a question arrives.
 
 use std::collections::HashMap;
 use std::io;
@@ -81,7 +81,8 @@ impl NameServer {
                 Err(_) => return,
             }
             for event in &ready {
-                // The lock is held while the name is used, so that a name is free as soon as it is released.
+                // The table stays locked during the answer, so that this thread never uses the socket of a
+                // released name.
                 if let Some(name) = self.names().get(&event.data.u64()) {
                     name.answer();
                 }

@@ -80,7 +80,8 @@ pub(super) fn processes() -> Vec<WireProcess> {
     found
 }
 
-/// The inode, the address and the wire in a line of `/proc/net/unix` for a name of this library.
+/// The inode, the address and the wire in a line of `/proc/net/unix`, or `None` if the line does not contain
+/// a name of this library.
 fn name(line: &str) -> Option<(&str, IpAddr, &str)> {
     let mut words = line.split_whitespace().skip(6);
     let (inode, name) = (words.next()?, words.next()?);

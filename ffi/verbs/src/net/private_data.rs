@@ -29,7 +29,7 @@ pub(crate) struct QpNumbers {
     pub(crate) to: u32,
 }
 
-/// Bytes of the prefix.
+/// Number of bytes of the prefix.
 pub(crate) const BYTES: usize = 36;
 
 impl PrivateDataHeader {

@@ -10,7 +10,7 @@ use crate::ffi::settings::{self, Key};
 /// Returns the wire that the settings name. `net` and `addr` override the settings.
 ///
 /// # Errors
-/// Returns one line that tells the user what to do.
+/// If a setting or an argument is wrong, returns one line that tells the user what to do.
 pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> {
     let mut origin = String::new();
     let mut spec = match (net, settings::get(Key::Net)?) {
@@ -29,7 +29,8 @@ pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> 
         (None, Some(setting)) => {
             let failed = |error| format!("{}{}", setting.origin(), text(error));
             spec.set_address(&setting.text).map_err(failed)?;
-            // An address in the file belongs to the wire in the file, which may be another wire.
+            // An address in the settings file belongs to the wire in this file, which may differ from the
+            // chosen wire. So this address is not refused.
             if setting.origin().is_empty() {
                 refuse_on_local(&spec, &setting.text)?;
             }

@@ -144,7 +144,8 @@ impl AsyncEvents {
             // libibverbs has no events of the other kinds, and this library does not enable them.
             _ => return,
         };
-        // The table is locked, so that no event is added for an object whose number was forgotten.
+        // The table stays locked while the event is added, so that no event is added for an object whose
+        // number was forgotten.
         if let Some(element) = self.elements().by_number.get(&(kind, event.number)) {
             element.queue.push(code, Some(element.clone()));
         }

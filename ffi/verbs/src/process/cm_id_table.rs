@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId};
 
-/// Handles an event of the identifier at an address, with the table locked. The handler of a request may
-/// insert the new identifier.
+/// A function that handles an event. The second argument is the address of the program's identifier. The
+/// table is locked during the call. The handler of a connection request may insert the new identifier.
 pub(crate) type Handler = fn(&mut CmIds, usize, &CmEvent);
 
 /// The identifiers of a process.

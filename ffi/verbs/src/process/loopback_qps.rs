@@ -2,9 +2,9 @@
 //!
 //! As with a hardware device, the program must see such a queue pair in ERR, with both queues flushed, as
 //! soon as one of its two ends has failed. If the receiving end refuses a message, it sends a Terminate, and
-//! both ends fail. A failed request of the sending end (for instance with an unknown key) has no such effect:
-//! the receiving end does not fail, since the two ends of a connection are normally different queue pairs. So
-//! in this case this module fails the receiving end.
+//! both ends fail. If a request of the sending end fails (for instance with an unknown key), the receiving
+//! end does not fail, since the two ends of a connection are normally different queue pairs. So in this case
+//! this module fails the receiving end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};

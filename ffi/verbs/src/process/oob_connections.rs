@@ -106,7 +106,7 @@ impl OobConnections {
         self.parked.load(Ordering::Relaxed) > 0
     }
 
-    /// Rejects requests that were parked for too long.
+    /// Rejects requests that have been parked for longer than [`PARKED`].
     pub(crate) fn sweep(&self) {
         if !self.has_parked() {
             return;

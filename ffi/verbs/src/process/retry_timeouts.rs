@@ -25,7 +25,7 @@ const LEAST: Duration = Duration::from_secs(2);
 /// The maximum wait after a peer has ended the connection, since the peer does not connect again.
 const MOST: Duration = Duration::from_secs(2);
 
-/// The queue pairs that have no connection yet.
+/// The queue pairs that have no connection yet, and whose requests fail after a time limit.
 #[derive(Default)]
 pub(crate) struct RetryTimeouts {
     waiting: Mutex<Waiting>,
@@ -39,7 +39,7 @@ struct Waiting {
     next: Option<Instant>,
 }
 
-/// A queue pair that has no connection yet.
+/// A queue pair that has no connection yet, and whose requests fail after a time limit.
 struct Unreached {
     /// The queue pair number that the program knows.
     number: u32,
@@ -63,8 +63,8 @@ fn tries_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
 
 /// The time during which a request is retried after the peer has ended the connection. A program that ends
 /// first may leave the last requests of its peer without an answer. If these requests failed at once, the
-/// peer's program could see a failure before its last completions. A failure after the last completion is
-/// ignored.
+/// peer's program could see a failure before its last completions. The program ignores a failure after its
+/// last completion.
 pub(crate) fn after_the_end(attr: &sys::ibv_qp_attr) -> Duration {
     tries_of(attr).map_or(MOST, |time| time.min(MOST))
 }

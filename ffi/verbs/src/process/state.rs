@@ -28,8 +28,9 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// Maximum time of each of two waits at the exit of the process. In the first wait, peers receive their data,
-/// and the time limit applies to a wait without progress. The second wait is for the engine's thread.
+/// Maximum time of each of two waits at the exit of the process. First the library waits until peers have
+/// received their data, and stops if there is no progress for this time. Then the library waits at most this
+/// time for the engine's thread.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
 /// The library's state in a process.
@@ -238,7 +239,7 @@ extern "C" fn at_exit() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
             drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
-            // A port may write to the socket of a peer that has ended.
+            // A port may write to the socket of a peer that has ended, which would raise SIGPIPE.
             signals::without_sigpipe(|| process.engine.reset_within(EXIT_LIMIT));
             Ok(())
         });

@@ -95,8 +95,8 @@ fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Result<O
     taken.inspect_err(|_| ports.release(number, address.port()))
 }
 
-/// Chooses a free port, and reserves the port by `take`. Another port does not help against an error of the
-/// system, for example if no interface has the address.
+/// Chooses a free port, and reserves the port by `take`. Fails at once if the system reports an error, for
+/// example because no interface has the address: another port would not help.
 fn choose_port<T>(
     address: SocketAddr,
     take: impl Fn(SocketAddr) -> Result<T, NameError>,

@@ -189,7 +189,7 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut sys::rdma_addrinfo)
 mod tests {
     use super::*;
 
-    /// This test adds its own entry and replaces an address, as libfabric does.
+    /// This test adds its own entry and replaces an address, as libfabric does, and then frees the list.
     #[test]
     fn entries_and_parts_that_programs_have_made_are_freed() {
         let mut list = ptr::null_mut();

@@ -177,7 +177,7 @@ fn manage(state: &mut State, qp: &Qp) {
     qp.manage();
 }
 
-/// Maximum time that a connecting program waits for a listener to appear, before `rdma_connect` fails.
+/// Maximum time that a connecting program waits for a listener to appear, before the connection is refused.
 const APPEARS_WITHIN: Duration = Duration::from_millis(200);
 /// Maximum time that a connecting program waits for a listener that is likely to appear.
 const COMES_WITHIN: Duration = Duration::from_secs(5);

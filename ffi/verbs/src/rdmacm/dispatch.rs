@@ -117,8 +117,8 @@ fn disconnect(id: &Id, error: Option<&ConnectionError>) {
     id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
 }
 
-/// The IRD and ORD of the identifier's queue pair, or `None` if there is no queue pair or it was never
-/// connected.
+/// The IRD and ORD of the identifier's queue pair, or `None` if there is no queue pair, or if the queue pair
+/// was never connected.
 fn depths(id: &Id) -> Option<[u16; 2]> {
     let mut depths = None;
     with_qp(id, |qp| {
@@ -176,7 +176,8 @@ fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) ->
         return bound;
     }
     match (header, cm.addresses()) {
-        // On one host, the peer's source address equals the destination.
+        // The header does not contain the address to which the peer has connected. So the result is the
+        // address that this host would use for a connection to the peer.
         (Some(header), _) => {
             let net = &listener.process.net;
             SocketAddr::new(net.source_for(header.visible.ip()).unwrap_or(net.address()), bound.port())

@@ -160,7 +160,7 @@ pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>>
     let events = CHANNELS.get_or_block(channel as usize);
     events.next(&process::started().ok_or(EIO)?.engine, |event| {
         // This closure runs with the channel locked. So a thread that destroys the identifier either waits
-        // until this event is acknowledged, or has removed the event before this closure runs.
+        // until this event is acknowledged, or removes the event before this call finds it.
         event.pending_acks.add();
         event
     })

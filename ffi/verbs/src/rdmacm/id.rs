@@ -32,7 +32,7 @@ pub(crate) struct Id {
     sync: UnsafeCell<c_int>,
     _rest: [u8; REST],
     pub(crate) process: &'static Process,
-    /// The delivered events that are not acknowledged.
+    /// Counts the delivered events that are not acknowledged.
     pub(crate) pending_acks: Arc<PendingAcks>,
     state: Mutex<State>,
 }

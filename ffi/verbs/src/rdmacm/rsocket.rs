@@ -20,7 +20,7 @@ use crate::ffi::abi::{self, EOPNOTSUPP};
 use crate::ffi::shared_objects;
 
 /// The function with this name in a library that was loaded after this library, or in the system's librdmacm.
-/// NULL if neither has such a function.
+/// Returns NULL if neither has such a function.
 fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let mut found = known.load(Ordering::Relaxed);
     if found.is_null() {

@@ -1,5 +1,5 @@
-//! The launcher: runs programs with libibverbs and librdmacm on uwarp, and has commands that show the
-//! settings and the processes, or make a folder of libraries.
+//! The launcher: runs programs with libibverbs and librdmacm on uwarp. Further commands, for example, show
+//! the settings and the processes, or make a folder of libraries.
 
 mod links;
 mod output;
@@ -244,7 +244,8 @@ fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
         links::remove(&path).map_err(failed)?;
         match STAND_INS.iter().find(|(stand_in, _)| *stand_in == name) {
             Some((_, bytes)) => std::fs::write(&path, bytes).map_err(failed)?,
-            // All names are links to one file, so the dynamic linker loads it once.
+            // `libibverbs.so.1` and `librdmacm.so.1` are links to one file, so the dynamic linker loads the
+            // file once.
             None => std::os::unix::fs::symlink(LIBRARY, &path).map_err(failed)?,
         }
     }

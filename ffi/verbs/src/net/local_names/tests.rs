@@ -39,16 +39,18 @@ fn a_name_is_known_while_its_listener_lives() {
     let wire = at("100.64.0.7:18515");
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
     let mut any = take(&names, "[::]:7471").unwrap();
-    // A lock belongs to an open file. So with a second open file, this process acts like another process.
+    // This process already holds the name.
     assert!(matches!(take(&names, "[::]:7471"), Err(NameError::InUse)));
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::Bound);
     any.publish(wire).unwrap();
+    // A file lock belongs to the open file. A lookup opens the file again, and so sees the lock of this
+    // process too.
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
     assert_eq!(listening(&folder), [("*:7471".to_owned(), wire)]);
-    // In `LocalNames`, the names of one process do not exclude each other, since `BoundPorts` checks such
-    // names earlier.
+    // In `LocalNames`, overlapping names of one process do not exclude each other, since `BoundPorts` checks
+    // such names earlier.
     let mut own = take(&names, "127.0.0.1:7471").unwrap();
     own.publish(at("100.64.0.8:1")).unwrap();
     assert_eq!(
@@ -113,7 +115,8 @@ fn those_who_look_for_a_name_keep_nobody_from_taking_it() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The wildcards of the two families have their own names, which match only addresses of their family.
+/// The wildcards of the two families have different names. With `family_only`, each wildcard matches only
+/// addresses of its own family.
 #[test]
 fn wildcards_take_the_families_that_they_say() {
     let (folder, names) = names();
@@ -240,7 +243,7 @@ fn a_name_is_kept_from_this_process_and_from_others_until_it_is_given_up() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The name of a connection needs no descriptor. The name of a bound address needs no descriptor either.
+/// Neither the name of a connection nor the name of a bound address needs a descriptor.
 #[test]
 fn names_of_connections_need_no_descriptors() {
     let (folder, names) = names();
@@ -255,7 +258,7 @@ fn names_of_connections_need_no_descriptors() {
     // Other tests that run at the same time have a few descriptors open.
     assert!(descriptors() < before + 1000, "{} of {before}", descriptors());
     assert!(all.clone().all(|visible| matches!(take_source(&others, visible), Err(NameError::InUse))));
-    // Releases names from the middle of the range.
+    // The test releases names from the middle of the list.
     for _ in 0..500 {
         taken.swap_remove(taken.len() / 2);
     }
@@ -267,7 +270,8 @@ fn names_of_connections_need_no_descriptors() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A listener with an older version of this library locks only its file.
+/// A listener with an older version of this library locks only its file. This lock is enough for the listener
+/// to keep its name.
 #[test]
 fn a_listener_that_has_its_file_alone_keeps_its_name() {
     let (folder, names) = names();
