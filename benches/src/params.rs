@@ -143,8 +143,8 @@ impl Params {
         }
     }
 
-    /// Number of messages of each queue pair before the first measurement. The messages fill the queue at
-    /// most four times, and take little time. The number is even, because the last byte of a Write counts
+    /// Number of messages of each queue pair before the first measurement: four times the depth of the send
+    /// queue, but at least 10 and at most 1000. The number is even, because the last byte of a Write counts
     /// messages, beginning with 1. So the last byte of the last warm-up message differs from the 1 of the
     /// first measured message.
     pub fn warm_up_messages(&self) -> u64 {
@@ -205,7 +205,7 @@ impl Params {
                 return usage(format!("{name} {value}: must be from {low} to {high}"));
             }
         }
-        // All queue pairs of an end have one completion queue for each direction.
+        // All queue pairs of an end share one completion queue for each direction.
         let entries = ContextLimits::default().max_cqe as u32;
         for (name, depth, least) in
             [("--tx-depth", self.tx_depth, self.sends() - self.tx_depth), ("--rx-depth", self.receives(), 0)]
