@@ -52,7 +52,7 @@ const LABELS_BELOW: u32 = 48;
 /// Radius in pixels of the mark at a point.
 const MARK: i32 = 3;
 
-/// Maximum number of points of a line with marks.
+/// Maximum number of points up to which a line has marks.
 const MARKED_POINTS: usize = 40;
 
 /// Lengths in pixels of a dash and of the gap after it.
