@@ -1,6 +1,6 @@
 //! The work of `kernel-tcp`: small messages over the kernel's TCP, as fast as an ordinary program can send
-//! them without changes to the kernel. Nagle's algorithm is off. Receivers spin, except a sink that is told
-//! to sleep.
+//! them without changes to the kernel. Nagle's algorithm is off. Receivers spin, except a sink with
+//! `--block`, which sleeps until bytes arrive.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
