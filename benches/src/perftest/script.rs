@@ -170,7 +170,8 @@ impl Script<'_> {
         ended.map(|()| run)
     }
 
-    /// The display of a run of `limit` messages on each queue pair. A server has a hidden display.
+    /// The display of a run of `limit` messages on each queue pair. The display is hidden at a server, or if
+    /// `is_hidden` is true.
     fn live(&self, limit: Option<u64>, is_hidden: bool) -> Live {
         let params = self.params();
         if is_hidden || !self.is_client() {

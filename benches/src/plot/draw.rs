@@ -15,7 +15,8 @@ const SIZE: (u32, u32) = (860, 430);
 /// Space around the chart in pixels.
 const MARGIN: i32 = 14;
 
-/// Width of a letter relative to its height. The value has a reserve, since the viewer's font is not known.
+/// Width of a letter relative to its height. The value is larger than in usual fonts, since the viewer's font
+/// is not known.
 const LABEL_WIDTH: f64 = 0.5;
 
 /// The legend in pixels: the length of the line before a name, the space around a name, and the height of a
