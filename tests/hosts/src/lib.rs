@@ -181,7 +181,7 @@ impl Pair {
         self.now_us = next.map_or(self.now_us + 1, |at| at.total_micros().max(self.now_us + 1));
     }
 
-    /// Whether both engines have no deadline.
+    /// Whether neither engine has a deadline.
     pub fn is_asleep(&mut self) -> bool {
         let now = Instant::from_micros(self.now_us);
         self.a.engine.next_deadline(now).is_none() && self.b.engine.next_deadline(now).is_none()

@@ -30,7 +30,7 @@ impl Comparison {
             unit: &'a str,
         }
         let Self { ours, theirs, unit } = *self;
-        // Errors do not occur, since JSON can represent the four fields: `Rate` is finite.
+        // Writing strings and numbers into a string of JSON does not fail.
         serde_json::to_string(&Line { id, ours, theirs, unit }).unwrap_or_default()
     }
 }

@@ -20,7 +20,7 @@ static struct rdma_event_channel *channel;
 static uint8_t buffer[64];
 static void *objects[MOST];
 
-/* Returns the bytes of address space of this process. */
+/* Returns the size of the address space of this process in bytes. */
 static rlim_t size(void)
 {
 	char text[64] = { 0 };
