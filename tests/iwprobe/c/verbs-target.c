@@ -597,7 +597,7 @@ static void conclude(struct conn *conn)
 			conn->more |= !say(report, " d=%d:%zu+%zu:%x", k, from, to - from,
 					   crc32c(region->bytes + from, to - from));
 	}
-	/* If the word `more` does not fit, the last words of the report are removed. */
+	/* If the word `more` does not fit, words at the end of the report are removed until it fits. */
 	while (conn->more && !say(report, " more")) {
 		char *space = strrchr(report->bytes, ' ');
 

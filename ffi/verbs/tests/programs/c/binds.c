@@ -88,7 +88,7 @@ static void check_second(const struct row *row, int wanted, const char *where)
 	CHECK(!rdma_destroy_id(id));
 }
 
-/* The first process holds its address until the second process has tried to bind it. */
+/* The first process holds its address until the second process has tried to bind the second address. */
 static void in_two_processes(const struct row *row, int wanted)
 {
 	int ready[2], go[2], gone[2];

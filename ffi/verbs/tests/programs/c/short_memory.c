@@ -9,8 +9,10 @@
 
 #include "common.h"
 
-/* The number of additional bytes that the process may allocate, and the maximum number of objects for which they
- * are enough. */
+/*
+ * The number of additional bytes that the process may allocate, and the maximum number of objects that fit
+ * into these bytes.
+ */
 enum { ROOM = 16 << 20, MOST = 400000 };
 
 static struct ibv_context *context;

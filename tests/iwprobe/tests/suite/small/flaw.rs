@@ -110,7 +110,7 @@ pub(crate) enum Flaw {
     ReadsWithoutRight,
     /// Places Writes into regions that do not allow Writes.
     WritesWithoutRight,
-    /// Checks the bounds only of the first byte.
+    /// Checks only whether the first byte is within the bounds.
     NoEnd,
     /// Delivers a message when its first segment has arrived.
     DeliversEarly,
