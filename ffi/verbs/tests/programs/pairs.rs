@@ -67,8 +67,8 @@ pub(crate) fn connection_managed() -> Vec<Pair> {
     };
     let mut pairs: Vec<Pair> = rdmacm_utils().into_iter().filter(by_address).collect();
     pairs.extend(perftest().into_iter().filter(|pair| pair.name.ends_with("_rdmacm")));
-    // `fio_send` sends before its peer has posted receives. This works only on wires whose peers all use this
-    // library, such as `local`.
+    // `fio_send` sends before its peer has posted receives. This works only on wires that other
+    // implementations of iWARP cannot use, such as `local`.
     pairs.extend(fio().into_iter().filter(|pair| pair.name != "fio_send"));
     pairs
 }

@@ -1,6 +1,6 @@
 /*
- * Tests which changes of state ibv_modify_qp allows, and with which attributes, for a queue pair that a program
- * connects itself and for the queue pair of an identifier. Also tests that attributes are kept.
+ * Tests which changes of state ibv_modify_qp allows, and with which attributes. The program connects some
+ * queue pairs itself, and the other queue pairs belong to identifiers. Also tests that attributes are kept.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -52,8 +52,10 @@ static void request(enum ibv_wr_opcode opcode, uint32_t length, uint32_t lkey, s
 	CHECK(state_of(qps[0]) == IBV_QPS_ERR);
 }
 
-/* Checks that each end gets one event: the end that refused a faulty message of the peer gets `type`, and the
- * other end, whose stream ended, gets IBV_EVENT_QP_FATAL. */
+/*
+ * Checks that each end gets one event. The end that refused a faulty message of the peer gets `type`. The
+ * other end, whose stream ended, gets IBV_EVENT_QP_FATAL.
+ */
 static void told(struct ibv_context *context, enum ibv_event_type type)
 {
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
