@@ -1,4 +1,4 @@
-//! Runs the commands of the command line, from their options to their output.
+//! Runs each subcommand of iwperf: turns its options into parameters, runs it, and writes its output.
 
 use dp::Clock;
 
@@ -95,7 +95,8 @@ fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
             .and_then(|mut client| serve(&server, &mut end, &mut client, args));
         match served {
             Ok(()) if args.persistent => {}
-            // With -P, the server continues after the error of a client.
+            // With -P, the server continues after the error of a client, unless a signal has interrupted the
+            // server.
             Err(error) if args.persistent && !matches!(error, Error::Interrupted) => {
                 tell(&format!("iwperf: {error}"))
             }
@@ -139,7 +140,7 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
         port: args.port,
         core: None,
     };
-    // Without --cores, the system chooses the CPUs of both ends.
+    // Without --cores, the kernel chooses the CPUs on which the two ends run.
     let cores: Vec<Option<u32>> =
         if args.cores.is_empty() { vec![None] } else { args.cores.iter().copied().map(Some).collect() };
     let mut runs = Vec::new();

@@ -162,8 +162,7 @@ pub struct LocalArgs {
     /// IP MTU of the wire.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: u16,
-    /// Frames that the wire loses, per million. A seed chooses the lost frames, so each run loses the same
-    /// frames.
+    /// Frames that the wire loses, per million. The seed (--seed) chooses the lost frames.
     #[arg(long, default_value_t = 0, value_name = "PPM")]
     pub drop_ppm: u32,
     /// Type of service or traffic class of the packets: DSCP times 4.

@@ -7,9 +7,9 @@ use crate::driver::Interrupt;
 use crate::errors::Error;
 use crate::runs::{OnRow, Row, merge};
 
-/// Calls `run` in a thread for each core, with the state of that core. When each core has produced a row,
-/// calls `on_row` with the sum of these rows. `cpus` has the CPU of each core, which the sum lists. Returns
-/// the results of all cores.
+/// Calls `run` in a thread for each core, with the state of that core. Whenever each core has produced
+/// another row, calls `on_row` with the sum of these rows. `cpus` has the CPU of each core, which the sum
+/// lists. Returns the results of all cores.
 ///
 /// # Errors
 /// If a core fails, it interrupts the other cores. Returns the error of this core, not the interrupts that
@@ -28,7 +28,8 @@ pub fn together<S: Send, T: Send>(
         let start = |(index, state): (usize, S)| {
             let send = send.clone();
             scope.spawn(move || {
-                // The receiver is gone if another core has failed.
+                // Sending fails only if `on_row` has panicked, since the receiver otherwise waits for all
+                // senders to end.
                 let mut tell = |row: &Row| drop(send.send((index, row.clone())));
                 run(index, state, &mut tell).inspect_err(|_| interrupt.raise())
             })

@@ -15,20 +15,20 @@ pub use crate::interrupt::Interrupt;
 /// How this thread waits after a poll in which nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
-    /// The thread spins while a test runs. The thread yields the core now and then, or after every idle poll
-    /// if the core is [shared](Driver::share_cpu).
+    /// The thread spins while a test runs. After 2000 idle polls in a row, the thread yields the core after
+    /// each idle poll. If the core is [shared](Driver::share_cpu), the first idle poll already yields.
     Measuring,
     /// The thread yields at first and then sleeps, since the peer may never connect.
     Waiting,
 }
 
-/// Number of idle polls after which [`WaitMode::Measuring`] yields instead of spinning.
+/// Number of idle polls in a row after which [`WaitMode::Measuring`] yields instead of spinning.
 const SPIN_POLLS: u32 = 2_000;
 
-/// Number of idle polls after which [`WaitMode::Waiting`] sleeps instead of yielding.
+/// Number of idle polls in a row after which [`WaitMode::Waiting`] sleeps instead of yielding.
 const YIELD_POLLS: u32 = 200;
 
-/// Maximum sleep if nothing signals the arrival of frames.
+/// Duration of each sleep of [`WaitMode::Waiting`]. Arriving frames do not end such a sleep.
 const NAP: Duration = Duration::from_micros(200);
 
 /// Maximum time that the end of a run waits for a full port.
@@ -176,9 +176,10 @@ impl Driver {
         if self.concluding { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Polls for `time`, even after an interrupt, so that the peer learns of dropped connections. While
-    /// frames wait for a full port, polling continues for at most a second in total, since the peer may be
-    /// waiting for a processor. If the engine has its own thread, this function only waits.
+    /// Polls for `time`, but at most for a second, even after an interrupt, so that the peer learns of
+    /// dropped connections. While frames wait for a full port, polling continues until the second is over,
+    /// since the peer may be waiting for a processor. If the engine has its own thread, this function only
+    /// waits.
     pub fn linger(&mut self, time: Duration) {
         let begun = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! One end of a test: a context, the driver that polls it, and connections with time limits.
+//! One end of a test: a context, the driver that polls its engine, and connections with time limits.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -63,10 +63,10 @@ pub struct Request {
 }
 
 impl Endpoint {
-    /// Makes an end on `context`. `driver` polls the engine of the context.
+    /// Makes an end on `context`. `driver` polls an engine of the context.
     ///
     /// # Errors
-    /// Returns [`Error::Verbs`] if a verbs call fails.
+    /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::System`] if a system call fails.
     pub fn new(context: Context, mut driver: Driver, timeout: Duration) -> Result<Self, Error> {
         let (pd, events) = (context.alloc_pd()?, context.create_event_channel()?);
         driver.watch_connections(events.as_fd())?;
@@ -86,7 +86,7 @@ impl Endpoint {
         })
     }
 
-    /// Creates a completion queue. Completions wake this thread, if it sleeps.
+    /// Creates a completion queue. Completions wake this thread if the engine has its own thread.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] if a verbs call fails.
@@ -99,9 +99,9 @@ impl Endpoint {
     /// Polls the engine until `look` finds something.
     ///
     /// # Errors
-    /// Returns [`Error::Silent`] if `look` finds nothing within `timeout` (`None` means that there is no
-    /// limit), or [`Error::Interrupted`] if the run is interrupted. Also returns errors of `look` and of the
-    /// completion channel.
+    /// Returns [`Error::Silent`] if `look` finds nothing and `timeout` has passed since the first idle poll
+    /// (`None` means that there is no limit), or [`Error::Interrupted`] if the run is interrupted. Also
+    /// returns errors of `look` and of the completion channel.
     pub fn wait<T>(
         &mut self,
         doing: &'static str,
@@ -273,7 +273,8 @@ impl Endpoint {
                     CmEventKind::Disconnected { error, .. } => {
                         Err(failed(error.map_or(NotConnected::Closed, NotConnected::Error)))
                     }
-                    // The event belongs to another connection, or to streaming mode, which is not used here.
+                    // Other events belong to the listening side, or to streaming mode, which is not used
+                    // here.
                     _ => return None,
                 })
             });
@@ -288,14 +289,16 @@ impl Endpoint {
 /// Returns [`Error::Verbs`] if there are more than [`MAX_PRIVATE_DATA`] bytes of private data.
 pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Result<ConnParam, Error> {
     debug_assert!(private_data.len() <= MAX_PRIVATE_DATA);
-    // perftest announces no read depth if the test has no Reads.
+    // perftest announces no read depth if the test has no Reads or atomics. At a given rate, iwperf uses
+    // Reads to confirm messages.
     let reads = params.test.verb().is_answered() || params.rate.is_some();
     let depth = if reads { params.outs.min(1024) as u16 } else { 0 };
     let param = ConnParam {
         responder_resources: depth,
         initiator_depth: depth,
         markers: params.markers,
-        // perftest's Write latency server writes first, and siw's clients do not support RTR.
+        // In perftest's Write latency test the server may write first. A peer such as siw's client sends no
+        // RTR, so the server would otherwise wait for the client's first FPDU.
         await_first_fpdu: params.test != Test::WriteLat,
         timeout,
         ..ConnParam::default()

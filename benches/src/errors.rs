@@ -1,4 +1,4 @@
-//! The errors that can end a run. Each error has one clear line and an exit status.
+//! The errors that can end a run. Each error has a message of one line and an exit status.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub enum Error {
     /// The run was slower than `--limit_bw` or `--limit_msgrate` allows.
     #[error("{0}")]
     Limit(String),
-    /// Ctrl-C or SIGTERM ended this process.
+    /// Ctrl-C or SIGTERM ended this process, or another end of this process has failed.
     #[error("interrupted")]
     Interrupted,
     /// A verbs call failed.
@@ -120,7 +120,7 @@ impl Error {
     }
 }
 
-/// Why a connection was not made. `Display` names the options that help.
+/// Why a connection was not made. For some causes, `Display` also names the options that help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotConnected {
     /// The error that our stack or the peer's stack reports.

@@ -1,4 +1,4 @@
-//! The causes that end a run early.
+//! The flags by which a signal, or the failure of another end in this process, ends a run early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +43,8 @@ impl Interrupt {
         self.by_signal.load(Ordering::Relaxed) && !self.by_failure.load(Ordering::Relaxed)
     }
 
-    /// Returns the cause of `error`: if a signal has arrived, an ended connection is only an effect of the
-    /// signal, and the cause is the interrupt.
+    /// Returns the cause of `error`. If a signal has arrived, an ended connection is only an effect of the
+    /// signal, so the cause is [`Error::Interrupted`]. Any other error is its own cause.
     pub fn explain(&self, error: Error) -> Error {
         match error {
             Error::Disconnected { .. } | Error::PeerInterrupted { .. }

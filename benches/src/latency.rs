@@ -138,7 +138,7 @@ impl Latencies {
     /// distribution is empty.
     pub fn distribution(&self) -> Distribution {
         let count = self.round_trip_ns.len();
-        // The largest sample is the last point, in the middle of its share.
+        // The last point is the largest sample. Its quantile is the middle of the share of this sample.
         let last = 1.0 - 0.5 / count.max(1) as f64;
         let mut points: Distribution = self
             .round_trip_ns

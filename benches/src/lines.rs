@@ -85,9 +85,9 @@ pub fn check() -> Result<(), Error> {
     lost().as_ref().map_or(Ok(()), |source| Err(unwritten(copy(source))))
 }
 
-/// Sets a panic hook for tools that use `println!`, which panics if standard output cannot be written. In
-/// this case `tool` ends with one line and status 1. If the reader of a pipe has gone, `tool` ends silently
-/// with status 0.
+/// Sets a panic hook for tools that use `println!`, which panics if standard output cannot be written. If the
+/// reader of a pipe has gone, the hook ends `tool` silently with status 0. After any other failure of
+/// standard output, the hook ends `tool` with one line and status 1.
 pub fn end_when_output_is_lost(tool: &'static str) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub latency_us: Option<[f64; 2]>,
 }
 
-/// The display of one run. A check whether to update the display costs one comparison.
+/// The display of one run. The check whether a hidden display needs an update costs one comparison.
 pub struct Live {
     bar: Option<ProgressBar>,
     unit: Unit,
@@ -165,7 +165,7 @@ fn set_style(bar: &ProgressBar, is_endless: bool) {
 
 fn rates(before: &Snapshot, now: &Snapshot, hz: u64) -> Rates {
     let cycles = now.now.saturating_sub(before.now).max(1) as f64;
-    // A warm-up may lie between the two snapshots.
+    // A warm-up may lie between the two snapshots. The count of messages begins again after a warm-up.
     let messages = now.messages.saturating_sub(before.messages);
     let messages_per_s = messages as f64 * hz as f64 / cycles;
     Rates {

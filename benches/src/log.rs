@@ -10,7 +10,7 @@ const VARIABLE: &str = "RUST_LOG";
 /// variable `RUST_LOG`. Without a filter, no events are shown.
 ///
 /// # Errors
-/// Returns [`Error::Usage`] if the text is not a filter.
+/// Returns [`Error::Usage`] if the text is not a filter, or if the process already shows events.
 #[cfg(feature = "tracing")]
 pub fn start(option: Option<&str>) -> Result<(), Error> {
     use std::io::IsTerminal;

@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct MachineInfo {
     /// The processor's model name, with its family and model.
     pub cpu: String,
-    /// Number of cores that this process may use.
+    /// Number of CPUs that this process may use.
     pub cores: usize,
     /// Memory in MiB.
     pub memory_mib: u64,

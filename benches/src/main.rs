@@ -1,5 +1,5 @@
-//! The program: parses the command line, runs the command, and turns an error into one line and an exit
-//! status.
+//! The program `iwperf`: parses the command line, runs the command, and turns an error into one line and an
+//! exit status. Without a command, clap prints the help.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
             tell(&format!("iwperf: {}", one_line(&error)));
             return ExitCode::from(USAGE);
         }
-        // If an argument is missing, clap prints the help.
+        // There is no command, so clap prints the help.
         Err(error) if error.use_stderr() => error.exit(),
         // The user has asked for the help or the version.
         Err(help) => return end(lines::print(help.to_string().as_bytes())),

@@ -37,7 +37,7 @@ pub struct End {
 
 /// The ends on several queues of a device.
 pub struct Cores {
-    /// One end for each queue. All ends share one context and one address.
+    /// One end for each queue. All ends share one context and the same addresses.
     pub ends: Vec<End>,
     /// The CPU of each end.
     pub cpus: Vec<usize>,
@@ -215,7 +215,8 @@ fn engine_config(port: &dyn Port, config: &EndConfig<'_>) -> Result<EngineConfig
     engine_config.stack.tcp.traffic_class = config.tos;
     #[cfg(target_os = "linux")]
     if config.is_local_wire {
-        // A local wire has no broadcasts.
+        // A local wire has no broadcasts, so Ethernet addresses follow from IP addresses, and addresses are
+        // not probed.
         engine_config.stack.derived_neighbors = Some(wire::DERIVED_NEIGHBORS);
         engine_config.stack.address_probing = tcp_lite::AddressProbing::Off;
     }

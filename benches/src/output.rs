@@ -150,7 +150,8 @@ impl<'a> Output<'a> {
     }
 
     /// Prints the lines after the last row, for example the result of validation and the counters, and writes
-    /// the requested files. If the test ended early without a row, this function only returns the error.
+    /// the requested files. If the test ended early without a row, this function only prints the lines that
+    /// were held, and returns the error.
     ///
     /// # Errors
     /// Returns the error that ended the test, [`Error::System`] if a file or standard output cannot be
@@ -324,7 +325,8 @@ fn heading(params: &Params) -> String {
 
 /// A remark on the figures of a run at a given rate, or `None` if all is well.
 fn load_note(load: &LoadFigures) -> Option<String> {
-    // Up to 1 % of the messages is normal, since a few messages have just become due at the end of any run.
+    // It is normal that up to 1 % of the messages are not posted, since a few messages have just become due
+    // at the end of any run.
     if load.unsent * 100 > load.latency.iterations {
         return Some(format!(
             " too much: {} messages that were due were not posted in time; their latency is the wait so far",

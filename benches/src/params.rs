@@ -31,7 +31,8 @@ pub const MAX_QPS: u32 = 16_000;
 /// Number of requests for marks and credits for which a queue pair has room in addition to the data.
 pub(crate) const EXTRA_SENDS: u32 = 32;
 
-/// Maximum number of outstanding Reads on each queue pair that confirm messages of a run at a given rate.
+/// Maximum number of outstanding Reads on each queue pair that serve to confirm the messages of a run at a
+/// given rate.
 pub(crate) const FLUSHES: u32 = 16;
 
 /// If one half of all buffers would be longer than this number of bytes, queue pairs share buffers.
@@ -109,9 +110,9 @@ impl Params {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
-            // perftest's client and server also use the smaller of the two numbers. The receiver sends a
-            // credit after a third of this many messages. The sender stops after this many messages without a
-            // credit.
+            // perftest's client and server also use the smaller of the two numbers. perftest's receiver sends
+            // a credit after a third of this many messages. perftest's sender stops after this many messages
+            // without a credit.
             self.rx_depth.min(self.iters)
         } else {
             self.rx_depth
@@ -124,8 +125,8 @@ impl Params {
         self.tx_depth + EXTRA_SENDS + flushes
     }
 
-    /// Number of receives that the target posts again at a time. Until then, the source can still send, since
-    /// it has credits for other receives.
+    /// Number of completed receives that the target collects, and then posts again together. In the meantime
+    /// the source can still send, since it has credits for other receives.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
     }
@@ -143,10 +144,10 @@ impl Params {
         }
     }
 
-    /// Number of messages of each queue pair before the first measurement. The messages fill the queue at
-    /// most four times, and take little time. The number is even, because the last byte of a Write counts
-    /// messages, beginning with 1. So the last byte of the last warm-up message differs from the 1 of the
-    /// first measured message.
+    /// Number of messages of each queue pair before the first measurement: four times the depth of the send
+    /// queue, but at least 10 and at most 1000. The number is even. In the latency test of Writes, the last
+    /// byte of a message counts the messages, beginning with 1. After an even number of messages this byte is
+    /// even, so the receiver recognizes the 1 of the first measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }
@@ -205,7 +206,7 @@ impl Params {
                 return usage(format!("{name} {value}: must be from {low} to {high}"));
             }
         }
-        // All queue pairs of an end have one completion queue for each direction.
+        // All queue pairs of an end share one completion queue for each direction.
         let entries = ContextLimits::default().max_cqe as u32;
         for (name, depth, least) in
             [("--tx-depth", self.tx_depth, self.sends() - self.tx_depth), ("--rx-depth", self.receives(), 0)]

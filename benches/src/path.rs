@@ -1,8 +1,9 @@
 //! The data path of a test: queue pairs, their memory, and the handling of completions.
 //!
-//! Each queue pair has two halves of one region. The *local* half is used by the queue pair's own requests.
-//! The peer writes to, reads from, or sends into the *exposed* half. A small second region holds, for each
-//! queue pair, the cells for credits and the messages between two iwperfs ([`mark`]).
+//! Each queue pair uses two halves of one region, which it may share with other queue pairs. The *local* half
+//! is used by the queue pair's own requests. The peer writes to, reads from, or sends into the *exposed*
+//! half. A small second region holds, for each queue pair, the cells for credits and the messages between two
+//! iwperfs ([`mark`]).
 //!
 //! In bandwidth tests, Sends and Writes with Immediate Data need credits, because iWARP ends a connection if
 //! such a message finds no receive. As in perftest on iWARP, the receiver counts the messages whose receives
@@ -69,7 +70,7 @@ struct Totals {
     completed: u64,
 }
 
-/// One queue pair and its counts. The counts restart with every size.
+/// One queue pair, and its counts. Most counts begin again with each run.
 pub struct Flow {
     /// The connection of the queue pair.
     pub id: CmId,
@@ -217,7 +218,8 @@ impl Path {
         Dest { lid: 0, out_reads, qpn, psn: 0, rkey, vaddr, gid }
     }
 
-    /// Starts a run with messages of `size` bytes, and sets all counts to zero.
+    /// Starts a run with messages of `size` bytes. Sets to zero the counts of posted, completed and confirmed
+    /// messages and, in tests that use receives, also the counts of received messages and of credits.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] if a verbs call fails.

@@ -13,9 +13,9 @@
 //! | 8 | seed |
 //! | 8 | bytes or messages a second (see the flags), 0 for as fast as possible |
 //!
-//! The server's Reply carries the first six bytes. A rejection carries `iwpf`, the format, 0xff and the
-//! reason in UTF-8. A Request on a data connection carries `iwpf`, the format, 0xfe and the number of the
-//! queue pair (BE16).
+//! The server's Reply carries the first six bytes of such a message: `iwpf`, the format and the test. A
+//! rejection carries `iwpf`, the format, 0xff and the reason in UTF-8. A Request on a data connection carries
+//! `iwpf`, the format, 0xfe and the number of the queue pair (BE16).
 
 use crate::params::{AtomicKind, Params, Test};
 use crate::rate::Rate;

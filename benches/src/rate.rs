@@ -51,8 +51,8 @@ pub struct Schedule {
     taken: u64,
 }
 
-/// Number of fraction bits of [`Schedule::period`]. With these bits, a schedule of a day drifts by less than
-/// a cycle.
+/// Number of fraction bits of [`Schedule::period`]. With these bits, a schedule with some million bursts per
+/// second drifts by less than 100 cycles in a day.
 const FRACTION_BITS: u32 = 32;
 
 impl Schedule {
@@ -108,8 +108,8 @@ mod tests {
     }
 
     proptest! {
-        // At any time, no message was sent early, and the number of sent messages is the number that the rate
-        // demands.
+        // At any time, no message was sent early, and the number of sent messages differs by at most a burst
+        // from the number that the rate demands.
         #[test]
         fn never_early_never_lost(
             rate in 1.0..50_000_000f64,
@@ -131,9 +131,9 @@ mod tests {
             }
         }
 
-        // The latency of messages that waited because of a stall includes the wait. The first message has
-        // waited for the whole stall. Each later message has waited one period less than the message before
-        // it.
+        // The latency of a message includes the time for which a stall delayed it. The first message of the
+        // backlog has waited for the stall minus one period. Each later message has waited one period less
+        // than the message before it.
         #[test]
         fn a_backlog_is_charged_to_those_that_waited(rate in 1_000.0..10_000_000f64, stall_us in 1_000..50_000u64) {
             let mut schedule = Schedule::new(0, HZ, rate, 1);

@@ -43,7 +43,8 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for meeting in 0..100 {
-                        // At this time all parties have left the previous meeting.
+                        // This thread has counted the previous meeting. The other two threads have arrived at
+                        // the previous meeting, so they have counted all meetings before it.
                         let left = through.load(Ordering::SeqCst);
                         assert!(left >= meeting * 3 - meeting.min(1) * 2, "{left} at {meeting}");
                         rendezvous

@@ -1,4 +1,4 @@
-//! `--report DIR`: the results as a page of plots.
+//! `--report`: the results as a page of tables and plots.
 //!
 //! The plots depend on the results. If there are several numbers of queue pairs or of cores, there is a plot
 //! of the goodput over this number. Otherwise, if there are several message sizes, there are plots of
@@ -189,7 +189,7 @@ fn size_chart(title: &str, y: Axis, groups: &[Group<'_>], figures: &[Figure<'_>]
 
 fn bandwidth_chart(unit: Unit, groups: &[Group<'_>]) -> Chart {
     let average = |row: &Row| bandwidth_of(row).map(|figures| unit.of(figures.average));
-    // If the test ran with -N, no peak was measured.
+    // With -N, the peak in a row is 0, and is not plotted.
     let peak = |row: &Row| bandwidth_of(row).map(|f| unit.of(f.peak)).filter(|peak| *peak > 0.0);
     let figures: [Figure<'_>; 2] = [("average", &average), ("peak (best tenth)", &peak)];
     let shown = if groups.iter().flatten().any(|row| peak(row).is_some()) { 2 } else { 1 };

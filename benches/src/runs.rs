@@ -1,4 +1,5 @@
-//! The measurements of a test. Before and after each measurement, the two ends wait for each other.
+//! The measurements of a test. [`perftest::script`](crate::perftest::script) runs them in order, and
+//! synchronizes the two ends between them.
 
 pub mod bandwidth;
 mod cpu_time;

@@ -1,7 +1,7 @@
 //! Client and server on several cores of one device. Each core has a queue of the device, an engine on the
-//! queue, and a thread that polls the engine. All engines have one address. Core `n` of the client connects
-//! to port `PORT + n` of the server, on which core `n` of the server listens. The server's device decides
-//! which engine carries the connection.
+//! queue, and a thread that polls the engine. All engines share the same IP addresses. Core `n` of the client
+//! connects to port `PORT + n` of the server, on which core `n` of the server listens. The server's device
+//! decides which engine carries the connection.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

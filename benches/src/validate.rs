@@ -17,7 +17,7 @@ pub struct Message {
     pub from_client: bool,
     /// Number of the queue pair, starting with 0.
     pub qp: u32,
-    /// Length of the message.
+    /// Length of the message in bytes.
     pub size: u32,
     /// Number of the message on its queue pair, starting with 0.
     pub number: u64,

@@ -78,8 +78,8 @@ impl Drop for Run {
     }
 }
 
-/// Parses the samples of a text in Prometheus's format. Before each sample, the text has its help and its
-/// type.
+/// Parses the samples of a text in Prometheus's format. Checks that the help and the type of a metric precede
+/// its samples.
 fn parse(text: &str) -> HashMap<String, f64> {
     let mut samples = HashMap::new();
     let (mut helped, mut typed) = ("", "");

@@ -94,7 +94,7 @@ fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
 fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
     assert_eq!(params(Test::WriteBw, "").rate, Some(Rate::Messages(RATE)));
     for test in [Test::WriteBw, Test::ReadBw, Test::SendBw] {
-        // A quarter of the messages are due during the stall, and wait 200 ms on average. Few of these
+        // About a quarter of the messages are due during the stall, and wait 200 ms on average. Few of these
         // messages can be posted during the stall.
         let (row, load) = load(&params(test, "-n 6000 -t 16"), Duration::from_millis(400));
         let l = &load.latency;

@@ -9,8 +9,8 @@ use dp::Region;
 use iwarp::memory::{Access, Accessor, MemoryTable, PdId, RegisterOptions, Registration, Source, StreamId};
 use iwarp::mpa::Crc32c;
 
-/// The lengths of the bytes. Some are the lengths of small messages, and of the payload of a segment at
-/// MTU 1500 and at MTU 9000. The last length is more than the first-level cache holds.
+/// Lengths in bytes: for example of small messages (16, 64), and of the payload of a tagged FPDU at MTU 1500
+/// (1428) and at MTU 9000 (8932). The last length is more than the first-level cache holds.
 const LENGTHS: [usize; 8] = [16, 64, 200, 512, 1428, 4096, 8932, 65_536];
 /// Number of packets used in rotation, so that a buffer is reused only after the other buffers.
 const PACKETS: usize = 8;
@@ -45,7 +45,8 @@ pub(crate) fn alone(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Times the send path, which copies bytes out of registered memory and computes their CRC.
+/// Times the copy out of registered memory: without a CRC, with the CRC in a second pass, and with the CRC in
+/// the same pass, as the send path does it.
 pub(crate) fn copies(criterion: &mut Criterion) {
     copy(criterion, "copy", |source, out| {
         let mut crc = Crc32c::unused();
@@ -103,7 +104,7 @@ fn register(table: &MemoryTable, bytes: usize) -> Registration {
     memory
 }
 
-/// Packets with space for a payload of `len` bytes.
+/// Returns packets, each with space for a payload of `len` bytes.
 fn packets(len: usize) -> Vec<Vec<u8>> {
     (0..PACKETS).map(|i| vec![i as u8; PAYLOAD_AT + len]).collect()
 }

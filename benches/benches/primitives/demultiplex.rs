@@ -9,8 +9,8 @@ pub(crate) fn all(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("demultiplex");
     for count in [1_u32, 100, 10_000, 100_000] {
         let table = Demultiplexer::new(count);
-        // The lookups are in an order that defeats the caches. The factor is a prime, so that every
-        // connection occurs.
+        // The lookups are in an order that defeats the caches. The factor is a prime that divides no `count`
+        // above 1, so every connection occurs once.
         let order: Vec<(Tuple, u32)> = (0..u64::from(count))
             .map(|n| (n * 7919 % u64::from(count)) as u32)
             .map(|n| (Tuple::nth(n), n))

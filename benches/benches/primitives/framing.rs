@@ -1,9 +1,9 @@
 //! Times framing and deframing of FPDUs, with and without markers. Framing inserts the markers, and deframing
 //! extracts the ULPDU from between the markers.
 //!
-//! All cases run with and without CRC, since markers cut the bytes into runs of 508 bytes, which slows the
-//! CRC most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their
-//! CRC in one pass. The benchmarks of this file copy the ULPDU from a slice.)
+//! All cases run with and without CRC: markers split the bytes into runs of 508 bytes, and this slows the CRC
+//! most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
+//! in one pass. The benchmarks of this file copy the ULPDU from a slice.)
 
 use std::hint::black_box;
 
@@ -14,8 +14,8 @@ use iwarp::mpa::{Deframed, Deframer, Framer, HeldSlab};
 /// Lengths of ULPDUs that fill segments at MTU 1500 and at MTU 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
 
-/// After this many FPDUs of one size, the positions of the markers in the FPDUs repeat, since two markers are
-/// 127 times 4 bytes apart.
+/// After this many FPDUs of one size, the positions of the markers in the FPDUs repeat: 127 times 4 bytes lie
+/// between two markers, and the length of an FPDU without its markers is a multiple of 4.
 const CYCLE: usize = 127;
 
 const WAYS: [(&str, bool, bool); 4] = [
@@ -71,11 +71,11 @@ pub(crate) fn deframe(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The receiving end.
+/// The receiving side, which deframes FPDUs.
 struct Receiver {
     deframer: Deframer,
     slab: HeldSlab,
-    /// The last received ULPDU. The next field is the number of received ULPDUs.
+    /// The last received ULPDU. `count` is the number of received ULPDUs.
     out: Vec<u8>,
     count: usize,
     offset: u64,
@@ -118,8 +118,8 @@ impl Receiver {
     }
 }
 
-/// Returns a cycle of FPDUs. The cycle can be received again and again, since only the position of an FPDU
-/// relative to the last marker matters.
+/// Returns [`CYCLE`] FPDUs, which can be received again and again: the position relative to the markers is
+/// the same after the last FPDU as before the first.
 fn cycle(ulpdu: &[u8], markers: bool, crc: bool) -> Vec<Mbuf> {
     let mut framer = Framer::new(markers, crc);
     let pool = Mempool::heap("fpdus", CYCLE, 16 << 10);

@@ -39,7 +39,7 @@ fn ddp() -> [(&'static str, Header); 2] {
     ]
 }
 
-/// The Ethernet, IP and TCP headers of a segment without payload, in three variants with their names.
+/// Returns the Ethernet, IP and TCP headers of a segment without payload, in three variants with their names.
 fn segments() -> [(&'static str, SegmentHeaders); 3] {
     let (none, all) =
         (config(Offloads::empty()), config(Offloads::TX_TCP_CHECKSUM | Offloads::TX_IPV4_CHECKSUM));

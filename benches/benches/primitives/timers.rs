@@ -1,4 +1,4 @@
-//! Times the timer wheel, with as many timers as an engine has connections.
+//! Times the timer wheel with 10,000 timers, such as an engine with many connections has.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant as Stopwatch};
@@ -16,7 +16,8 @@ fn at(us: u64) -> Option<Instant> {
     Some(Instant::from_micros(us as i64))
 }
 
-/// A deadline that is some microseconds after the RTO, and differs for each timer.
+/// Returns the deadline of a timer: less than five milliseconds after the RTO. Two timers have the same
+/// deadline.
 fn deadline(slot: u32) -> u64 {
     RTO_US + u64::from(slot) * 37 % 5000
 }
@@ -27,8 +28,8 @@ fn armed() -> ConnTimers {
     wheel
 }
 
-/// Returns the time that `act` takes for `iterations` timers. Before each round of all timers, `make` makes a
-/// wheel. The time of `make` is not counted.
+/// Returns the time that `iterations` calls of `act` take. Before the first call, and after every [`TIMERS`]
+/// calls, `make` makes a new wheel. The time of `make` is not counted.
 fn rounds(
     iterations: u64,
     mut make: impl FnMut() -> ConnTimers,
@@ -68,8 +69,8 @@ pub(crate) fn all(criterion: &mut Criterion) {
             wheel.set(black_box(slot), at(RTO_US + now_us));
         });
     });
-    // This benchmark advances by ten microseconds, as each poll of an engine does. A round ends before the
-    // first timer is due.
+    // Each call advances the wheel by ten microseconds, as an engine may do in a poll. A round ends before
+    // the first timer is due.
     group.bench_function("advance, nothing due", |bencher| {
         bencher.iter_custom(|count| {
             rounds(count, armed, |wheel, round| {
@@ -77,7 +78,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
             })
         });
     });
-    // All timers are due within five milliseconds, one after the other.
+    // All timers are due within five milliseconds. Each call fires the next timer.
     group.bench_function("advance to a timer and fire it", |bencher| {
         bencher.iter_custom(|count| {
             rounds(count, armed, |wheel, _| {
@@ -88,12 +89,13 @@ pub(crate) fn all(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Removes and returns the next timer that is due at `until_us`.
+/// Removes and returns the next timer that is due at `until_us`, or returns `None` if no timer is due.
 fn fire(wheel: &mut ConnTimers, until_us: u64) -> Option<u32> {
     wheel.expired(black_box(Instant::from_micros(until_us as i64)))
 }
 
-/// Checks that each armed timer fires once and not early, and that no cancelled timer fires.
+/// Checks that each armed timer fires once, that no timer fires before the RTO, and that a cancelled timer
+/// does not fire.
 fn check() {
     let mut wheel = armed();
     assert_eq!(fire(&mut wheel, RTO_US - 1), None);

@@ -48,7 +48,7 @@ impl Writer {
         self.sent_bytes
     }
 
-    /// From now on, sends without limit.
+    /// From now on, sends the message again and again, without limit.
     pub(crate) fn resume(&mut self) {
         self.left = None;
     }
@@ -58,7 +58,7 @@ impl Writer {
         self.left = Some(0);
     }
 
-    /// Sends `message` once. No other message may be in progress.
+    /// Sends `message` once, from now on. No other message may be in progress.
     pub(crate) fn begin(&mut self, message: Vec<u8>) {
         self.message = message;
         self.left = Some(1);
@@ -74,8 +74,8 @@ impl Writer {
         self.left == Some(0) && self.segmenter.is_done()
     }
 
-    /// Number of bytes of the next FPDU on the wire, or `None` if no message is left. Begins the next message
-    /// if no message is in progress.
+    /// Returns the length on the wire of the next FPDU, or `None` if no message is left. Begins the next
+    /// message if no message is in progress.
     pub(crate) fn next_bytes(&mut self) -> Option<usize> {
         if !self.begin_next() {
             return None;
@@ -116,7 +116,8 @@ impl Writer {
 pub(crate) struct Target {
     target: Vec<u8>,
     placed_bytes: u64,
-    /// The beginning of an FPDU whose rest will be at the front of the socket's buffer.
+    /// The beginning of an FPDU from a slice that is consumed. The rest of the FPDU will be at the front of
+    /// the next slice.
     apart: Vec<u8>,
 }
 

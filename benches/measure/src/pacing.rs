@@ -109,8 +109,8 @@ impl Case {
         let four = share(&self.transfer(4, bytes / 4)?);
         let mut times = Vec::new();
         for nr in 1..=SHORT {
-            // The shortest transfer has a few segments, and the longest transfer has as many bytes as the
-            // path carries in four round trips.
+            // Each transfer has four segments and, in addition, from a fifth of the bandwidth-delay product
+            // to four times this product.
             let stats = self.transfer(1, 1448 * 4 + self.bdp() * 4 * nr / SHORT)?;
             times.push(stats.time_us * 100 / self.rtt_us);
         }

@@ -1,5 +1,5 @@
-//! Measures which share of a wire's rate one connection reaches, with and without markers. The table is equal
-//! on all machines.
+//! Measures which share of a wire's rate one connection reaches, with and without markers. Time is the
+//! simulator's clock, so the table is equal on all machines.
 use std::process::ExitCode;
 
 use clap::Args;

@@ -70,9 +70,9 @@ pub struct NetArgs {
     /// also the node of the CPUs.
     #[arg(long, value_name = "NODE", conflicts_with_all = ["packet", "wire"])]
     pub socket: Option<u32>,
-    /// Use this many queues of the device, each with its own engine and its own CPU. Without --cpu, the CPUs
-    /// are near the NIC. All engines have one address. The server listens on this many ports, and each core
-    /// of the client connects to one of these ports.
+    /// Use this many queues of the device, each with its own engine and its own CPU. Without --cpu and
+    /// --socket, iwperf first uses the CPUs near the NIC. All engines share the addresses of --ip. The server
+    /// listens on this many ports, and each core of the client connects to one of these ports.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["packet", "wire", "pcap"], value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cores: u16,
     /// Seconds to wait for a connection, or for a peer from which nothing arrives.
@@ -103,7 +103,7 @@ impl NetArgs {
         Ok(())
     }
 
-    /// Our addresses.
+    /// Returns the addresses of `--ip`, without their prefix lengths.
     pub fn addresses(&self) -> Vec<IpAddr> {
         // The values were parsed as addresses with prefix lengths.
         self.ips.iter().filter_map(|ip| ip.split_once('/')?.0.parse().ok()).collect()

@@ -1,6 +1,6 @@
 //! Options of perftest that have no effect here, so that perftest's scripts run unchanged.
 
-/// The options are accepted, and one line explains those that were given.
+/// The options are accepted, and iwperf prints one line that says why the given options have no effect.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Accepted from perftest, without an effect")]
 pub struct PerftestArgs {

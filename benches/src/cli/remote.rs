@@ -24,7 +24,8 @@ impl Remote {
     /// is given anywhere, the port is `default_port`.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if two different ports are given, or if the name has no such address.
+    /// Returns [`Error::Usage`] if two different ports are given, if the name cannot be resolved, or if the
+    /// name has no address of such a family.
     pub fn resolve(
         &self,
         port: Option<u16>,
@@ -49,7 +50,7 @@ impl Remote {
     }
 }
 
-/// The first address that belongs to a family of which we have an address.
+/// Returns the first address of `found` that belongs to the family of an address in `ours`.
 fn choose(name: &str, found: &[SocketAddr], ours: &[IpAddr]) -> Result<SocketAddr, Error> {
     let fits = |address: &&SocketAddr| ours.iter().any(|our| our.is_ipv4() == address.is_ipv4());
     found.iter().find(fits).copied().ok_or_else(|| {

@@ -9,7 +9,7 @@ use crate::params::{ATOMIC_BYTES, AtomicKind, MAX_SIZE, Params, RX_DEPTH_SEND, T
 use crate::rate::Rate;
 use crate::table::Unit;
 
-/// Seconds between two rows of --run_infinitely, as in perftest.
+/// Seconds between two rows of --run_infinitely if --duration is not given, as in perftest.
 const ENDLESS_ROW_S: u32 = 5;
 
 /// perftest's default for --out_json_file.
@@ -52,10 +52,11 @@ pub struct TestArgs {
     /// the end.
     #[arg(long = "run_infinitely", alias = "run-infinitely", conflicts_with_all = ["iters", "all"])]
     pub run_infinitely: bool,
-    /// Send some messages before the first measurement. With -a this is always done.
+    /// Send some messages before the first measurement. With -a this is the default; with --rate_limit it is
+    /// not done.
     #[arg(long = "perform_warm_up", alias = "perform-warm-up")]
     pub perform_warm_up: bool,
-    /// Number of measurements: plots show the spread (needs a server with -P).
+    /// Number of measurements; plots show their spread (needs a server with -P).
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
     /// The operation of atomic tests.
@@ -134,7 +135,7 @@ pub struct TestArgs {
     /// Check every received byte (needs iwperf on both ends).
     #[arg(long)]
     pub validate: bool,
-    /// Seed of the patterns of --validate.
+    /// Seed of the patterns of --validate, and of the lost frames of --drop-ppm.
     #[arg(long, default_value_t = 1, hide_short_help = true)]
     pub seed: u64,
     /// Write the results to this file as JSON, or to standard output (-). In the latter case the table is on
@@ -191,7 +192,7 @@ impl TestArgs {
     /// The parameters of `test`, with perftest's defaults.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`].
+    /// Returns [`Error::Usage`] if the options do not fit the test, or do not fit each other.
     pub fn params(&self, test: Test) -> Result<Params, Error> {
         let latency = test.is_latency();
         let default_iters = if matches!(test, Test::WriteBw | Test::WriteImmBw) { 5000 } else { 1000 };
@@ -249,7 +250,7 @@ impl TestArgs {
     /// The parameters of `test` for each number of queue pairs, repeated `--runs` times.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`].
+    /// Returns [`Error::Usage`] if the parameters of a run are not valid.
     pub fn sweep(&self, test: Test) -> Result<Vec<Params>, Error> {
         let with = |&qps: &u32| {
             let params = Params { qps, ..self.params(test)? };
@@ -262,7 +263,7 @@ impl TestArgs {
     /// Checks the options that do not depend on the test.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`].
+    /// Returns [`Error::Usage`] if this build cannot do what `--profile` asks for.
     pub fn check(&self) -> Result<(), Error> {
         if self.profile { crate::profile::check_available() } else { Ok(()) }
     }

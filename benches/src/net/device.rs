@@ -1,4 +1,4 @@
-//! Opens the DPDK port that the options name: starts EAL, and then opens the device.
+//! Opens the DPDK device that the options name: starts EAL, and then opens a port for each queue.
 
 use dp::Port;
 use dp::dpdk::{DeviceConfig, PortSpec};

@@ -7,7 +7,7 @@ use super::mark::Mark;
 /// Number of bytes of the control region for each queue pair.
 pub(super) const CONTROL_BYTES: usize = 1024;
 
-/// Number of receive buffers for marks.
+/// Number of receive buffers that each queue pair has for marks.
 pub(super) const MARK_SLOTS: usize = 8;
 
 /// Parts of the control region, each on its own cache line.
@@ -24,7 +24,7 @@ pub(super) enum ControlCell {
 }
 
 impl ControlCell {
-    /// Offset for queue pair `index`.
+    /// Offset of this part for queue pair `index`.
     pub(super) fn at(self, index: usize) -> usize {
         let line = match self {
             Self::Credit => 0,
@@ -38,7 +38,7 @@ impl ControlCell {
 
 const _: () = assert!((3 + MARK_SLOTS) * 64 <= CONTROL_BYTES && Mark::BYTES <= 64);
 
-/// The two regions.
+/// The two regions, and the layout of the region for data.
 pub(super) struct Memory {
     pub(super) data: MemoryRegion,
     pub(super) control: MemoryRegion,

@@ -10,9 +10,9 @@ use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
 
 impl Path {
-    /// Posts as many of the first `limit` messages of each queue pair as depth, credits and window allow.
-    /// `None` means that there is no limit. If the parameters have a rate, posts only messages that are due.
-    /// Returns whether a message was posted.
+    /// Posts as many of the first `limit` messages of each queue pair as the depth of the queue, the credits
+    /// and, with validation, the slots allow. `None` means that there is no limit. If the parameters have a
+    /// rate, posts only messages that are due. Returns whether a message was posted.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] if a verbs call fails.
@@ -280,7 +280,7 @@ impl Path {
     }
 
     /// Offset of Read `number` in the peer's exposed half. With validation, successive Reads have different
-    /// offsets.
+    /// offsets if the half is longer than a message.
     pub(super) fn read_offset(&self, number: u64) -> usize {
         let room = self.memory.half - self.size as usize;
         if self.params.validate { (number as usize).wrapping_mul(7919) % (room + 1) } else { 0 }

@@ -15,7 +15,7 @@ use crate::validate::{self, GUARD, Message};
 
 impl Path {
     /// With validation, fills the exposed halves with their initial contents: the pattern that Reads return,
-    /// or guard bytes. The memory of a latency test of Writes and of atomics stays as it is.
+    /// or guard bytes. In the latency test of Writes, and in tests of atomics, the memory stays as it is.
     pub(super) fn fill_exposed(&self) -> Result<(), Error> {
         if !self.params.validate
             || self.params.test == Test::WriteLat

@@ -69,8 +69,8 @@ pub fn run(
 }
 
 /// Maximum wait for the end of the control connection: an interrupted end waits for its peer, and an end that
-/// has lost a connection waits for the cause. The peer may be waiting for a processor. A second signal ends
-/// the process at once.
+/// has lost a connection waits for the cause. The wait may be long, since the peer may be waiting for a
+/// processor. A second signal ends the process at once.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
 /// After an error, ends the connections before their memory is freed, so that the peer notices the end.
@@ -124,8 +124,8 @@ fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bo
     error
 }
 
-/// Maximum time for perftest to notice that a Write is complete whose data has already arrived here, and to
-/// close the connection.
+/// Maximum time for perftest to notice the completion of its last Write, whose data has already arrived here,
+/// and to close the connection.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// Closes the connections. Returns the results, or [`Error::Validation`] if validation found an error at this

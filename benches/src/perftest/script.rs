@@ -170,7 +170,8 @@ impl Script<'_> {
         ended.map(|()| run)
     }
 
-    /// The display of a run of `limit` messages on each queue pair. A server has a hidden display.
+    /// The display of a run of `limit` messages on each queue pair. The display is hidden at a server, or if
+    /// `is_hidden` is true.
     fn live(&self, limit: Option<u64>, is_hidden: bool) -> Live {
         let params = self.params();
         if is_hidden || !self.is_client() {
@@ -181,9 +182,9 @@ impl Script<'_> {
         Live::new(&label, total, self.unit, self.end.clock.hz())
     }
 
-    /// The sizes in order. Each size is marked true if its run is only a warm-up. An iwperf target expects
-    /// the warm-up. A perftest target does not, so with perftest only operations that need no action of the
-    /// target can be warmed up.
+    /// The runs in order: the size of each run, and whether the run is only a warm-up. An iwperf target
+    /// expects the warm-up. A perftest target does not, so with perftest only operations that need no action
+    /// of the target can be warmed up.
     fn courses(&self, target_acts: bool) -> Vec<(u32, bool)> {
         let sizes = self.params().sizes();
         let warms_up = self.params().warm_up && (self.with_iwperf || !target_acts);
@@ -193,7 +194,7 @@ impl Script<'_> {
 
     fn one_sided_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let Params { bidirectional: both, all, endless, .. } = *self.params();
-        // perftest's endless runs begin at once.
+        // perftest's endless runs begin without a sync.
         let begins_together = both && (self.with_iwperf || !endless);
         if !self.is_client() && !both {
             // The peer does all the work. This end only answers the peer's marks until the peer's next

@@ -23,7 +23,7 @@ impl PingServer {
         Ok(Self { listener: end.listen(port, 8)? })
     }
 
-    /// Serves one client until it disconnects.
+    /// Waits for a client, and serves this client until it disconnects.
     ///
     /// # Errors
     /// Returns connection errors, and [`Error::Exchange`] for a client whose data is too long.

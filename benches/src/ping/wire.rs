@@ -41,8 +41,8 @@ impl Advert {
     }
 }
 
-/// The data of round `round`: `rdma-ping-N: `, then repeated letters from `A` to `z`, and a NUL at the end.
-/// In each round the letters start one letter further.
+/// The data of round `round`: `rdma-ping-N: `, then repeatedly the ASCII characters from `A` to `z`, and a
+/// NUL at the end. In each round the characters start one character further.
 pub fn text(round: u32, size: usize) -> Vec<u8> {
     const LETTERS: u32 = (b'z' - b'A') as u32 + 1;
     let mut out = format!("rdma-ping-{round}: ").into_bytes();

@@ -52,7 +52,7 @@ impl Axis {
 /// The style of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stroke {
-    /// A measurement, drawn as a line with a mark at each point.
+    /// A measurement, drawn as a line. Unless the line has many points, each point has a mark.
     #[default]
     Solid,
     /// A limit or a reference, drawn as dashes without marks.

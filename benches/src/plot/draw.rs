@@ -15,7 +15,8 @@ const SIZE: (u32, u32) = (860, 430);
 /// Space around the chart in pixels.
 const MARGIN: i32 = 14;
 
-/// Width of a letter relative to its height. The value has a reserve, since the viewer's font is not known.
+/// Width of a letter relative to its height. The value is larger than in usual fonts, since the viewer's font
+/// is not known.
 const LABEL_WIDTH: f64 = 0.5;
 
 /// The legend in pixels: the length of the line before a name, the space around a name, and the height of a
@@ -52,7 +53,7 @@ const LABELS_BELOW: u32 = 48;
 /// Radius in pixels of the mark at a point.
 const MARK: i32 = 3;
 
-/// Maximum number of points of a line with marks.
+/// Maximum number of points up to which a line has marks.
 const MARKED_POINTS: usize = 40;
 
 /// Lengths in pixels of a dash and of the gap after it.

@@ -57,7 +57,8 @@ impl Scale {
         }
         Some(match self {
             Self::Linear => {
-                // If all values are equal, the axis is as wide as the value.
+                // If all values are equal, the axis is as wide as the value, or 1 wide if the value is
+                // smaller than 1.
                 let least = low.abs().max(high.abs()) * LEAST_SPAN;
                 let span = if high - low > least { high - low } else { high.abs().max(1.0) };
                 whole_steps(low, high.max(low + span))

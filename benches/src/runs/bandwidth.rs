@@ -1,5 +1,5 @@
-//! Bandwidth: posts as many messages as depth, credits and window allow, until the target has confirmed the
-//! last message.
+//! Bandwidth: posts as many messages as the depth of the queues, the credits and, with validation, the slots
+//! allow. The run ends when the last message has completed and, if the peer confirms messages, is confirmed.
 //!
 //! The average covers the time from the first post to the target's confirmation of the last message. A peer
 //! that is perftest does not confirm Writes, and does not confirm Sends in both directions. In these cases
@@ -24,7 +24,7 @@ use crate::silence::SilenceDetector;
 pub struct Part {
     /// Whether this end posts messages.
     pub source: bool,
-    /// Whether the peer posts messages. If the messages are Sends, this end counts them.
+    /// Whether the peer posts messages. If the messages consume receives, this end counts them.
     pub target: bool,
     /// True if the peer is perftest. In this case the target of Sends has to count the Sends, because no
     /// message of perftest shows that all Sends have arrived.
@@ -352,7 +352,7 @@ fn connection_ended(
     path.flows.iter().find_map(|flow| end.ended(&flow.id))
 }
 
-/// Finds the peak of a run: the shortest time in which a tenth of the run completed.
+/// Finds the peak of a run: the rate of the tenth of the run that completed in the shortest time.
 ///
 /// perftest's peak is the shortest time from one post to its completion. With our TCP, a request completes
 /// when the send buffer has accepted the data, so this time would measure a copy. A tenth of the run, in
@@ -408,7 +408,8 @@ mod tests {
     fn the_peak_is_the_fastest_tenth() {
         let mut meter = Meter::new(Some(500));
         assert_eq!((meter.part, meter.step), (50, 5));
-        // There are 10 messages in each 1000 cycles, except for five samples with 100 messages.
+        // Each sample adds 10 messages. Five samples take 100 cycles each, and the other samples take 1000
+        // cycles each.
         let mut now = 0;
         for sample in 0..50 {
             now += if (20..25).contains(&sample) { 100 } else { 1000 };

@@ -55,7 +55,7 @@ pub fn run(
 enum Waited {
     /// The message arrived.
     Arrived,
-    /// The duration of the run was over a second ago, or the peer has sent on the control connection.
+    /// The duration of the run ended at least a second ago, or the peer has sent on the control connection.
     Over,
 }
 

@@ -15,7 +15,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::{AddressProbing, Instant};
 
-/// The access rights of regions that are sources and sinks of Reads and Writes at both hosts.
+/// The access rights with which a region can be the source or the sink of a Read or Write of either host.
 pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
 /// The TCP port of listeners.
@@ -97,7 +97,7 @@ impl Host {
 }
 
 impl<E> Host<E> {
-    /// Creates a queue pair with long queues.
+    /// Creates a queue pair whose send queue and receive queue have 1024 entries each.
     ///
     /// # Panics
     /// If a limit of the context is reached.
@@ -107,7 +107,7 @@ impl<E> Host<E> {
     }
 }
 
-/// Two hosts and the time.
+/// Two hosts, and their virtual time.
 pub struct Pair {
     /// The host that connects.
     pub a: Host,
@@ -118,7 +118,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Creates two hosts on a wire as `link` describes.
+    /// Creates two hosts on a wire with the properties that `link` describes.
     pub fn new(link: &LinkConfig) -> Self {
         Self::over(link::pair(link), &ContextConfig::default(), |_| {})
     }
@@ -181,7 +181,7 @@ impl Pair {
         self.now_us = next.map_or(self.now_us + 1, |at| at.total_micros().max(self.now_us + 1));
     }
 
-    /// Whether both engines have no deadline.
+    /// Whether neither engine has a deadline.
     pub fn is_asleep(&mut self) -> bool {
         let now = Instant::from_micros(self.now_us);
         self.a.engine.next_deadline(now).is_none() && self.b.engine.next_deadline(now).is_none()
@@ -203,7 +203,7 @@ impl Pair {
         panic!("nothing happened in a million polls");
     }
 
-    /// Polls for `us` microseconds of virtual time.
+    /// Polls for at least `us` microseconds of virtual time.
     pub fn run_us(&mut self, us: i64) {
         let end = self.now_us + us;
         while self.now_us < end {
@@ -231,7 +231,8 @@ impl Pair {
         self.until(|pair| pair.b.cq.poll_one())
     }
 
-    /// Connects A to B, both with `param`, and waits until both are established.
+    /// Makes B listen, connects A to B with `param` for both endpoints, and ends the listener. Returns when
+    /// both endpoints are established.
     pub fn connect(&mut self, param: &ConnParam) -> Connected {
         self.connect_with(param, param)
     }
@@ -264,13 +265,13 @@ impl Pair {
         (qp, id)
     }
 
-    /// Connects A to the listener of B once more.
+    /// Connects new queue pairs of A and B. B must be listening.
     pub fn connect_again(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
         let (qp_a, qp_b) = (self.a.qp(), self.b.qp());
         self.connect_qps(qp_a, qp_b, param_a, param_b)
     }
 
-    /// Connects queue pairs that the test has created.
+    /// Connects `qp_a` of A to `qp_b` of B. B must be listening.
     pub fn connect_qps(
         &mut self,
         qp_a: QueuePair,
@@ -360,8 +361,8 @@ mod tests {
     fn two_hosts_connect_and_the_time_goes_on_by_deadlines() {
         let (mut pair, c) = Pair::connected();
         assert_eq!((c.qp_a.state(), c.qp_b.state()), (QpState::Rts, QpState::Rts));
-        // The maximum number of polls is far below the number of microseconds, since an idle pair sleeps
-        // until its next deadline.
+        // The maximum number of polls is far below the number of microseconds, since `poll` advances the time
+        // of an idle pair to its next deadline.
         let (end_us, mut polls) = (pair.now_us + 1_000_000, 0);
         while pair.now_us < end_us {
             pair.poll();

@@ -1,7 +1,7 @@
 /*
- * What a target over verbs reads in a scene, for a comparison with other targets: takes scenes from standard input, one a
- * line, and writes a line for each: its words in the order of ../TARGET.md with all numbers in decimal and each receive
- * by itself, or `bad WORD`.
+ * Prints how a target over verbs parses scenes, for a comparison with other targets. Reads scenes from
+ * standard input, one per line. Writes one line for each scene: its words in the order of ../TARGET.md, with
+ * all numbers in decimal and a word for each receive, or `bad WORD`.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A number of this base at *p, at most `max`; moves *p behind it. */
+/*
+ * Parses a number in this base at *p, and moves *p behind it. Fails without a number, or if it is above
+ * `max`.
+ */
 static bool number(const char **p, int base, uint64_t max, uint64_t *value)
 {
 	const char *digits = base == 16 ? "0123456789abcdef" : "0123456789", *start = *p, *digit;
@@ -29,7 +32,7 @@ static bool skip(const char **p, char c)
 	return true;
 }
 
-/* LEN:RIGHTS[:SCOPE] */
+/* Parses LEN:RIGHTS[:SCOPE]. */
 static bool region_word(struct scene *scene, const char *p)
 {
 	struct region_words *region = &scene->regions[scene->region_count];
@@ -56,7 +59,7 @@ static bool region_word(struct scene *scene, const char *p)
 	return !*p;
 }
 
-/* NxLEN */
+/* Parses NxLEN. */
 static bool receive_word(struct scene *scene, const char *p)
 {
 	uint64_t count, length;
@@ -69,7 +72,7 @@ static bool receive_word(struct scene *scene, const char *p)
 	return true;
 }
 
-/* OP[,OP]... */
+/* Parses OP[,OP]... */
 static bool op_words(struct scene *scene, const char *p)
 {
 	do {
@@ -143,7 +146,9 @@ static bool scene_word(struct scene *scene, const char *word, const char **then)
 	if ((rest = after(word, "do=")))
 		return !scene->op_count && op_words(scene, rest);
 	if (after(word, "then=")) {
-		/* Its operations stand behind those of `do`, wherever the word stands. */
+		/*
+		 * The operations of `then` follow those of `do`, even if the word `then` comes before `do`.
+		 */
 		bool first = !*then;
 
 		*then = word;
@@ -162,7 +167,7 @@ static bool scene_word(struct scene *scene, const char *word, const char **then)
 	return false;
 }
 
-/* Whether an operation names the probe's buffer. */
+/* Whether the scene has an operation that needs the word `peer`. */
 static bool needs_peer(const struct scene *scene)
 {
 	for (int i = 0; i < scene->op_count; i++) {

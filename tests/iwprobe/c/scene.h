@@ -1,4 +1,4 @@
-/* What a target is asked to arrange: ../TARGET.md, "The words of a scene". Nothing here knows of verbs. */
+/* The words of a scene (../TARGET.md), as a target parses them. This file does not depend on verbs. */
 #ifndef IWPROBE_SCENE_H
 #define IWPROBE_SCENE_H
 
@@ -8,18 +8,18 @@
 #include "text.h"
 
 enum {
-	MAX_MR = 4,		/* `mr` words of a scene */
-	MAX_RECV = 4,		/* `recv` words */
-	MAX_RECV_EACH = 64,	/* receives of one of them */
-	MAX_LEN = 65536,	/* bytes of a region, of a receive, of all operations */
-	MAX_OPS = 32,		/* operations of `do` and `then` together */
-	MAX_WORD = 64,		/* bytes of a word that is told back */
+	MAX_MR = 4,		/* maximum number of `mr` words of a scene */
+	MAX_RECV = 4,		/* maximum number of `recv` words of a scene */
+	MAX_RECV_EACH = 64,	/* maximum number of receives of one `recv` word */
+	MAX_LEN = 65536,	/* maximum bytes of a region, of a receive, and of all operations together */
+	MAX_OPS = 32,		/* maximum number of operations of `do` and `then` together */
+	MAX_WORD = 64,		/* buffer size in bytes for a word that a target refuses */
 };
 
 struct region_words {
 	uint32_t length;
-	bool read, write, atomic;	/* remote rights */
-	char scope;		/* 0, or one of "qoxz" */
+	bool read, write, atomic;	/* rights of remote access */
+	char scope;		/* 0 if the word has no SCOPE, or one of "qoxz" */
 };
 
 struct op {
@@ -27,7 +27,7 @@ struct op {
 	uint32_t length;
 	uint64_t offset;
 	bool fenced;
-	uint64_t at;		/* of its bytes in the buffer of sinks */
+	uint64_t at;		/* offset of the operation's bytes in the buffer of sinks */
 };
 
 struct scene {
@@ -35,16 +35,19 @@ struct scene {
 	int region_count;
 	struct { int count; uint32_t length; } receives[MAX_RECV];
 	int receive_count;
-	int ird, ord;		/* -1: not said */
+	int ird, ord;		/* -1 if the scene does not have the word */
 	bool peer;
 	uint32_t peer_stag;
 	uint64_t peer_to;
 	struct op ops[MAX_OPS];
-	int op_count, then_from;	/* ops[then_from..] wait for the first receive */
+	int op_count, then_from;	/* the operations from ops[then_from] on wait for the first receive */
 	bool close, reject, report, solicited, bye;
 };
 
-/* Reads a scene; false with the first word that cannot be read. What is no message of ours is the empty scene. */
+/*
+ * Parses a scene. Returns false, and stores the word in `bad`, if a word cannot be parsed. A text that does
+ * not begin with `iwp1` is an empty scene.
+ */
 bool parse(struct scene *scene, const struct text *text, char bad[MAX_WORD]);
 
 #endif

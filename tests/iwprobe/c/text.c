@@ -27,6 +27,6 @@ void take_text(struct text *text, const void *bytes, size_t length)
 	if (text->length)
 		memcpy(text->bytes, bytes, text->length);
 	text->bytes[text->length] = 0;
-	/* Zeros at the end are no part of it. */
+	/* Zeros at the end do not belong to the message. */
 	text->length = strlen(text->bytes);
 }

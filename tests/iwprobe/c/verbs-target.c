@@ -1,12 +1,13 @@
 /*
- * The target of iwprobe over libibverbs and librdmacm: any RDMA device with iWARP, Linux's siw above all. What it is
- * asked, what it does and what it tells is the protocol of ../TARGET.md; sections are named by its headings.
+ * The target of iwprobe over libibverbs and librdmacm, for any RDMA device with iWARP, for example Linux's
+ * siw. ../TARGET.md specifies the scenes that the target receives, what it does, and what it reports.
  *
- *   verbs-target listen ADDR PORT     serves one connection after the other, until it is killed
- *   verbs-target connect ADDR PORT    connects again and again, until it is told `bye`
+ *   verbs-target listen ADDR PORT     serves connections one after another until it is killed
+ *   verbs-target connect ADDR PORT    connects repeatedly until the probe sends `bye`
  *
- * One connection at a time, one thread, and no wait without an end: everything of a connection is in `struct conn`, and
- * gone before the next one begins. What comes to standard output is for people: a line for each scene and report.
+ * The target has one thread, serves one connection at a time, and limits most waits. Each connection has its
+ * own `struct conn`, whose objects are destroyed before the next connection begins. The target prints a line
+ * for each scene and each report, for people to read.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -29,27 +30,30 @@
 #include "text.h"
 
 enum {
-	MAX_WAITING = 16,	/* connect requests that wait for their turn */
+	MAX_WAITING = 16,	/* maximum number of connect requests that wait to be served */
 	PAGE = 4096,
-	SOURCE = 100,		/* the pattern of what is sent and written */
-	/* Milliseconds. */
-	TICK = 5,		/* how often the completion queue is looked at without an event */
-	OLD = 1000,		/* what an old connection is given when a new one comes */
-	IDLE = 20000,		/* without anything happening a connection is ended */
-	DRAIN = 300,		/* for flushed completions after the end */
-	STEP = 10000,		/* one step of the connection manager */
-	AGAIN = 20,		/* between a connection and the next (connecting) */
-	REFUSED = 10000,	/* of refused TCP connections, after which there is nobody */
+	SOURCE = 100,		/* the pattern of the bytes that the target sends and writes */
+	/* All following times are in milliseconds. */
+	TICK = 5,		/* maximum time between two polls of the completion queue */
+	OLD = 1000,		/* time for the present connection to end after a new connect request */
+	IDLE = 20000,		/* time without activity after which the target ends a connection */
+	DRAIN = 300,		/* maximum wait for flushed completions after the end of a connection */
+	STEP = 10000,		/* maximum wait for one event of the connection manager */
+	AGAIN = 20,		/* pause before the next connection of a target that connects */
+	REFUSED = 10000,	/* time of refused TCP connections after which the target exits */
 };
 
-/* A piece of memory, and its registration where there is one. */
+/* A piece of memory, and its registration if it is registered. */
 struct buffer {
 	uint8_t *bytes;
 	size_t length;
 	struct ibv_mr *mr;
 };
 
-/* What a receive was posted with: found again by its wr_id, which counts from RECV_ID. */
+/*
+ * The place and the length of a posted receive. Its wr_id is RECV_ID plus its index among the posted
+ * receives.
+ */
 struct receive {
 	uint64_t at;
 	uint32_t length;
@@ -65,17 +69,17 @@ struct conn {
 	struct ibv_cq *cq;
 	struct buffer regions[MAX_MR], receives, source, sinks, stage;
 	struct receive posted[MAX_RECV * MAX_RECV_EACH];
-	int posted_count, received, sent;	/* receives posted; completions of receives and of operations */
-	int outstanding;			/* requests without a completion yet */
+	int posted_count, received, sent;	/* receives posted; completed receives; completed operations */
+	int outstanding;			/* number of requests that have not completed */
 	int next_op;				/* the first operation that was not posted */
 	int unposted, flushed, events;
-	uint64_t until;				/* of quiet, after which it is ended */
+	uint64_t until;				/* without activity, the target ends the connection then */
 	bool established, over, failed, disconnected;
-	struct text completions;		/* the report's words of completions, in their order */
+	struct text completions;		/* the words of completions for the report, in order */
 	bool more;
 };
 
-/* A connect request that waits for its turn. */
+/* A connect request that waits to be served. */
 struct request {
 	struct rdma_cm_id *id;
 	struct rdma_conn_param param;
@@ -154,7 +158,10 @@ static void release(struct buffer *buffer)
 
 /* ---- a connection's objects ----------------------------------------------------------------------------------- */
 
-/* What every connection has: a protection domain, a completion queue with its channel, a queue pair. */
+/*
+ * Makes the objects of each connection: a protection domain, a completion queue with its channel, and a queue
+ * pair.
+ */
 static bool make_queues(struct conn *conn)
 {
 	struct ibv_context *verbs = conn->id->verbs;
@@ -186,7 +193,10 @@ static int access_of(const struct region_words *words)
 	       (words->atomic ? IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE : 0);
 }
 
-/* Registers what `mr` asks for and tells it. Bound to a queue pair no region of these verbs is: `-`. */
+/*
+ * Registers the region of a word `mr`, and adds its word to the stage. These verbs cannot bind a region to a
+ * queue pair, so the word for the scopes `q` and `o` is `stag=-`.
+ */
 static bool make_region(struct conn *conn, int k, struct text *stage)
 {
 	const struct region_words *words = &conn->scene.regions[k];
@@ -233,7 +243,10 @@ static bool post_receives(struct conn *conn)
 
 			*receive = (struct receive){ total, sge.length };
 			if (ibv_post_recv(conn->id->qp, &wr, &bad)) {
-				/* libsiw takes no empty list, but an empty element. */
+				/*
+				 * libsiw refuses a receive without elements, but accepts an element without
+				 * bytes.
+				 */
 				wr.num_sge = 1;
 				if (ibv_post_recv(conn->id->qp, &wr, &bad))
 					return false;
@@ -246,7 +259,7 @@ static bool post_receives(struct conn *conn)
 	return true;
 }
 
-/* All that a scene asks for before its operations; `stage` is what is told of it. */
+/* Prepares all that a scene requests, except the operations, and adds the words of the regions to `stage`. */
 static bool set_up(struct conn *conn, struct text *stage)
 {
 	const struct scene *scene = &conn->scene;
@@ -301,7 +314,7 @@ static bool post_op(struct conn *conn, int index)
 		wr.num_sge = 0;
 	wr.send_flags = IBV_SEND_SIGNALED | (op->fenced ? IBV_SEND_FENCE : 0) |
 			(strchr("ej", op->kind) ? IBV_SEND_SOLICITED : 0);
-	/* libsiw takes the STag to invalidate from here, and not from `invalidate_rkey`. */
+	/* libsiw reads the STag to invalidate from here, and not from `invalidate_rkey`. */
 	wr.wr.rdma.rkey = peer_stag;
 	wr.wr.rdma.remote_addr = peer_to;
 	switch (op->kind) {
@@ -326,7 +339,10 @@ static bool post_op(struct conn *conn, int index)
 	return !ibv_post_send(conn->id->qp, &wr, &bad);
 }
 
-/* Posts up to operation `end`; the first that is refused ends the list for good. */
+/*
+ * Posts the operations before `end` that are not posted yet. After a refused operation, no later operation is
+ * posted.
+ */
 static void post_ops(struct conn *conn, int end)
 {
 	for (; conn->next_op < end && !conn->unposted; conn->next_op++) {
@@ -337,7 +353,7 @@ static void post_ops(struct conn *conn, int end)
 	}
 }
 
-/* The stage or the report, as a message of its own (target connects). */
+/* Sends the stage or the report as a Send. Only a target that connects calls this function. */
 static bool send_text(struct conn *conn, const struct text *text)
 {
 	struct ibv_sge sge = { (uintptr_t)conn->stage.bytes, (uint32_t)text->length, conn->stage.mr->lkey };
@@ -380,7 +396,7 @@ static void tell_op(struct conn *conn, const struct ibv_wc *wc)
 			   filled ? crc32c(conn->sinks.bytes + op->at, op->length) : 0);
 }
 
-/* Takes the completions that are there; true when there were any. */
+/* Polls and handles all completions. Returns whether there were any. */
 static bool take_completions(struct conn *conn)
 {
 	struct ibv_wc wc;
@@ -444,7 +460,10 @@ static void take_async_events(struct conn *conn)
 
 /* ---- events of the connection manager ------------------------------------------------------------------------- */
 
-/* Takes one event, if there is one within `limit` ms. A connect request is put aside; `kind` is -1 without an event. */
+/*
+ * Handles one event of the connection manager, and waits at most `limit` ms for the event. Queues a connect
+ * request in `waiting`. Returns the event of `of`, or -1 if there was no event of `of`.
+ */
 static int cm_event(int limit, const struct rdma_cm_id *of, int *status, struct text *private)
 {
 	struct pollfd fd = { cm->fd, POLLIN, 0 };
@@ -474,7 +493,9 @@ static int cm_event(int limit, const struct rdma_cm_id *of, int *status, struct 
 	return kind;
 }
 
-/* Waits for this event of `of`; false when another one comes, or none. */
+/*
+ * Waits for the next event of `of`. Returns false if this is not the event `wanted`, or if no event arrives.
+ */
 static bool await_event(const struct rdma_cm_id *of, int wanted, int *got, int *status, struct text *private)
 {
 	uint64_t deadline = now_ms() + STEP, now;
@@ -489,7 +510,10 @@ static bool await_event(const struct rdma_cm_id *of, int wanted, int *got, int *
 
 /* ---- the life of a connection --------------------------------------------------------------------------------- */
 
-/* From the first operation to the end of the connection. */
+/*
+ * Posts the operations, and handles completions and events until the connection has ended or a time limit is
+ * over.
+ */
 static void attend(struct conn *conn)
 {
 	bool closing = false;
@@ -523,7 +547,10 @@ static void attend(struct conn *conn)
 			closing = true;
 			rdma_disconnect(conn->id);
 		}
-		/* The next one waits, or nothing can come any more: the end is near. */
+		/*
+		 * If another request waits, or no more completions can arrive, the connection gets little
+		 * time to end.
+		 */
 		if (!limit && (conn->over || waiting_count > before || waiting_count))
 			limit = now_ms() + OLD;
 		if (limit && limit < conn->until)
@@ -531,14 +558,14 @@ static void attend(struct conn *conn)
 	}
 }
 
-/* The report of a connection that is over. */
+/* Ends a connection if it has not ended yet, and makes its report. */
 static void conclude(struct conn *conn)
 {
 	struct text *report = &last_report;
 	uint64_t deadline;
 	bool was_over = conn->disconnected || conn->over || conn->failed;
 
-	/* What was posted completes as flushed. */
+	/* After the end, all outstanding requests complete as flushed. */
 	if (conn->established)
 		rdma_disconnect(conn->id);
 	deadline = now_ms() + DRAIN;
@@ -570,7 +597,7 @@ static void conclude(struct conn *conn)
 			conn->more |= !say(report, " d=%d:%zu+%zu:%x", k, from, to - from,
 					   crc32c(region->bytes + from, to - from));
 	}
-	/* Where even this word finds no room the report is cut for it. */
+	/* If the word `more` does not fit, words at the end of the report are removed until it fits. */
 	while (conn->more && !say(report, " more")) {
 		char *space = strrchr(report->bytes, ' ');
 
@@ -585,7 +612,7 @@ static int least(int a, int b)
 	return a < b ? a : b;
 }
 
-/* One connect request from its scene to its end. */
+/* Serves one connect request, from its scene to the end of its connection. */
 static void serve(const struct request *request)
 {
 	static struct conn conn;
@@ -655,7 +682,7 @@ static __attribute__((noreturn)) void listen_on(struct sockaddr *address)
 
 enum outcome { DONE, GOING_ON, NOBODY };
 
-/* One connection of the connecting target. */
+/* Makes and serves one connection of a target that connects. */
 static enum outcome reach(struct sockaddr *address)
 {
 	static const char hello[] = "iwp1 hello";
@@ -704,7 +731,7 @@ static enum outcome reach(struct sockaddr *address)
 			conn.failed = true;
 		attend(&conn);
 	}
-	/* Nobody there is no connection to report of. */
+	/* If nobody listens, there is no connection to report. */
 	if (outcome == GOING_ON && !conn.scene.report)
 		conclude(&conn);
 	tear_down(&conn);

@@ -1,4 +1,4 @@
-//! The program: parses a command line, runs the command, and returns an exit status.
+//! The program `iwprobe`: parses a command line, runs the command, and returns an exit status.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
             eprintln!("iwprobe: {}", one_line(&error));
             return ExitCode::from(TROUBLE);
         }
-        // The user asked for the help or the version.
+        // clap prints the help or the version, for example if there are no arguments.
         Err(error) => error.exit(),
     };
     match cli.run() {

@@ -352,7 +352,7 @@ impl Probe {
     ///
     /// # Errors
     /// `NeedsTarget` if there is no target; `NotApplicable` if the target does not support the scene; a
-    /// deviation if there is no connection.
+    /// deviation if there is no connection or no stage.
     pub fn stage(&self, words: &str) -> Result<Session, CaseError> {
         if !self.target {
             return Err(CaseError::NeedsTarget);

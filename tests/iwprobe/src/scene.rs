@@ -16,7 +16,7 @@ pub fn pattern(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at)).collect()
 }
 
-/// The pattern that a target writes and sends.
+/// The number of the pattern that a target writes and sends.
 pub const SOURCE_PATTERN: usize = 100;
 
 /// A registered region of the target.

@@ -11,8 +11,8 @@ use crate::wire::{
     Code, Deframer, Depths, Fault, Framer, ReadRequest, Segment, Startup, Terminate, describe, opcode,
 };
 
-/// The sink STag of [`Session::ping`]. No memory has this STag. None is needed, since the responses are
-/// empty.
+/// The sink STag of [`Session::ping`]. No memory has this STag, since the responses are empty and need no
+/// memory.
 const PING_SINK: u32 = 0x5049_4e47;
 /// The sink STag of [`Session::read`]. A responder copies the STag without checking it (RFC 5040 section
 /// 4.4).
@@ -248,8 +248,8 @@ impl Session {
         }
     }
 
-    /// Checks that the stream works: the endpoint answers a zero-length Read, which is always allowed, and
-    /// sends nothing before the answer.
+    /// Checks that the stream works: the endpoint answers a zero-length Read, which needs no registered
+    /// memory, and sends nothing before the answer.
     ///
     /// # Errors
     /// A deviation if another answer or no answer arrives; `NotApplicable` if the endpoint serves no Reads.
@@ -368,7 +368,7 @@ impl Session {
         }
     }
 
-    /// Sends FIN, and waits until the endpoint also ends the connection, or is silent for its time limit.
+    /// Sends FIN, and waits until the endpoint also ends the connection, but at most for the time limit.
     pub fn close(mut self) {
         self.conn.finish();
         let deadline = self.conn.after(self.timeout);

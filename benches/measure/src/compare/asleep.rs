@@ -57,7 +57,7 @@ fn note(tally: &mut Tally, id: &'static str, name: &str, figure: Result<f64>) {
     }
 }
 
-/// Lets idle processors poll instead of sleeping while the file is open (Linux's PM QoS).
+/// Makes idle processors poll instead of sleeping, for as long as the returned file is open (Linux's PM QoS).
 fn cpus_stay_awake() -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
     file.write_all(&0_i32.to_ne_bytes())?;

@@ -178,7 +178,7 @@ pub(crate) fn run(end: BurstEnd) -> ExitCode {
     }
 }
 
-/// Reports that this process is ready, and waits until the input ends.
+/// Prints `word`, and waits until the input ends.
 fn await_go(word: &str) -> Result<()> {
     println!("{word}");
     std::io::stdin().read_to_end(&mut Vec::new())?;

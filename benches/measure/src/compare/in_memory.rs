@@ -30,8 +30,8 @@ const IDS: [&str; 14] = [
     "vs_smoltcp",
 ];
 
-/// The objects of thousands of queue pairs are scattered over the heap. So this variable makes glibc use huge
-/// pages for the heap, on both sides of a pair.
+/// The objects of thousands of queue pairs are scattered over the heap. So in rows with many queue pairs this
+/// variable makes glibc use huge pages for the heap, on both sides of a pair.
 const HUGE_HEAP: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// Time limit for one pair.

@@ -261,7 +261,7 @@ fn set_up<T>(
     }
 }
 
-/// Measures small Writes per second, which the target has confirmed.
+/// Measures the rate of small Writes that the target has confirmed.
 fn rate(session: &Session, tally: &mut Tally) {
     let seconds = session.pace.seconds;
     let row = SmallRow {

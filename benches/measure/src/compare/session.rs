@@ -59,7 +59,7 @@ impl Session {
     /// disturbed.
     ///
     /// # Errors
-    /// Returns the first error of `run`.
+    /// Returns the first error of `run`, or an error if the system does not report context switches.
     pub(crate) fn undisturbed<T>(&self, run: impl FnMut() -> Result<T>) -> Result<T> {
         undisturbed(&self.runs, self.pace.repeats, run)
     }

@@ -55,7 +55,8 @@ fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]
     format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
 }
 
-/// Formats `value` with three digits, or with as many digits as there are before the decimal point.
+/// Formats `value` with three digits: with all digits before the decimal point, and with at most three digits
+/// after it.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         x if x >= 99.95 => 0,

@@ -1,5 +1,5 @@
-//! Processes that sleep until a message arrives: on a local wire, on a DPDK device, or on a Unix socket. A
-//! Unix socket is the kernel's fastest way to wake another process.
+//! Measures round trips between processes that sleep until a message arrives: on a local wire, on a DPDK
+//! device, or on a Unix socket. A Unix socket is the kernel's fastest way to wake another process.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -89,7 +89,7 @@ fn work(end: WakeEnd) -> Result<()> {
     }
 }
 
-/// Prints the figures of `count` round trips. A few earlier round trips are not counted.
+/// Prints the figures of `count` round trips. A tenth as many round trips run before, and are not counted.
 fn measure(count: u64, mut round_trip: impl FnMut() -> Result<()>) -> Result<()> {
     let mut latencies = Latencies::new(false);
     for number in 0..count + count / 10 {

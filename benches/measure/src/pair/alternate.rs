@@ -11,7 +11,8 @@ const SLICE: Duration = Duration::from_millis(50);
 /// Time limit of each step that is not measured.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// The result of a comparison. The ratio is `ours / theirs`. For bytes of memory, a smaller ratio is better.
+/// The result of a comparison. The ratio is `ours / theirs`. For times and for bytes of memory, a smaller
+/// ratio is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
     pub(crate) ours: f64,
@@ -30,7 +31,7 @@ impl Comparison {
             unit: &'a str,
         }
         let Self { ours, theirs, unit } = *self;
-        // Errors do not occur, since JSON can represent the four fields: `Rate` is finite.
+        // Writing strings and numbers into a string of JSON does not fail.
         serde_json::to_string(&Line { id, ours, theirs, unit }).unwrap_or_default()
     }
 }

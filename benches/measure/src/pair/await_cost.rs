@@ -1,4 +1,4 @@
-//! `await_cost`: the time of a Read that a task awaits, compared with a Read whose completion a loop polls.
+//! `await_cost`: how much longer a Read takes if a task awaits it than if a loop polls for its completion.
 //!
 //! There are two hosts, each of which is connected to itself. One host uses `iwarp-tokio` with its defaults,
 //! so its engine has a thread, which may run on any CPU. The other host uses the verbs, and a loop polls the

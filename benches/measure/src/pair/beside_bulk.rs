@@ -100,7 +100,7 @@ fn write_ping(from: &Host, to: &Host, mark: u8) -> Result<(), Error> {
 }
 
 /// Measures round trips for `time`. Between the polls, counts the completed Writes of each queue pair of A in
-/// `done`, and posts a new bulk Write for each completed one.
+/// `done`, and posts a new bulk Write for each completed bulk Write.
 fn ping_pong(hosts: &mut TwoHosts, time: Duration, done: &mut [usize]) -> Result<Latencies, Error> {
     let last = PING_AT + PING_BYTES - 1;
     let mut trips = Latencies::new(false);

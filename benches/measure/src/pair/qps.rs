@@ -27,8 +27,8 @@ const LOAD: Load =
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let traffic = |open| Traffic::new(virtual_wire(), open, LOAD);
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
-    // Before its first round trips, a connection sends less data at once. Since this effect is not a cost of
-    // many connections, both sides are warmed up.
+    // In its first round trips, a connection sends less data at once. Since this effect is not a cost of many
+    // connections, both sides are warmed up.
     many.warm_up()?;
     few.warm_up()?;
     let [many_rate, few_rate] = alternate(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;

@@ -22,8 +22,8 @@ const READ: usize = 64 << 10;
 /// Number of bytes of a request.
 const REQUEST: usize = 64;
 
-/// Values of the first byte of a piece. `MORE` means that more pieces follow at once. The other value means
-/// that the reader answers.
+/// Values of the first byte of a piece. `MORE` means that more pieces follow at once. `ANSWER` means that the
+/// reader has to answer.
 const MORE: u8 = 0;
 const ANSWER: u8 = 1;
 

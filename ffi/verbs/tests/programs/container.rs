@@ -29,8 +29,9 @@ const CAPABILITIES: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+set
 
 /// Maximum time that a server may take to listen. Clients that start earlier are refused.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// Maximum time of a client, and again for the server to exit after the client.
+/// Maximum run time of a client.
 const CLIENT_ENDS_WITHIN: Duration = Duration::from_secs(60);
+/// Maximum time that a server may take to exit after its client.
 const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 type Named = (&'static str, bool, fn() -> Result<(), String>);
@@ -40,7 +41,7 @@ pub(crate) fn test() -> Named {
     ("the_lines_between_containers_run", runs, pairs)
 }
 
-/// The server and the client of each pair in the chapter.
+/// Returns the server and the client of each pair in the chapter.
 pub(crate) fn take_pairs(chapter: &mut Chapter) -> Result<Vec<[String; 2]>, String> {
     let mut pairs = Vec::new();
     for (after, _) in PAIRS {
@@ -90,7 +91,7 @@ impl<'a> Containers<'a> {
         Ok(containers)
     }
 
-    /// Starts a shell command in container `end`, as the root of the container.
+    /// Starts a shell command in container `end`, as root.
     fn start(&self, end: usize, line: &str) -> Result<Running, String> {
         let output = self.image.folder.join(["server", "client"][end]);
         let both = File::create(&output)

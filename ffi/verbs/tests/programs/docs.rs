@@ -32,13 +32,13 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
     ]
 }
 
-/// The text of a file of this package.
+/// Reads a file of this package.
 fn text(path: &str) -> Result<String, String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// A chapter of the guide.
+/// Reads a chapter of the guide.
 pub(crate) fn chapter(name: &str) -> Result<Chapter, String> {
     Chapter::read(&format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR")))
 }
@@ -66,7 +66,7 @@ impl Image {
         self.folder.join("usr/local/bin")
     }
 
-    /// The search path of programs, beginning with the image's folders.
+    /// Returns the search path of programs. The image's folder of programs comes first.
     pub(crate) fn search_path(&self) -> String {
         format!("{}:{}", self.programs().display(), std::env::var("PATH").unwrap_or_default())
     }
@@ -115,7 +115,8 @@ impl Drop for Image {
     }
 }
 
-/// Runs two of the README's first three commands: a server and a client. The other command must be [`BUILD`].
+/// Runs the server and the client in the README's section on unmodified programs. The first command of this
+/// section must be [`BUILD`].
 fn readme() -> Result<(), String> {
     let lines = chapter("../README.md")?.block("## Unmodified programs")?;
     let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
@@ -131,7 +132,8 @@ fn readme() -> Result<(), String> {
     Image::new("readme")?.measures(&after_its_server(server, client))
 }
 
-/// A shell command that starts a server, and its client as soon as `uwarp ls` shows that the server listens.
+/// Returns a shell command that starts a server, and starts its client as soon as `uwarp ls` shows that the
+/// server listens.
 fn after_its_server(server: &str, client: &str) -> String {
     format!("({server} &) && until uwarp ls | grep -q ':[0-9]*$'; do sleep 0.1; done && {client}")
 }
@@ -236,14 +238,15 @@ fn c_program() -> Result<(), String> {
     if ours > 0 { Ok(()) } else { Err(said) }
 }
 
-/// Checks that the tests install all packages of a command.
+/// Checks that the tests' script `scripts/install` installs all packages of a command.
 fn is_installed_by_tests(packages: std::str::Split<'_, char>) -> Result<(), String> {
     let installs = text("../../scripts/install")?;
     let missing: Vec<&str> = packages.filter(|package| !installs.contains(package)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("tests do not install {missing:?}")) }
 }
 
-/// The words of a text that begin with `start` and consist of letters, digits and `signs`.
+/// Returns the words of a text that begin with `start` and are longer than `start`. Words consist of letters,
+/// digits and `signs`.
 fn words(text: &str, start: &str, signs: &str) -> BTreeSet<String> {
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || signs.contains(c);
     let found =
@@ -251,7 +254,7 @@ fn words(text: &str, start: &str, signs: &str) -> BTreeSet<String> {
     found.map(str::to_owned).collect()
 }
 
-/// The text of a man page, without its markup.
+/// Reads a man page, and replaces the markup `\-` by `-`.
 fn page(name: &str) -> Result<String, String> {
     Ok(text(&format!("man/{name}"))?.replace("\\-", "-"))
 }
@@ -264,7 +267,7 @@ fn complete() -> Result<(), String> {
         return Err(format!("the source names {variables:?} alone"));
     }
     missing.extend(variables.iter().filter(|name| !library.contains(*name)).cloned());
-    // The kinds of wires and their keys, from the error messages that list them.
+    // The page has to have the kinds of wires and their keys, which are in constants for error messages.
     let spec = text("../../iwarp/wire/src/spec.rs")?;
     for list in ["const KINDS", "const LOCAL_KEYS", "const DEVICE_KEYS", "const MEMIF_KEYS"] {
         let (_, rest) = spec.split_once(list).ok_or(list)?;

@@ -36,7 +36,7 @@ fn idle() -> Result<(), String> {
     rest(&wires, vec![("a server without a client".to_owned(), waits)])
 }
 
-/// Tests both ends of an idle connection over DPDK devices that have a descriptor.
+/// Tests both ends of an idle connection, over DPDK's devices that have a descriptor to wait for.
 #[cfg(feature = "dpdk")]
 pub(crate) fn over_devices() -> Result<(), String> {
     let sockets = Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]);
@@ -82,8 +82,8 @@ fn spinning() -> Result<(), String> {
     let tools = ["send_lat_rdmacm", "write_lat_rdmacm"];
     for pair in pairs::all().into_iter().filter(|pair| tools.contains(&pair.name.as_str())) {
         let on_one = |command: &str| format!("taskset -c {} {command}", first_processor());
-        // Programs that spin on memory keep the processor for a whole time slice, so each message takes two
-        // slices.
+        // Programs that spin on memory keep the processor for a whole time slice, so each round trip takes
+        // two slices.
         let few = |command: &str| on_one(&command.replace("-n 300", "-n 50"));
         let pinned = Pair { server: few(&pair.server), client: few(&pair.client), ..pair };
         let begun = Instant::now();
@@ -93,7 +93,7 @@ fn spinning() -> Result<(), String> {
     Ok(())
 }
 
-/// The first processor on which this process may run.
+/// Returns the first processor on which this process may run.
 fn first_processor() -> usize {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return 0 };
     (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| set.is_set(*cpu)).unwrap_or(0)

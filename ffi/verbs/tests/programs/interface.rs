@@ -47,8 +47,8 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// Makes two namespaces like [`new`](Self::new), in which programs use AF_XDP. libxdp pins its maps in a
-    /// file system that a new namespace does not have.
+    /// Makes two namespaces like [`new`](Self::new), in which programs use AF_XDP. libxdp pins its maps in
+    /// the BPF file system, which `ip netns exec` does not mount, so each command mounts it first.
     #[cfg(feature = "dpdk")]
     pub(crate) fn xdp() -> Result<Self, String> {
         let mut interfaces = Self::connected()?;
@@ -117,7 +117,8 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// The command prefix that runs a program in the namespace of an end, and the wire of that end.
+    /// Returns the command prefix that runs a program in the namespace of an end, and the wire of that end
+    /// without its address.
     fn inside(&self, end: usize, kind: &str) -> (Vec<String>, String) {
         let words = ["ip", "netns", "exec", &self.namespaces[end]].map(str::to_owned);
         (words.into(), format!("{kind}{}", ["a", "b"][end]))
@@ -128,24 +129,26 @@ impl Interfaces {
         ip(&format!("-n {} link set v{} down", self.namespaces[end], ["a", "b"][end]))
     }
 
-    /// The command prefix that runs a program at an end, and the wire of that end.
+    /// Returns the command prefix that runs a program at an end, and the wire of that end. The wire has an
+    /// address unless programs use the kernel's address.
     pub(crate) fn end(&self, end: usize) -> (Vec<String>, String) {
         let (words, net) = &self.ends[end];
         let own = if self.of_kernel { String::new() } else { format!(",addr={}/24", OWN_ADDRESSES[end]) };
         (words.clone(), format!("{net}{own}"))
     }
 
-    /// The command of a pair, with the server's address in place of the loopback address.
+    /// Returns the command of a pair, with the server's IPv4 or IPv6 address in place of the loopback
+    /// address.
     pub(crate) fn at_server(&self, command: &str) -> String {
         command.replace("127.0.0.1", self.address(0)).replace("::1", KERNEL_IPV6_ADDRESSES[0])
     }
 
-    /// The kernel's address at an end.
+    /// Returns the kernel's IPv4 address at an end.
     pub(crate) fn kernel_address(end: usize) -> &'static str {
         KERNEL_ADDRESSES[end]
     }
 
-    /// The address that programs use at an end.
+    /// Returns the address that programs use at an end.
     pub(crate) fn address(&self, end: usize) -> &'static str {
         (if self.of_kernel { KERNEL_ADDRESSES } else { OWN_ADDRESSES })[end]
     }
@@ -154,7 +157,7 @@ impl Interfaces {
 impl Drop for Interfaces {
     fn drop(&mut self) {
         for name in &self.namespaces {
-            // Errors are ignored: the namespace may not exist.
+            // Errors are ignored: `drop` cannot return them.
             let _ = ip(&format!("netns del {name}"));
         }
     }

@@ -22,9 +22,9 @@ const IN_USE: u64 = 10_000;
 /// parameters (1,364 bytes) on a first connection. If the client is killed during this exchange, the server
 /// waits for the second connection and does not notice the kill.
 const SECOND_CONNECTION: u64 = 2_000;
-/// The run time of a program that ends by its clock. This is also the maximum time for the start and the end
-/// of such a program.
+/// The run time of a program that ends by its clock.
 const CLOCK: Duration = Duration::from_secs(4);
+/// Maximum time that such a program may take to start and to end, in addition to its run time.
 const AROUND_CLOCK: Duration = Duration::from_secs(20);
 
 /// How a program shows that it has noticed the loss of its peer.
@@ -61,8 +61,8 @@ impl Victims {
     }
 }
 
-/// Programs that connect by rdma_cm. Each program has more work than it can finish before the kill. (The
-/// basic tools `ibv_devices` and `ibv_devinfo` have no peer.)
+/// Returns the programs that connect by rdma_cm. Each program has more work than it can finish before the
+/// kill. (The basic tools `ibv_devices` and `ibv_devinfo` have no peer.)
 fn victims() -> Vec<Victims> {
     let mut all = vec![
         Victims::new("rping", "rping -s -a 127.0.0.1 -C 1000000", "rping -c -a 127.0.0.1 -v -C 1000000"),
@@ -119,7 +119,8 @@ fn victims() -> Vec<Victims> {
     all
 }
 
-/// Kills each program on a `local` wire, in turn the server and the client, with a few programs at a time.
+/// Runs each pair on a `local` wire, and kills its server. Then runs each pair again, and kills its client. A
+/// few pairs run at the same time.
 pub(crate) fn on_local() -> Result<(), String> {
     for is_server in [true, false] {
         for some in victims().chunks(AT_ONCE) {
@@ -129,8 +130,8 @@ pub(crate) fn on_local() -> Result<(), String> {
     Ok(())
 }
 
-/// Kills programs between two interfaces. One program waits for events, and the other programs poll for data
-/// and for answers.
+/// Kills programs between two interfaces. rping waits for events, ib_send_bw polls for data, and ib_read_lat
+/// polls for answers.
 pub(crate) fn between_interfaces() -> Result<(), String> {
     let mut victims = victims();
     victims.retain(|victims| ["rping", "ib_send_bw", "ib_read_lat"].contains(&victims.name));
@@ -140,7 +141,8 @@ pub(crate) fn between_interfaces() -> Result<(), String> {
 /// Number of pairs that run at the same time. Most programs spin, so each pair needs a part of a processor.
 const AT_ONCE: usize = 4;
 
-/// Kills the servers or the clients of all `victims` at the same time, or both in separate pairs.
+/// Runs each of `victims` once for each value of `is_server`, all at the same time. Kills the server if the
+/// value is true, or else the client.
 fn at_once(
     victims: &[Victims],
     is_server: &[bool],

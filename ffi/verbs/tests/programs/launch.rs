@@ -56,7 +56,7 @@ fn said(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// The names in several orders, since the result may depend on the name that is opened first.
+/// Returns the names in several orders, since the result may depend on the name that is opened first.
 fn orders() -> impl Iterator<Item = Vec<&'static str>> {
     (0..NAMES.len()).map(|at| [&NAMES[at..], &NAMES[..at]].concat())
 }
@@ -124,8 +124,8 @@ fn opened_in_libs() -> Result<(), String> {
     Ok(())
 }
 
-/// With only `LD_PRELOAD`, the program opens rdma-core's library, which reports nothing. Our library detects
-/// rdma-core's library, and prints a warning.
+/// With only `LD_PRELOAD`, the program opens rdma-core's library by its name, and finds no device. Our
+/// library detects rdma-core's library, and prints a warning if `UWARP_LOG` is set.
 fn another_is_told() -> Result<(), String> {
     let wire = Wire::new()?;
     let program = opens(&wire)?;
@@ -175,7 +175,8 @@ fn links() -> Result<(), String> {
     fs::write(own("librdmacm.so"), "").map_err(|error| error.to_string())?;
     said(&mut wire.command(0, &["true"]))?;
     check()?;
-    // `uwarp env` also makes the links and prints their folder, but not for an image.
+    // `uwarp env` also makes the links and prints their folder, except in the format for an image's
+    // Containerfile.
     fs::remove_dir_all(folder).map_err(|error| error.to_string())?;
     let launcher = wire.launcher()?.display().to_string();
     for (format, has_links) in [("shell", true), ("github", true), ("containerfile", false)] {
@@ -216,7 +217,7 @@ fn rsockets() -> Result<(), String> {
     Ok(())
 }
 
-/// The commands of the launcher that print something. `folder` is for the command that makes a folder.
+/// Returns commands of the launcher that print something. `folder` is for the command that makes a folder.
 fn commands(folder: &Path) -> Vec<Vec<String>> {
     let libs = folder.display().to_string();
     let lines =
@@ -228,7 +229,7 @@ fn commands(folder: &Path) -> Vec<Vec<String>> {
     all
 }
 
-/// A command that starts the launcher with these arguments.
+/// Returns a command that starts the launcher with these arguments.
 fn launcher(wire: &Wire, words: &[String]) -> Result<Command, String> {
     let launcher = wire.launcher()?.display().to_string();
     let words: Vec<&str> = [&launcher].into_iter().chain(words).map(String::as_str).collect();

@@ -10,7 +10,7 @@ pub(crate) const ALL: [(&str, Test); 2] = [
     ("ls_shows_nothing_where_no_wire_was", no_wire),
 ];
 
-/// The lines of `uwarp ls`, without the title line.
+/// Returns the lines of `uwarp ls`, without the title line.
 fn listed(wire: &Wire, variables: &[(&str, &str)]) -> Result<Vec<String>, String> {
     let launcher = wire.launcher()?.display().to_string();
     let mut command = wire.command(0, &["timeout", "30", &launcher, "ls"]);
@@ -37,7 +37,7 @@ fn each_process() -> Result<(), String> {
     wanted.sort_unstable();
     let begun = std::time::Instant::now();
     loop {
-        // Removes the address on the wire, since the process has chosen it itself.
+        // Removes the column with the address on the wire: each process chooses its address itself.
         let without = |line: &String| {
             let words: Vec<&str> = line.split_whitespace().collect();
             [&words[..3.min(words.len())], words.get(4..).unwrap_or_default()].concat().join(" ")

@@ -13,8 +13,8 @@ use std::sync::LazyLock;
 use crate::wire::is_root;
 
 /// The process that keeps the namespace. The process ends when its standard input is closed, so it ends
-/// whenever the test ends. `None` if namespaces cannot be made: in this case the programs use the machine's
-/// loopback interface.
+/// whenever the test program ends. `None` if the namespace cannot be made: in this case the programs use the
+/// machine's loopback interface.
 static KEEPER: LazyLock<Option<Child>> = LazyLock::new(|| {
     if !is_root() {
         return None;
@@ -30,7 +30,8 @@ static KEEPER: LazyLock<Option<Child>> = LazyLock::new(|| {
     (line == "up\n").then_some(keeper)
 });
 
-/// The command prefix that runs a program in the namespace.
+/// Returns the command prefix that runs a program in the namespace. The prefix is empty if there is no
+/// namespace.
 pub(crate) fn words() -> Vec<String> {
     let Some(keeper) = KEEPER.as_ref() else { return Vec::new() };
     let namespace = Path::new("/proc").join(keeper.id().to_string()).join("ns/net");

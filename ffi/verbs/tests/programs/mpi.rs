@@ -17,7 +17,7 @@ const OVER_VERBS: &str =
 /// The numbers of ranks, on one host or divided between two hosts.
 pub(crate) const RANKS: [usize; 2] = [2, 4];
 
-/// The packages that are not installed.
+/// Returns the packages that are not installed.
 pub(crate) fn missing() -> Vec<&'static str> {
     let programs = [("mpirun", "openmpi-bin"), ("python3", "python3")];
     programs.into_iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| package).collect()

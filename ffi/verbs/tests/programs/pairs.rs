@@ -58,8 +58,8 @@ pub(crate) fn all() -> Vec<Pair> {
     pairs
 }
 
-/// The pairs that connect only by rdma_cm, to the address in their arguments. The ends of these pairs can
-/// have addresses that the kernel does not have.
+/// Returns the pairs that connect only by rdma_cm, to the address in their arguments. The ends of these pairs
+/// can have addresses that the kernel does not have.
 pub(crate) fn connection_managed() -> Vec<Pair> {
     let by_address = |pair: &Pair| {
         let is_other = ["rping_ipv6", "rdma_xclient"].contains(&pair.name.as_str());
@@ -67,13 +67,13 @@ pub(crate) fn connection_managed() -> Vec<Pair> {
     };
     let mut pairs: Vec<Pair> = rdmacm_utils().into_iter().filter(by_address).collect();
     pairs.extend(perftest().into_iter().filter(|pair| pair.name.ends_with("_rdmacm")));
-    // `fio_send` sends without waiting for receives, which works only on wires where all peers use this
-    // library.
+    // `fio_send` sends before its peer has posted receives. This works only on wires that other
+    // implementations of iWARP cannot use, such as `local`.
     pairs.extend(fio().into_iter().filter(|pair| pair.name != "fio_send"));
     pairs
 }
 
-/// The pairs for two hosts on which programs use the kernels' addresses.
+/// Returns the pairs for two hosts on which programs use the kernels' addresses.
 pub(crate) fn between_hosts() -> Vec<Pair> {
     let few = "rc_lat rc_bw rc_rdma_read_bw rc_rdma_write_bw ver_rc_compare_swap ver_rc_fetch_add";
     let client = format!("qperf {ADDR} -cm 1 -t 1 {few}");
@@ -247,9 +247,9 @@ const WITH_RSOCKETS: &str = "\
 LD_PRELOAD=$LD_PRELOAD:$(ls /usr/lib/*/rsocket/librspreload.so) exec \"$@\"
 ";
 
-/// Serves one request, and sends all byte values 4096 times. The script calls the socket functions of C,
-/// since Python's own socket calls use features that rsockets do not have, and so use kernel sockets. The
-/// script checks that the descriptor of its socket is a device file, as it is for an rsocket.
+/// A script that serves one request, and sends all byte values 4096 times. The script calls the socket
+/// functions of C, since Python's own socket calls use features that rsockets do not have, and so use kernel
+/// sockets. The script checks that the descriptor of its socket is a device file, as it is for an rsocket.
 const HTTP_SERVER: &str = r#"
 import ctypes, os, socket, stat
 preloaded = ctypes.CDLL(None)
@@ -276,9 +276,9 @@ fn write_scripts(folder: &Path) -> Result<(), String> {
     })
 }
 
-/// Programs with ordinary sockets. Both ends wait with `select`. The listening end may notice a connection
-/// only after five seconds, since rsockets wait for a descriptor whose events another thread of rsockets
-/// reads.
+/// iperf3, a program with ordinary sockets. Both ends wait with `select`. The listening end may notice a
+/// connection only after five seconds, since rsockets wait for a descriptor whose events another thread of
+/// rsockets reads.
 fn iperf() -> Pair {
     let server = "sh with_rsockets iperf3 -s -1";
     let client = format!("sh with_rsockets iperf3 -c {ADDR} -n 20M");
@@ -288,7 +288,7 @@ fn iperf() -> Pair {
     }
 }
 
-/// A client with ordinary sockets, which waits with `poll`.
+/// curl, a client with ordinary sockets, which waits with `poll`.
 fn curl() -> Pair {
     let after = |folder: &Path| {
         let body = fs::read(folder.join("body")).map_err(|error| format!("body: {error}"))?;
@@ -302,7 +302,7 @@ fn curl() -> Pair {
     }
 }
 
-/// libfabric's message endpoints, and its reliable datagrams, which use message endpoints.
+/// Pairs over libfabric's message endpoints, and over its reliable datagrams, which use message endpoints.
 fn libfabric() -> Vec<Pair> {
     [("fabric_messages", "verbs -e msg"), ("fabric_datagrams", "verbs;ofi_rxm -e rdm")]
         .map(|(name, provider)| {

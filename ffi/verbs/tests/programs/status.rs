@@ -41,7 +41,8 @@ impl Stage {
         Ok([server, client])
     }
 
-    /// Waits until `is_wanted` returns true for the processes in the JSON, and returns these processes.
+    /// Waits until `is_wanted` returns true for the processes that `uwarp status --json` shows, and returns
+    /// these processes.
     fn processes(&self, is_wanted: impl Fn(&[Value]) -> bool) -> Result<Vec<Value>, String> {
         let begun = Instant::now();
         loop {
@@ -57,12 +58,13 @@ impl Stage {
     }
 }
 
-/// The only connection of a process.
+/// Returns the first connection of a process.
 fn connection(process: &Value) -> &Value {
     &process["engines"][0]["connections"][0]
 }
 
-/// Whether the processes are two programs whose connection has moved bytes.
+/// Whether there are two processes, and each has an established connection that has received more than
+/// 100,000 bytes.
 fn are_connected(processes: &[Value]) -> bool {
     let moves = |process: &Value| {
         let connection = connection(process);
@@ -114,8 +116,9 @@ fn both_ends() -> Result<(), String> {
     watched(&stage.wire)
 }
 
-/// Runs two programs, each in its own PID namespace, in which the program has a low PID. The output shows the
-/// PIDs of the test's namespace, as `/proc` does. A stopped program is not regarded as dead.
+/// Runs two programs, each in its own PID namespace, in which the program has a low PID. The output has to
+/// show the PIDs of the test's namespace, as `/proc` does. A program that is stopped must not be regarded as
+/// dead.
 fn in_namespaces() -> Result<(), String> {
     let wire = Wire::new()?;
     let inside = "unshare --user --map-current-user --pid --fork --kill-child";
@@ -196,7 +199,7 @@ fn killed() -> Result<(), String> {
         return Err(format!("there is no {}", socket.display()));
     }
     client.kill();
-    // The list is empty if the server answers late.
+    // The list lacks the server if the server answers late.
     stage.processes(|processes| match processes {
         [left] => left["pid"].as_u64() == Some(server.pid().into()),
         _ => false,
@@ -207,7 +210,7 @@ fn killed() -> Result<(), String> {
     }
 }
 
-/// Checks that an engine without a thread answers `uwarp status`, even while the program makes no call.
+/// Checks that `uwarp status` shows programs whose engines have no thread.
 fn without_thread() -> Result<(), String> {
     let stage = Stage { wire: Wire::new()?.with("UWARP_THREAD", "caller") };
     let _running = stage.start()?;

@@ -31,7 +31,7 @@ pub(crate) const TESTS: [(&str, &str); 4] = [
     ("ucx_atomics", "-t fadd"),
 ];
 
-/// The reason why these tests cannot run here, or `None` if they can run.
+/// Returns the reason why these tests cannot run here, or `None` if they can run.
 pub(crate) fn missing() -> Option<&'static str> {
     let has_namespaces = || {
         let wire = Wire::new().ok()?;

@@ -13,11 +13,12 @@ use crate::built;
 use crate::interface::{Interfaces, Privileges};
 use crate::loopback;
 
-/// The user `nobody`. Programs run as this user if the test runs as root.
+/// The user `nobody`. If the test runs as root, programs run as this user, unless their wire needs all
+/// privileges of the test.
 const NOBODY: u32 = 65_534;
 
-/// A folder with the folders of wires, the library, and the output of programs. The folder is removed when
-/// the value is dropped.
+/// A folder with the folders of wires, the launcher, the library, and the output of programs. The folder is
+/// removed when the value is dropped.
 pub(crate) struct Wire {
     folder: PathBuf,
     /// The two ends of a wire that is not `local`.
@@ -75,7 +76,7 @@ impl Wire {
         self
     }
 
-    /// The folder that `uwarp libs` makes.
+    /// Returns the path of the folder that `uwarp libs` makes.
     pub(crate) fn libs(&self) -> PathBuf {
         self.folder.join("libs")
     }
@@ -98,7 +99,7 @@ impl Wire {
         {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         }
-        // A program refuses a wire if the wire's folder, or a folder above it, belongs to another user.
+        // A program refuses a wire whose folder belongs to another user.
         if is_root() && self.privileges() != Privileges::All {
             chown(&self.folder, Some(NOBODY), Some(NOBODY))?;
             chown(self.rendezvous(), Some(NOBODY), Some(NOBODY))?;
@@ -106,17 +107,17 @@ impl Wire {
         Ok(())
     }
 
-    /// The privileges of the programs.
+    /// Returns the privileges of the programs.
     fn privileges(&self) -> Privileges {
         self.interfaces.as_ref().map_or(Privileges::None, |interfaces| interfaces.privileges)
     }
 
-    /// The folder in which the test's programs may write.
+    /// Returns the folder in which the test's programs may write.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The folder of the wires.
+    /// Returns the folder of the wires.
     pub(crate) fn rendezvous(&self) -> PathBuf {
         self.folder.join("wires")
     }
@@ -125,12 +126,12 @@ impl Wire {
         self.folder.join("libuwarp.so")
     }
 
-    /// The path of a launcher that other users can also read.
+    /// Returns the path of the launcher in the wire's folder, which other users can also read.
     pub(crate) fn launcher(&self) -> Result<PathBuf, String> {
         Ok(self.folder.join("uwarp"))
     }
 
-    /// The output of `uwarp status` with these options.
+    /// Returns the output of `uwarp status` with these options.
     pub(crate) fn status(&self, options: &[&str]) -> Result<String, String> {
         let launcher = self.launcher()?.display().to_string();
         let words = [&["timeout", "30", &launcher, "status"], options].concat();
@@ -142,14 +143,14 @@ impl Wire {
         }
     }
 
-    /// The programs on the wire, as `uwarp status --json` shows them.
+    /// Returns the programs on the wire, as `uwarp status --json` shows them.
     pub(crate) fn processes(&self) -> Result<Vec<Value>, String> {
         let text = self.status(&["--json"])?;
         let value: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
         value["processes"].as_array().cloned().ok_or(text)
     }
 
-    /// The folder of the wire `default`, which the first process on the wire makes.
+    /// Returns the folder of the wire `default`, which the first process on the wire makes.
     pub(crate) fn files(&self) -> PathBuf {
         self.rendezvous().join("default")
     }
@@ -164,14 +165,14 @@ impl Wire {
         self.interfaces.is_some()
     }
 
-    /// The command of a pair. Unless the wire is `local`, the command has the server's address in place of
-    /// the loopback address.
+    /// Returns the command of a pair. Unless the wire is `local`, the command has the server's address in
+    /// place of the loopback address.
     pub(crate) fn at_server(&self, command: &str) -> String {
         self.interfaces.as_ref().map_or_else(|| command.to_owned(), |ends| ends.at_server(command))
     }
 
-    /// A command that runs a program with the library at end `end`. The program has the privileges that the
-    /// wire needs. On a `local` wire the program runs as an ordinary user without capabilities.
+    /// Returns a command that runs a program with the library at end `end`. The program has the privileges
+    /// that the wire needs. On a `local` wire the program runs as an ordinary user without capabilities.
     pub(crate) fn command(&self, end: usize, words: &[&str]) -> Command {
         let mut before = Vec::new();
         let mut net = None;
@@ -227,7 +228,7 @@ impl Wire {
         child.map_err(|error| format!("{}: {error}", words.join(" ")))
     }
 
-    /// The output of a program so far.
+    /// Returns the output of a program so far.
     pub(crate) fn output(&self, output: &str) -> String {
         let bytes = fs::read(self.folder.join(output)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()

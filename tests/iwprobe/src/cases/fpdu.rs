@@ -46,8 +46,7 @@ fn split(p: &Probe, size: usize) -> Check {
     msns.iter().try_for_each(|msn| session.expect_pong(*msn))
 }
 
-/// Sends an FPDU with `fault`. The endpoint has to answer with Terminate 2/0/02, and must not use any byte of
-/// the FPDU.
+/// Sends an FPDU with `fault`, and checks that the endpoint answers with Terminate 2/0/02.
 fn bad(p: &Probe, fault: Fault) -> Check {
     let mut session = checked(p)?;
     let (_, segment) = ping_segment(&mut session);

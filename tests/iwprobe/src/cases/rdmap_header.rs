@@ -34,7 +34,7 @@ fn read_request(msn: u32) -> Segment {
     Segment::read_request(msn, &ReadRequest::default())
 }
 
-/// Returns a tagged message with an undefined opcode. DDP accepts the message, since it has no payload.
+/// Returns a tagged message with this opcode. DDP accepts the message, since it has no payload.
 fn tagged(opcode: u8) -> Segment {
     Segment::tagged(opcode, 0, 0, &[])
 }

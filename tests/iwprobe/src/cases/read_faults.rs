@@ -10,7 +10,7 @@ use crate::scene::Region;
 use crate::session::Incoming;
 use crate::wire::{Code, ReadRequest, Segment, opcode};
 
-/// Sends a Read of (STag, TO, size) that is inside or outside a region of 64 bytes. The endpoint has to
+/// Sends the Read (STag, TO, size) that `read` returns for the first region of `scene`. The endpoint has to
 /// refuse the Read with one of `codes`.
 fn refused(p: &Probe, scene: &str, codes: &[Code], read: impl FnOnce(Region) -> (u32, u64, u32)) -> Check {
     let mut session = p.stage(scene)?;

@@ -21,7 +21,7 @@ fn answered(
 }
 
 /// Sends a bad Reply. The endpoint has to end the connection. A Terminate before the end is tolerated, since
-/// siw sends Terminate 2/0/04; any other message is not.
+/// siw sends Terminate 2/0/04. No other message is tolerated.
 fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Check {
     let (conn, request, reply) = answered(p, change)?;
     let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());

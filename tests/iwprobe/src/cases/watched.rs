@@ -1,4 +1,4 @@
-//! A case for each rule of `watch`, at the end of the run.
+//! A case for each group of rules of `watch`, at the end of the run.
 
 use crate::case::{Case, Check, any, deviates, not_applicable};
 use crate::probe::Probe;

@@ -210,7 +210,7 @@ impl Segment {
         self.bytes.len() >= self.header_length()
     }
 
-    /// Returns the DDP header.
+    /// Returns the DDP header, or the whole segment if it is shorter than its header.
     pub fn header(&self) -> &[u8] {
         &self.bytes[..self.header_length().min(self.bytes.len())]
     }
@@ -255,7 +255,8 @@ impl Segment {
         ReadRequest::decode(self.payload())
     }
 
-    /// Returns the Terminate that this segment is, or `None` for another segment.
+    /// Returns the Terminate that this segment is, or `None` if it is no Terminate with a whole control
+    /// field.
     pub fn as_terminate(&self) -> Option<Terminate> {
         (self.opcode() == opcode::TERMINATE && !self.is_tagged())
             .then(|| Terminate::decode(self.payload()))?

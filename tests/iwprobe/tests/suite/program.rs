@@ -33,7 +33,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Writes a file that belongs to one test, in cargo's folder for temporary files.
+/// Writes a file of one test in cargo's directory for temporary files (`CARGO_TARGET_TMPDIR`), and returns
+/// its path.
 fn file(name: &str, content: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, content).unwrap();

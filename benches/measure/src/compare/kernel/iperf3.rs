@@ -44,8 +44,8 @@ pub(crate) struct StreamLoad {
     pub(crate) seconds: u32,
 }
 
-/// Maximum number of bytes that `iperf3` hands to the kernel in one call. Longer messages need several calls,
-/// since a stream has no message boundaries.
+/// Maximum number of bytes that `iperf3` hands to the kernel in one call. Longer messages are handed over in
+/// several calls, which makes no difference to a stream without message boundaries.
 const LONGEST: u32 = 1 << 20;
 
 impl StreamLoad {

@@ -117,7 +117,7 @@ impl<T> Measured<T> {
 /// Candidates that fail once are omitted.
 ///
 /// # Errors
-/// Returns the error of the last candidate if all candidates fail.
+/// If all candidates fail, returns the last error.
 pub(crate) fn best<T: Copy>(
     candidates: &[T],
     rounds: usize,

@@ -1,6 +1,6 @@
 //! The work of `kernel-tcp`: small messages over the kernel's TCP, as fast as an ordinary program can send
-//! them without changes to the kernel. Nagle's algorithm is off. Receivers spin, except a sink that is told
-//! to sleep.
+//! them without changes to the kernel. Nagle's algorithm is off. Receivers spin, except a sink with
+//! `--block`, which sleeps until bytes arrive.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -89,8 +89,8 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
     stream.set_nonblocking(true)?;
     let mut latencies = Latencies::new(false);
     let mut message = vec![0x5a; size];
-    // Before the counted round trips, a tenth of their number runs without being counted, to warm up caches,
-    // clocks and the congestion window.
+    // A tenth as many round trips run before the counted round trips, to warm up caches, clocks and the
+    // congestion window.
     for number in 0..count + count / 10 {
         let sent = Instant::now();
         spin_write(&mut stream, &message)?;

@@ -10,7 +10,8 @@ pub(super) const DEV: &str = "v0";
 /// Settings of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// The defaults: TSO, GSO and checksum offload. GRO is off, since veth does not cut superframes.
+    /// The defaults: TSO, GSO and checksum offload. GRO is off: veth passes superframes on whole, so GRO
+    /// would have nothing to join.
     Plain,
     /// The receiving program's core, instead of the sender's core, processes received packets (RPS).
     Steered,

@@ -110,8 +110,7 @@ pub(crate) fn ping(address: SocketAddr, size: usize, emss: usize, count: u64) ->
     let mut end = End::spinning(stream, size)?;
     let mut writer = Writer::new(pattern::bytes(SEED, size), emss);
     let (mut buffer, mut latencies) = (vec![0; BUFFER_BYTES], Latencies::new(false));
-    // Before the counted round trips, a tenth of their number runs without being counted, as in the ping-pong
-    // without iWARP.
+    // A tenth as many round trips run before the counted round trips, as in the ping-pong without iWARP.
     for number in 0..count + count / 10 {
         let sent = Instant::now();
         answer(&mut end.stream, &mut writer, &mut buffer)?;

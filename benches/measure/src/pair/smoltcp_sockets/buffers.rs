@@ -36,7 +36,7 @@ pub(super) fn fill(writer: &mut Writer, apart: &mut Vec<u8>, socket: &mut Socket
     Ok(())
 }
 
-/// Receives all complete FPDUs from `socket`. Returns whether there was a complete FPDU.
+/// Receives all complete FPDUs from `socket`. Returns whether bytes were consumed.
 pub(super) fn drain(target: &mut Target, socket: &mut Socket<'_>) -> Result<bool, Error> {
     let mut any = false;
     while socket.can_recv() {

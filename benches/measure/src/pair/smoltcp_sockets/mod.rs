@@ -159,7 +159,8 @@ impl Smoltcp {
         Ok(())
     }
 
-    /// Continues for a time slice. Returns the number of bytes placed during the slice.
+    /// Continues for a time slice. Returns the number of bytes placed during the slice, and the duration of
+    /// the slice.
     ///
     /// # Errors
     /// Returns [`Error::Exchange`] if an FPDU is wrong or a socket reports an error.

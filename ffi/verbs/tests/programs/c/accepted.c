@@ -106,8 +106,10 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 	end(pair);
 }
 
-/* A marker that is posted after the end of the queue pair completes last, with or without a call of
- * `rdma_disconnect`. The peer does not receive the marker. */
+/*
+ * A Send that is posted as a marker after the change to ERR completes last, with or without a call of
+ * `rdma_disconnect`. The peer does not receive it.
+ */
 static void sends_behind_error(struct rdma_event_channel *servers, struct rdma_event_channel *clients, int disconnects)
 {
 	struct pair pair = accept_and_send(servers, clients);

@@ -3,9 +3,9 @@
  * listen there. Also tests that clients of each family reach the wildcard of their family, if each wildcard covers
  * one family.
  *
- * `binds [HOST]`: with an argument, names are UDP ports of the kernel, which show other processes less about a
- * claim. In this case two processes may share ports that one process could not share, and each conflict with a
- * specific address is EADDRINUSE.
+ * `binds [HOST]`: with an argument, each bound port is a UDP port of the kernel. The kernel does not show
+ * other processes all options of a bind. In this case two processes may share ports that one process could
+ * not share, and each conflict with a specific address is EADDRINUSE.
  */
 #include <signal.h>
 #include <string.h>
@@ -88,7 +88,7 @@ static void check_second(const struct row *row, int wanted, const char *where)
 	CHECK(!rdma_destroy_id(id));
 }
 
-/* The first process holds its address until the second process has tried to bind it. */
+/* The first process holds its address until the second process has tried to bind the second address. */
 static void in_two_processes(const struct row *row, int wanted)
 {
 	int ready[2], go[2], gone[2];
@@ -156,7 +156,7 @@ static void calls(void)
 	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(rdma_resolve_addr(other, NULL, (struct sockaddr *)&address, 10) && errno == EINVAL);
-	/* The listener now holds the name that it shared before. */
+	/* The listener alone now has the address that it shared before. */
 	struct rdma_event_channel *clients = rdma_create_event_channel();
 	struct rdma_cm_id *client = resolve(clients, "127.0.0.1", PORT);
 	struct rdma_conn_param param = { 0 };
@@ -243,8 +243,10 @@ static void wildcards_of_both_families(void)
 	rdma_destroy_event_channel(clients);
 }
 
-/* The expected result if the second identifier is in another process and names are UDP ports. -1 means that the
- * row is not tested, since the result differs from the kernel's rules. */
+/*
+ * The expected result if the second identifier is in another process and each bound port is a UDP port. -1
+ * means that the row is not tested, since the result differs from the kernel's rules.
+ */
 static int of_udp(const struct row *row)
 {
 	int is_any = !strncmp(row->second, "0.0.0.0", 7) || !strncmp(row->second, "::", 3) || row->second[2] == ' ';

@@ -54,8 +54,10 @@ static inline int is_silent(struct rdma_event_channel *channel)
 	return result != 0;
 }
 
-/* Waits for the next completion, which has to have this wr_id and status. Waits long enough for a silent peer on
- * another host to be given up. */
+/*
+ * Waits for the next completion, which has to have this wr_id and status. The time limit is longer than the
+ * time after which the library ends the connection to a silent peer.
+ */
 static inline void expect(struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status)
 {
 	struct ibv_wc wc;

@@ -44,7 +44,7 @@ static inline struct ibv_qp_init_attr qp_init(struct ibv_cq *cq, struct ibv_srq 
 	};
 }
 
-/* Moves a queue pair to INIT, with all rights. */
+/* Moves a queue pair to INIT, with all rights of remote access. */
 static inline void init_qp(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = {
@@ -116,7 +116,10 @@ static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_time
 	to_rtr_of(qp, gid, peer, min_rnr_timer);
 }
 
-/* Moves a queue pair from RTR to RTS. A message for which the peer has no receive is retried `rnr_retry` times. */
+/*
+ * Moves a queue pair from RTR to RTS. A message for which the peer has no receive is retried `rnr_retry`
+ * times, or without limit if `rnr_retry` is 7.
+ */
 static inline void to_rts(struct ibv_qp *qp, uint8_t timeout, uint8_t rnr_retry)
 {
 	struct ibv_qp_attr attr = {

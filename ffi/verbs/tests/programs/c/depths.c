@@ -101,8 +101,10 @@ static void resized(void)
 	to_error(qp);
 	for (int at = 0; at < 5; at++)
 		CHECK(!post_recv(qp, at));
-	/* The refused sizes have too little room for the waiting completions, have no room at all, or exceed the
-	 * maximum. */
+	/*
+	 * The refused sizes are too small for the waiting completions, are zero or negative, or exceed the
+	 * maximum.
+	 */
 	struct ibv_device_attr device;
 	CHECK(!ibv_query_device(context, &device));
 	const int wrong[] = { 4, 1, 0, -1, device.max_cqe + 1 };

@@ -158,7 +158,7 @@ int main(void)
 	is_refused(rdma_listen(binds, 0));
 	is_refused(rdma_resolve_addr(fresh, NULL, (struct sockaddr *)&there, 2000));
 	is_refused(rdma_bind_addr(fresh, (struct sockaddr *)&here));
-	/* It cannot be determined whether another address belongs to this host. */
+	/* Without a descriptor, the library cannot find out whether another address belongs to this host. */
 	here.sin_addr.s_addr = htonl(0xc0000201);
 	is_refused(rdma_bind_addr(fresh, (struct sockaddr *)&here));
 	is_refused(rdma_resolve_addr(fresh, NULL, (struct sockaddr *)&here, 2000));

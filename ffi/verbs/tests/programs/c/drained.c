@@ -68,7 +68,7 @@ static void drained(struct ibv_qp *qp)
 	struct ibv_async_event event;
 	struct ibv_wc wc;
 	time_t limit = time(NULL) + 30;
-	/* This also polls the engine. */
+	/* Calls of ibv_poll_cq also poll the engine. */
 	while (!has_event())
 		CHECK(time(NULL) < limit && !ibv_poll_cq(cq, 0, &wc));
 	CHECK(!ibv_get_async_event(context, &event));
@@ -143,7 +143,7 @@ static void run(int is_alone)
 		CHECK(!has_event());
 	}
 
-	/* A held send queue is flushed by an error. */
+	/* The change to ERR flushes requests that wait because of SQD. */
 	CHECK(!to(qp, IBV_QPS_SQD, 0));
 	post(qp, 30, IBV_WR_RDMA_WRITE, 8);
 	post(qp, 31, IBV_WR_RDMA_READ, 8);
@@ -169,7 +169,7 @@ static void without_peer(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
-/* A request that is posted before SQD has begun, even if the library slept. */
+/* A request that is posted before the change to SQD is executed, even if the library slept before. */
 static void posted_before(void)
 {
 	struct ibv_qp *qp = make_qp(pd, cq, DEPTH), *peer = make_qp(pd, cq, 1);

@@ -36,7 +36,7 @@ static void close_all(struct opened *all)
 	CHECK(!ibv_dealloc_pd(all->pd) && !ibv_close_device(all->context));
 }
 
-/* Uses the parent's objects in a child. */
+/* Checks that calls with the parent's objects fail in a child. */
 static void refused(struct opened *all)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, 8, all->mr->lkey };

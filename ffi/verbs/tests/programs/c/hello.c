@@ -64,7 +64,7 @@ int main(int argc, char **argv)
 			begun = now();
 			CHECK(rdma_post_send(id, NULL, bytes, BYTES, NULL, IBV_SEND_INLINE));
 		}
-		/* The server's receive is flushed when the client leaves. */
+		/* The server's receive is flushed when the client disconnects. */
 		CHECK(rdma_get_recv_comp(id, &wc) != 1);
 		if (wc.status)
 			break;

@@ -108,7 +108,7 @@ static void windows(void)
 	errno = 0;
 	CHECK(!ibv_alloc_mw(pd, 3) && errno == EINVAL);
 	connected();
-	/* For each type of window, the other type's way to bind it is refused. */
+	/* A window cannot be bound by the call for windows of the other type. */
 	struct ibv_send_wr *bad = NULL, wr = { .wr_id = 2, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED };
 	uint32_t key = first->rkey;
 	wr.bind_mw.mw = first;
@@ -140,7 +140,10 @@ static void windows(void)
 	CHECK(write_to((uintptr_t)memory, mr->lkey, (uintptr_t)memory + 2 * PAGE, first->rkey) == IBV_WC_SUCCESS);
 	CHECK(write_to((uintptr_t)memory, mr->lkey, (uintptr_t)memory + PAGE, key) == IBV_WC_REM_ACCESS_ERR);
 	disconnected();
-	/* A queue pair that is connected to itself binds, writes and invalidates at the end where its messages arrive. */
+	/*
+	 * A queue pair that is connected to itself can bind a window, write to the window, and invalidate the
+	 * window.
+	 */
 	qp = far = make_qp(pd, cq, DEPTH);
 	connect_qp(qp, qp->qp_num);
 	wr.bind_mw.bind_info = part(PAGE, 64);

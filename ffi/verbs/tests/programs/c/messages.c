@@ -179,7 +179,7 @@ static void invalidations(void)
 		wr.bind_mw.mw = mw;
 		wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ mr, (uintptr_t)at(1024), 64, IBV_ACCESS_REMOTE_WRITE };
-		/* The key is invalidated at the far end, where requests use the key. */
+		/* The window is bound at the far end, which invalidates the key when the Send arrives. */
 		CHECK(!ibv_post_send(far, &wr, &bad));
 		struct ibv_poll_cq_attr attr = { 0 };
 		time_t limit = time(NULL) + 30;
@@ -208,8 +208,10 @@ static void invalidations(void)
 			CHECK(time(NULL) < limit);
 		CHECK(far_cq->status == IBV_WC_SUCCESS);
 		ibv_end_poll(far_cq);
-		/* This end cannot invalidate a window that another queue pair has bound, but the far end can invalidate
-		 * the window. */
+		/*
+		 * The far end invalidates the window locally, since only the queue pair that has bound the
+		 * window can do this.
+		 */
 		struct ibv_send_wr local = { .wr_id = 3, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED };
 		local.invalidate_rkey = mw->rkey;
 		CHECK(!ibv_post_send(far, &local, &bad));

@@ -11,7 +11,7 @@
 
 #include "common.h"
 
-/* The code for 20.48 ms. */
+/* TIMER is the code for 20.48 ms. */
 enum { BYTES = 4096, DEPTH = 16, TIMER = 22, TIMER_MS = 20 };
 
 static struct ibv_context *context;

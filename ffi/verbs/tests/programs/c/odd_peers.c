@@ -218,7 +218,7 @@ static void play_passive(int row, const char *host, int control)
 	close(fd);
 }
 
-/* The rows in which the peer listens. */
+/* The rows in which the other program connects. */
 enum active {
 	DOES_NOT_LISTEN = LAST_PASSIVE,
 	CLOSES_BEFORE_REPLY,

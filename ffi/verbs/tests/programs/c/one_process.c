@@ -136,7 +136,7 @@ static void reset(struct ibv_qp *qp)
 	init_qp(qp);
 }
 
-/* The next completion of a queue pair whose peer is flushed at about the same time. */
+/* Returns the next completion of a queue pair, and ignores the flushed requests of its peer. */
 static struct ibv_wc next_of_qp(struct ibv_qp *qp)
 {
 	struct ibv_wc wc;
@@ -174,7 +174,7 @@ static void refused(struct ibv_qp *from, struct ibv_qp *to)
 	talk(from, to);
 }
 
-/* Memory keeps its keys when its rights change. */
+/* A region keeps its keys when its rights change. */
 static void changed_rights(struct ibv_qp *from)
 {
 	const int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |

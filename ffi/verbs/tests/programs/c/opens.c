@@ -1,8 +1,8 @@
 /*
- * This program is not linked with libibverbs, and opens the library with dlopen, as NCCL and the crates over
- * rdma-mummy do. The arguments are the names to open. With or without a version, a function that the program looks
- * up is that of libuwarp.so, which is loaded once. With "--other", the only name leads to another libibverbs, which
- * has no device.
+ * This program is not linked with libibverbs, and opens the library with dlopen, as NCCL and Rust crates that
+ * use rdma-mummy do. The arguments are the names to open. With or without a version, a function that the
+ * program looks up is that of libuwarp.so, which is loaded once. With "--other", the only name leads to
+ * another libibverbs, which has no device.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -115,7 +115,7 @@ static void unmap_while_registered(enum ibv_wr_opcode opcode, int at_peer)
 
 enum when { BEFORE, AFTER, AFTER_AND_PASSES_ON, AGAIN, CASES };
 
-/* Runs one case in its own process. */
+/* Runs one case. The process must not have run another case before. */
 static void run(enum when when)
 {
 	if (when == BEFORE) {

@@ -184,7 +184,10 @@ static void errors(void)
 			for (int peer = 0; peer < 2; peer++) {
 				connected(DEPTH, reads);
 				struct ibv_sge sges[3] = { element(0, 4096), element(8192, 4096), element(16384, 4096) };
-				/* At the peer, the bytes of this element begin at the end of the memory. */
+				/*
+				 * For an error at the peer, the bytes for element `wrong` begin at the end of
+				 * the peer's memory.
+				 */
 				size_t from = peer ? BYTES - SOURCE - 4096 * wrong : 0;
 				if (!peer)
 					sges[wrong].lkey ^= 0x5a00;

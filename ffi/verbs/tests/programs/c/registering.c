@@ -164,8 +164,10 @@ static void one_after_the_other(void)
 	CHECK(more <= 8192);
 }
 
-/* Many regions at the same time. Each takes little memory, since faulting in the memory would take most of the
- * time. */
+/*
+ * Tests many regions at the same time. Each registration may fault in at most two pages, since page faults
+ * would take most of its time.
+ */
 static void many_that_stay(void)
 {
 	enum { REGIONS = 1000 };

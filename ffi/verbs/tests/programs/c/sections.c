@@ -198,7 +198,7 @@ static void others_wait(void)
 	ibv_wr_abort(qx);
 	CHECK(!pthread_join(threads[0], NULL) && !pthread_join(threads[1], NULL));
 	expect(cq, 2);
-	/* An error and its unposted requests belong to their own list only. */
+	/* The error of one list does not affect the next list. */
 	ibv_wr_start(qx);
 	ibv_wr_set_sge(qx, mr->lkey, (uintptr_t)memory, 8);
 	ibv_wr_abort(qx);
@@ -281,8 +281,10 @@ static void whole_or_not_at_all(void)
 	CHECK(ibv_wr_complete(qx) == ENOMEM);
 	expect_nothing(cq);
 	destroy(qp);
-	/* The binds of a queue pair that is connected to itself are posted at the end at which the peer's requests
-	 * arrive. */
+	/*
+	 * A queue pair that is connected to itself also refuses a list of binds for which it has too few
+	 * entries.
+	 */
 	qp = make_alone(pd, cq, 4);
 	connect_qp(qp, qp->qp_num);
 	qx = ibv_qp_to_qp_ex(qp);

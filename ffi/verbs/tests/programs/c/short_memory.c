@@ -9,8 +9,10 @@
 
 #include "common.h"
 
-/* The number of additional bytes that the process may allocate, and the maximum number of objects for which they
- * are enough. */
+/*
+ * The number of additional bytes that the process may allocate, and the maximum number of objects that fit
+ * into these bytes.
+ */
 enum { ROOM = 16 << 20, MOST = 400000 };
 
 static struct ibv_context *context;
@@ -20,7 +22,7 @@ static struct rdma_event_channel *channel;
 static uint8_t buffer[64];
 static void *objects[MOST];
 
-/* Returns the bytes of address space of this process. */
+/* Returns the size of the address space of this process in bytes. */
 static rlim_t size(void)
 {
 	char text[64] = { 0 };

@@ -1,6 +1,6 @@
 /*
- * Tests which changes of state ibv_modify_qp allows, and with which attributes, for a queue pair that a program
- * connects itself and for the queue pair of an identifier. Also tests that attributes are kept.
+ * Tests which changes of state ibv_modify_qp allows, and with which attributes. The program connects some
+ * queue pairs itself, and the other queue pairs belong to identifiers. Also tests that attributes are kept.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -99,8 +99,10 @@ static void table(void)
 {
 	for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
 		struct ibv_qp *qp = in(changes[i].from);
-		/* A change fails if a bit is missing, or if one bit is not allowed. iWARP's drivers enter INIT with the
-		 * access flags only. */
+		/*
+		 * A change fails if a required attribute is missing from the mask, or if the mask also has an
+		 * attribute that is not allowed.
+		 */
 		for (int bit = 1; bit <= IBV_QP_PATH_MIG_STATE; bit <<= 1) {
 			int mask = changes[i].must & ~bit;
 			if (!(changes[i].must & bit) || bit == IBV_QP_STATE)
@@ -114,6 +116,7 @@ static void table(void)
 		CHECK(state_of(qp) == changes[i].to && qp->state == changes[i].to);
 		CHECK(!ibv_destroy_qp(qp));
 	}
+	/* Programs for iWARP enter INIT with the access flags only. */
 	struct ibv_qp *qp = in(IBV_QPS_RESET);
 	CHECK(!modify(qp, IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS) && state_of(qp) == IBV_QPS_INIT);
 	CHECK(!ibv_destroy_qp(qp));
@@ -148,7 +151,7 @@ static void others(void)
 	}
 }
 
-/* A reset drops unpolled completions, but not later completions. */
+/* A reset drops unpolled completions. Completions after the reset are not dropped. */
 static void forgotten(void)
 {
 	struct ibv_qp *qp = in(IBV_QPS_INIT);
@@ -203,12 +206,12 @@ static void values(void)
 	signaled.sq_sig_all = 7;
 	CHECK((qp = ibv_create_qp(pd, &signaled)) && !ibv_query_qp(qp, &attr, -1, &init) && init.sq_sig_all == 1);
 	CHECK(!ibv_destroy_qp(qp));
-	/* A peer has a GID, or a LID that is not 0. */
+	/* A peer needs a GID, or a LID that is not 0. */
 	qp = in(IBV_QPS_INIT);
 	attr = attr_of(qp, IBV_QPS_RTR);
 	attr.ah_attr.is_global = 0;
 	CHECK(ibv_modify_qp(qp, &attr, TO_RTR) == EINVAL && state_of(qp) == IBV_QPS_INIT && !ibv_destroy_qp(qp));
-	/* Each queue has a completion queue. */
+	/* Each queue needs a completion queue. */
 	for (int wrong = 0; wrong < 3; wrong++) {
 		struct ibv_qp_init_attr lacks = qp_init(cq, NULL, 1);
 		if (wrong == 0)
@@ -270,7 +273,10 @@ static void managed(void)
 	take(RDMA_CM_EVENT_ESTABLISHED);
 	struct ibv_qp *qp = ids[0]->qp;
 	CHECK(state_of(qp) == IBV_QPS_RTS && state_of(ids[1]->qp) == IBV_QPS_RTS);
-	/* Programs may repeat the connection's changes of state with the attributes of rdma_init_qp_attr. */
+	/*
+	 * Programs may repeat the connection's changes of state. The mask has only IBV_QP_STATE, since these
+	 * changes need no other attribute.
+	 */
 	CHECK(!modify(qp, IBV_QPS_RTR, IBV_QP_STATE) && !modify(qp, IBV_QPS_RTS, IBV_QP_STATE));
 	CHECK(state_of(qp) == IBV_QPS_RTS);
 	CHECK(!modify(qp, IBV_QPS_SQD, IBV_QP_STATE) && state_of(qp) == IBV_QPS_SQD);

@@ -52,8 +52,10 @@ static void request(enum ibv_wr_opcode opcode, uint32_t length, uint32_t lkey, s
 	CHECK(state_of(qps[0]) == IBV_QPS_ERR);
 }
 
-/* Checks that each end gets one event: the end that refused a faulty message of the peer gets `type`, and the
- * other end, whose stream ended, gets IBV_EVENT_QP_FATAL. */
+/*
+ * Checks that each end gets one event. The end that refused a faulty message of the peer gets `type`. The
+ * other end, whose stream ended, gets IBV_EVENT_QP_FATAL.
+ */
 static void told(struct ibv_context *context, enum ibv_event_type type)
 {
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
@@ -88,8 +90,10 @@ int main(void)
 	uint64_t *word = &memory[256];
 	enum ibv_wr_opcode add = IBV_WR_ATOMIC_FETCH_AND_ADD;
 
-	/* For atomics, remote read and write rights do not suffice, alignment is checked before rights, and the
-	 * result has 8 bytes. */
+	/*
+	 * An atomic needs the right for remote atomics: rights for remote reads and writes do not suffice.
+	 * The alignment is checked before the rights. The buffer for the result has to have 8 bytes.
+	 */
 	connected();
 	request(add, 8, mr->lkey, 0, plain->rkey, IBV_WC_REM_ACCESS_ERR);
 	told(context, IBV_EVENT_QP_ACCESS_ERR);
@@ -105,7 +109,10 @@ int main(void)
 	request(add, 9, mr->lkey, 0, mr->rkey, IBV_WC_LOC_LEN_ERR);
 	CHECK(*word == 0 && state_of(qps[1]) == IBV_QPS_RTS);
 	disconnected();
-	/* If the result cannot be stored, the remote word has changed, and the other end does not notice the error. */
+	/*
+	 * If the requester cannot store the result, the remote word has changed all the same, and the other
+	 * end does not notice the error.
+	 */
 	connected();
 	request(add, 8, ~mr->lkey, 0, mr->rkey, IBV_WC_LOC_PROT_ERR);
 	CHECK(*word == 1 && state_of(qps[1]) == IBV_QPS_RTS);
@@ -121,12 +128,15 @@ int main(void)
 	CHECK(state_of(qps[1]) == IBV_QPS_ERR);
 	disconnected();
 
-	/* The key is unknown. */
+	/* The key to invalidate is unknown. */
 	connected();
 	request(IBV_WR_LOCAL_INV, 0, 0, 0, ~mr->rkey, IBV_WC_MW_BIND_ERR);
 	disconnected();
 
-	/* libibverbs refuses the first calls of ibv_rereg_mr, and a device refuses the last call. */
+	/*
+	 * libibverbs itself refuses the first three calls of ibv_rereg_mr, and the device refuses the last
+	 * call.
+	 */
 	CHECK(ibv_rereg_mr(plain, 0x80, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(ibv_rereg_mr(plain, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 8, 0) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(ibv_rereg_mr(plain, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, all) == IBV_REREG_MR_ERR_INPUT);

@@ -83,7 +83,7 @@ static void connected_to_itself(struct ibv_context *context)
 	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
 }
 
-/* When destroying a queue pair returns, the peer's memory has the bytes of all posted requests. */
+/* When ibv_destroy_qp returns, the peer's memory has the bytes of all posted requests. */
 static void destroyed(struct ibv_context *context)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -115,8 +115,8 @@ static struct rdma_cm_id *take(struct rdma_event_channel *channel, enum rdma_cm_
 }
 
 /*
- * Between the acceptance and its event, a program may drain the queue pair, which the event does not undo, or end the
- * connection.
+ * Between rdma_accept and RDMA_CM_EVENT_ESTABLISHED, a program may drain the queue pair or end the
+ * connection. The event does not undo the drain.
  */
 static void accepted(void)
 {

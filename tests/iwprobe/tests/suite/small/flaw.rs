@@ -87,7 +87,7 @@ pub(crate) enum Flaw {
     StagInSends,
     /// Repeats the TO or MO of a message's first segment in all its segments.
     OffsetStands,
-    /// Sends the last of several Writes and Sends first.
+    /// Sends several Writes and Sends in reverse order.
     PostsInReverse,
     /// Sends immediate data in the wrong byte order.
     ImmediateSwapped,
@@ -98,7 +98,7 @@ pub(crate) enum Flaw {
     /// Closes before it has sent all posted messages.
     ClosesEarly,
 
-    /// Answers Reads that arrived together in the wrong order.
+    /// Answers Reads that arrived together in reverse order.
     AnswersInReverse,
     /// Carries over field boundaries in a FetchAdd.
     CarriesOver,
@@ -110,7 +110,7 @@ pub(crate) enum Flaw {
     ReadsWithoutRight,
     /// Places Writes into regions that do not allow Writes.
     WritesWithoutRight,
-    /// Checks the bounds only of the first byte.
+    /// Checks only whether the first byte is within the bounds.
     NoEnd,
     /// Delivers a message when its first segment has arrived.
     DeliversEarly,
