@@ -85,8 +85,9 @@ fn a_reply_is_taken_byte_by_byte() {
     assert_eq!(initiator.receive(0, b"FPDU").unwrap(), Step { consumed: 0, event: None });
 }
 
-// State WaitReply: the Reply has R = 1. Proves MPA2-068, MPA2-127, MPA2-155: the ULP receives the private
-// data and the depths, if the Reply has them.
+// State WaitReply: the Reply has R = 1.
+// Proves MPA2-068, MPA2-127, MPA2-155: the ULP receives the private data and the depths, if the Reply has
+// them.
 #[test]
 fn a_reject_is_told_with_its_depths() {
     for (bytes, peer, data) in [
