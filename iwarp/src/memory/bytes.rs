@@ -55,7 +55,8 @@ pub struct RawBytes {
     writable: bool,
     /// Whether the memory is the caller's, and is accessed under the fault guard.
     guarded: bool,
-    /// The region that contains the memory, which this field keeps alive. `None` for the caller's memory.
+    /// The region that contains the memory. This field keeps the region alive. `None` for the caller's
+    /// memory.
     region: Option<Arc<Region>>,
 }
 

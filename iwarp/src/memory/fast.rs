@@ -65,7 +65,8 @@ unsafe impl Send for FastRegistration {}
 unsafe impl Sync for FastRegistration {}
 
 impl MemoryTable {
-    /// Prepares a whole region, and allocates an STag for it, which is still invalid.
+    /// Prepares a whole region: allocates an STag for it. The STag is invalid until a request registers the
+    /// memory.
     ///
     /// # Errors
     /// [`RegisterError::Limit`] if the table already has its maximum number of registrations.
@@ -116,7 +117,7 @@ impl MemoryTable {
 }
 
 impl FastRegistration {
-    /// The STag of the memory with the key `key`. The STag may be invalid.
+    /// The STag of the prepared memory, with `key` in its low 8 bits. The STag may be invalid.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }

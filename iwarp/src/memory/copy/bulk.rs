@@ -1,5 +1,5 @@
-//! Copies the middle part of a range on x86-64, which makes stores visible in program order and stores 16
-//! aligned bytes in a single access.
+//! Copies the middle part of a range on x86-64. This processor makes stores visible in program order, and
+//! stores 16 aligned bytes in a single access.
 
 use std::arch::asm;
 
@@ -60,7 +60,7 @@ unsafe fn whole_vectors(to: *mut u8, from: *const u8, len: usize) {
     // names.
     unsafe {
         asm!(
-            // From here on, `len` is negative and is increased until it is 0.
+            // `len` is negated, and then increased until it is 0.
             "add {from}, {len}",
             "add {to}, {len}",
             "neg {len}",

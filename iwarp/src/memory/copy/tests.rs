@@ -111,8 +111,8 @@ fn the_last_byte_is_seen_last() {
         });
         for now in 1..4000_u64 {
             let (offset, len) = span(now);
-            // The words contain the bytes of 256 rounds ago. Clearing the words is safe, since the writer
-            // waits for the next round.
+            // The words may still contain bytes of the round 256 rounds ago, which have the value of this
+            // round's bytes. Clearing the words is safe, since the writer waits for the next round.
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             let now = if now as u8 == 0 { continue } else { now };
             round.store(now, Ordering::Release);
