@@ -24,8 +24,8 @@ use super::{
 };
 
 /// A function that is called with the number of an armed completion queue when this queue has an event
-/// ([`CqOptions::handler`]). The function is called once for each call of [`CompletionQueue::req_notify`], or
-/// once for several such calls in quick succession.
+/// ([`CqOptions::handler`]). For each call of [`CompletionQueue::req_notify`] the function is called at most
+/// once, and for several such calls in quick succession perhaps only once.
 ///
 /// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
 /// posts to, modifies or drops a queue pair or an ended connection. During the call this thread holds no lock

@@ -27,7 +27,8 @@ impl Doorbells {
         }
     }
 
-    /// Notifies the engine that the queue pair of connection `slot` has new posts or an `Ask`.
+    /// Notifies the engine that the queue pair of connection `slot` has new posts or an `Ask`, and wakes the
+    /// engine if it sleeps.
     #[inline]
     pub(crate) fn ring(&self, slot: u32) {
         match self.slots.add(slot) {
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn slots_come_out_in_order_over_and_over() {
         // The upper half of an entry has only the lower 32 bits of the addition's number, which repeat after
-        // four billion additions.
+        // four billion additions. The second list begins shortly before such a repetition.
         for list in [WorkList::new(3), WorkList::after(u64::from(u32::MAX) - 9, 3)] {
             let add = |slot| list.add(slot).is_ok_and(|wakes| !wakes);
             for round in 0..10 {

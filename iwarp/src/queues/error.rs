@@ -20,18 +20,18 @@ pub enum VerbsError {
     /// The request has more than `max_sge` elements, or, if it is an atomic, more than one element.
     #[error("too many scatter/gather elements: {got}, at most {max}")]
     TooManySge {
-        /// The value in the request.
+        /// Number of elements of the request.
         got: usize,
-        /// The maximum value.
+        /// Maximum number of elements.
         max: usize,
     },
     /// The request has more than 2^32 - 1 bytes, or an inline request has more bytes than the queue pair
     /// allows.
     #[error("a message of {got} bytes is too long: at most {max}")]
     TooLong {
-        /// The value in the request.
+        /// Number of bytes of the request.
         got: u64,
-        /// The maximum value.
+        /// Maximum number of bytes.
         max: u64,
     },
     /// The local buffer of an atomic does not have eight bytes, the length of the returned value.
@@ -161,7 +161,7 @@ pub enum ConnectionError {
     NoResources,
 }
 
-// Each completion contains a value of this type, so its size is important.
+// Each completion contains a value of this type, so a larger type would make every completion larger.
 const _: () = assert!(size_of::<Option<ConnectionError>>() == 4);
 
 impl ConnectionError {
