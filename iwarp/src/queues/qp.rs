@@ -131,7 +131,8 @@ impl QpShared {
         self.enter_error();
     }
 
-    /// Enters `Error`, returns the Read slots, and flushes both queues.
+    /// Enters `Error`, returns the Read slots, flushes both queues, and reports `LastWqeReached` if this
+    /// event is due.
     pub(crate) fn enter_error(&self) {
         self.state.set(QpState::Error);
         self.return_read_slots();

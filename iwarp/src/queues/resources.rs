@@ -86,7 +86,7 @@ pub(crate) struct Resources {
     /// Whether requests with invalid local memory are accepted, and fail later.
     pub(crate) late_memory_checks: bool,
     qp_nums: QpNumbers,
-    /// Number of streams so far. Each queue pair has one stream number.
+    /// The stream number that was assigned last. Each queue pair has one stream number.
     streams: AtomicU64,
     pd_nums: Numbers,
     cq_nums: Numbers,
@@ -113,8 +113,8 @@ struct Numbers {
     next: AtomicU32,
 }
 
-/// The limits of a context that its objects count, and their use. The memory table counts registrations and
-/// windows itself.
+/// The limits on the objects of a context, and how much of each limit is in use. The memory table counts
+/// registrations and windows itself.
 pub(crate) struct Quotas {
     pub(crate) pd: Arc<Quota>,
     pub(crate) qp: Arc<Quota>,
@@ -169,7 +169,7 @@ impl Resources {
     pub(crate) fn take_qp_num(&self) -> Result<u32, VerbsError> {
         let permit = self.quotas.qp.take(1)?;
         let num = self.qp_nums.take()?;
-        // `free_qp_num` returns the permit.
+        // `free_qp_num` returns this unit to the quota.
         permit.into_count();
         Ok(num)
     }
@@ -319,8 +319,8 @@ mod tests {
         assert_eq!((used(), resources.qps().len()), (vec![second.config.num], 1));
         drop(second);
         assert!(used().is_empty() && resources.qps().is_empty());
-        // A queue pair that could not be created, because its completion queue has no room, also holds no
-        // number and no place.
+        // A queue pair that could not be created, because its completion queue has too few entries, does not
+        // keep its number.
         let strict = CompletionQueue::new(
             Arc::clone(&resources),
             &CqOptions { strict: Some(true), ..CqOptions::new(1) },
