@@ -20,8 +20,8 @@ impl QpShared {
         if self.outlives_peer() { self.orphan(Duration::ZERO) } else { self.enter_error() }
     }
 
-    /// Gives up the peer for the user, if the queue pair never had a connection. Returns `false` if the queue
-    /// pair is not in state `Idle`.
+    /// Gives up the peer for the user, if the queue pair never had a connection: fails the oldest send
+    /// request, and enters `Error`. Returns `false` if the queue pair is not in state `Idle`.
     pub(crate) fn give_up(&self) -> bool {
         if self.state.get() != QpState::Idle {
             return false;

@@ -31,7 +31,8 @@ impl QpShared {
     }
 
     /// Adds a request of any form. `checked` is the result of the request's check. Fails with the error of
-    /// the check, or if the queue is full.
+    /// the check, unless [`accept_fault`](super::QpConfig::accept_fault) accepts the request nevertheless, or
+    /// if the queue is full.
     #[inline(never)]
     fn queue_checked(
         &self,
@@ -64,9 +65,9 @@ impl QpShared {
     }
 
     /// Whether the send queue accepts requests. The queue refuses requests before the connection is
-    /// established, unless early sends are allowed. The queue also refuses requests after a graceful close
-    /// was requested (RFC 5041 section 6.2.1). After an error the queue accepts requests, which are then
-    /// flushed.
+    /// established, unless early sends are allowed. The queue also refuses requests in state `Closing`, and
+    /// after a graceful close was requested (RFC 5041 section 6.2.1). After an error the queue accepts
+    /// requests, which are then flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.

@@ -1,6 +1,6 @@
-//! Signals between users and the engine of a queue pair, other than posts and completions. There are three
-//! kinds: requests of the user to the engine, whether a user still has a handle, and asynchronous events for
-//! the user.
+//! Signals between users and the engine of a queue pair, other than posts and completions: what the user asks
+//! the engine to do ([`Ask`]), whether the user has requested a graceful close, how many handles users have,
+//! and asynchronous events for the user.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
