@@ -134,7 +134,7 @@ pub enum Malformed {
     /// PD_Length is larger than 512.
     #[error("more than 512 bytes of private data")]
     PrivateDataLength,
-    /// S is set and PD_Length is less than 4.
+    /// In revision 2 or above, S is set and PD_Length is less than 4, and the frame is no reject.
     #[error("an enhanced frame without its depths")]
     NoDepths,
 }

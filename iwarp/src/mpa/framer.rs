@@ -114,7 +114,8 @@ impl Framer {
         let room = room as u64 / 4 * 4;
         let markers = if self.markers { marker::count(self.position, self.position + room) } else { 0 };
         let content = room - 4 * markers;
-        // An FPDU whose length is a multiple of 4 needs no pad, so all bytes of `content` are used.
+        // `content` is a multiple of 4, so an FPDU of this length needs no pad. The ULPDU has all bytes
+        // except those of the length and CRC fields.
         let ulpdu = content.checked_sub(6)?;
         Some((ulpdu as usize).min(MAX_ULPDU))
     }

@@ -19,7 +19,8 @@ pub struct ConnectRequest {
     pub markers: bool,
     /// Whether the peer wants CRCs.
     pub crc: bool,
-    /// Whether the peer will send an RTR. This endpoint may send only after the first FPDU has arrived.
+    /// Whether the peer will send an RTR. With or without an RTR, this endpoint may send only after the
+    /// peer's first FPDU has arrived.
     pub peer_to_peer: bool,
     /// The depths that the peer sent; `None` if the peer sent no depths.
     pub peer: Option<Depths>,
@@ -214,8 +215,9 @@ impl Responder {
     }
 
     /// Rejects the Request. Returns the Reply, which the caller must send at once. MPA ends, and the TCP
-    /// connection stays open for the ULP. If the peer's IRD was too small, `needed_ord` is the IRD that is
-    /// needed (code 6, which only this endpoint reports).
+    /// connection stays open for the ULP. If the peer's IRD was too small, `needed_ord` is the IRD that the
+    /// ULP needs: the Reply contains this number as its ORD. (This is error code 6, which only this endpoint
+    /// reports.)
     ///
     /// # Errors
     /// [`ResponderError`] says why the Request cannot be rejected in this way. After an error nothing has
@@ -264,8 +266,9 @@ impl Responder {
         (ird, ord, Some(Enhanced { peer_to_peer: asked.peer_to_peer, rtr, depths }))
     }
 
-    /// Returns the RTR kinds of the Reply: the kinds that both endpoints support. If the endpoints have no
-    /// common kind, returns all kinds that this endpoint supports.
+    /// Returns the RTR kinds of the Reply: the kinds that both endpoints support or, without a common kind,
+    /// the kinds that this endpoint supports. If this endpoint's IRD is 0, it supports Read only if it has no
+    /// other kind. With `single_rtr` the result is only one of these kinds.
     fn answer_rtr(&self, asked: RtrKinds, own_ird: u16) -> RtrKinds {
         let without_read = self.config.rtr - RtrKinds::READ;
         let supported = if own_ird == 0 && !without_read.is_empty() { without_read } else { self.config.rtr };
@@ -319,7 +322,7 @@ impl Responder {
     }
 
     /// Ends startup after the TCP connection has ended (FIN, RST or loss). Returns the error to report, or
-    /// `None` if startup was already complete.
+    /// `None` if startup had already ended.
     pub fn on_closed(&mut self) -> Option<MpaError> {
         let over = matches!(self.state, State::Full | State::Over);
         self.end();
