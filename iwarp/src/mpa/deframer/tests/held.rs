@@ -2,8 +2,8 @@
 
 use super::*;
 
-// The deframer has one `HeldList`. Another `HeldList` holds the bytes that arrive during startup. The bytes
-// that arrive first for a position are kept. Later buffers are reduced to their new bytes.
+// The deframer has one `HeldList`. A `HeldList` of the engine holds the bytes that arrive during startup. The
+// bytes that arrive first for a position are kept. Later buffers are reduced to their new bytes.
 #[test]
 fn a_held_list_gives_bytes_once_and_in_order() {
     let pool = Mempool::heap("held", 16, 2048);
@@ -147,8 +147,8 @@ fn lying_markers_cost_little() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Buffers that arrived ahead are counted until they are freed. A buffer that arrived in order and waits is
-// not counted.
+// Buffers that arrived ahead are counted until they are freed, or until all bytes before them have arrived. A
+// buffer that arrived in order and waits is not counted.
 #[test]
 fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     let long = [b'x'; 600];
