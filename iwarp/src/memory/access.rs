@@ -140,7 +140,7 @@ pub enum RegisterError {
         /// Maximum number of memory windows.
         max_mw: usize,
     },
-    /// A memory window is bound to the registration.
+    /// A memory window is bound to the registration, so the rights of the registration cannot be changed.
     #[error("memory windows are bound to the region: unbind or invalidate them first")]
     Bound,
     /// Some of the caller's memory is not mapped, or lies beyond the end of the file that is mapped there.

@@ -8,8 +8,8 @@ use crate::memory::slot::Found;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::{Source, Target};
 
-/// Each check reads the current table. The returned [`Target`] or [`Source`] checks the registration again
-/// before each copy.
+/// Each check looks up the STag in the current table. The returned [`Target`] or [`Source`] checks the
+/// registration again before each copy.
 impl EpochGuard<'_> {
     /// Returns the target of an RDMA Write segment's payload (RFC 5041 section 7.1). `len` must not be 0: the
     /// caller does not call this function for an empty segment.

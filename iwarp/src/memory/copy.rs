@@ -15,7 +15,7 @@
 //!
 //! Markers are gaps between the bytes of a packet buffer ([`Stride`]). Placing stores whole vectors even if
 //! there are gaps. Fetching copies each run in whole blocks: a block may extend beyond the end of the run,
-//! into the gap and the space of the next run. The bytes there are written later.
+//! into the gap and the space of the next run. The marker and the next run are written to these bytes later.
 //!
 //! # The memory model
 //!

@@ -3,8 +3,8 @@
 //!
 //! [`MemoryTable::prepare`] allocates an invalid STag for memory that may be registered. A request makes the
 //! STag valid for a range of that memory ([`EpochGuard::fast_register`]), and an invalidation makes the STag
-//! invalid again. Both may be repeated any number of times. The STag never gives access to a byte outside the
-//! prepared memory (RFC 5042 section 2.3.2).
+//! invalid again. The STag may be made valid and invalid any number of times. The STag never gives access to
+//! a byte outside the prepared memory (RFC 5042 section 2.3.2).
 
 use std::sync::Arc;
 
@@ -155,8 +155,8 @@ impl std::fmt::Debug for FastRegistration {
 
 impl EpochGuard<'_> {
     /// Makes an invalid STag valid, for a request in the send queue of `by`. The function does not wait for
-    /// engines: the invalidation that ended a previous registration has already waited for each engine that
-    /// could still use the STag.
+    /// engines: if other engines could still use the previous registration, the invalidation of that
+    /// registration waits for these engines.
     ///
     /// RFC 5041 section 8.3 (DDP-218): the consumer establishes a range of tagged offsets, and an
     /// invalidation revokes that range.

@@ -72,7 +72,7 @@ struct Quarantine {
     /// One bit for each index, set if the index is waiting. The bits are in parts. Each part is allocated
     /// when an index of this part is freed for the first time.
     bits: Box<[Option<Box<[u64; WORDS]>>; PARTS]>,
-    /// The waiting indices with the times when they were freed, oldest first.
+    /// The waiting indices with the values of `clock` when they were freed, oldest first.
     waiting: VecDeque<(u32, u32)>,
 }
 

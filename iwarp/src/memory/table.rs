@@ -36,9 +36,9 @@ pub struct MemoryTable {
 /// Limits and options of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableConfig {
-    /// Maximum number of registrations. This limit is at least 1 and at most 2^20.
+    /// Maximum number of registrations. A number below 1 or above 2^20 is replaced by 1 or 2^20.
     pub max_mr: usize,
-    /// Maximum number of memory windows. This limit is at most 2^20.
+    /// Maximum number of memory windows. A number above 2^20 is replaced by 2^20.
     pub max_mw: usize,
     /// How the library accesses memory of callers.
     pub user_memory: UserMemory,

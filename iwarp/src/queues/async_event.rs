@@ -1,11 +1,11 @@
 //! Asynchronous events: events of queues and ports that are not completions (`ibv_get_async_event`).
 //!
-//! The length of the queue is limited (`max_async_events`). A thread that adds an event waits only for the
-//! lock of the queue, and allocates no memory. If the queue is full, the object keeps the event, as one bit
-//! for each kind, and enters a list of objects with kept events (the line). When the reader has removed an
-//! event from the queue, one event of the first object in the line enters the queue. So no kept event is lost
-//! before its object is destroyed, except that a change of a port's link cancels the kept event of the
-//! opposite change. Events take a limited amount of memory.
+//! The length of the queue of events is limited (`max_async_events`). A thread that adds an event waits only
+//! for the lock of the queue, and allocates no memory. If the queue is full, the object keeps the event, as
+//! one bit for each kind, and enters a list of objects with kept events (the line). When the reader has
+//! removed an event from the queue, one event of the first object in the line enters the queue. So no kept
+//! event is lost before its object is destroyed, except that a change of a port's link cancels the kept event
+//! of the opposite change. Events take a limited amount of memory.
 //!
 //! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 

@@ -201,9 +201,9 @@ enum Events {
     Handler(CqEventHandler),
 }
 
-/// The bit that is set while a completion was lost and the queue pairs have not been ended yet.
+/// The bit that is set when a completion is lost, and cleared before the queue pairs are ended.
 const OVERFLOW: u8 = 1 << 0;
-/// The bit that is set while the handler has not been called for an event.
+/// The bit that is set when an event is generated for a handler, and cleared before the handler is called.
 const EVENT: u8 = 1 << 1;
 
 pub(crate) struct CqShared {

@@ -8,11 +8,13 @@ use super::work_list::{Full, WorkList};
 
 /// The doorbells of an engine.
 pub(crate) struct Doorbells {
-    /// The slots of connections with new posts or an `Ask`. A slot is seldom in this list twice.
+    /// The slots of connections with new posts or an [`Ask`](super::Ask) of the user. A slot is seldom in
+    /// this list twice.
     slots: WorkList,
     /// Whether the list had no room for a slot. If so, the engine visits every connection.
     lost: AtomicBool,
-    /// Whether commands may wait. Because of this flag, a poll of an idle engine takes no lock.
+    /// Whether commands to the engine may wait (`engine_handle.rs`). Because of this flag, a poll of an idle
+    /// engine takes no lock.
     commanded: AtomicBool,
     waker: Notifier,
 }

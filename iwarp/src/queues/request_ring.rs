@@ -159,8 +159,8 @@ impl<T> RingReader<T> {
         Oldest { reader: self, len }
     }
 
-    /// Starts the `count` oldest entries that are not started, and keeps them. If fewer entries are known,
-    /// starts all known entries.
+    /// Starts the `count` oldest entries that are not started, and keeps them. If the last `len` has found
+    /// fewer entries, starts these entries.
     #[inline]
     pub(super) fn keep(&mut self, count: usize) {
         self.pass(count);
@@ -200,8 +200,8 @@ impl<T> RingReader<T> {
         self.known.set(0);
     }
 
-    /// Removes the `count` oldest entries. If fewer entries are known, removes all known entries. No entry
-    /// may be kept.
+    /// Removes the `count` oldest entries. If the last `len` has found fewer entries, removes these entries.
+    /// No entry may be kept.
     #[inline]
     pub(super) fn remove(&mut self, count: usize) {
         debug_assert_eq!(self.count_kept(), 0, "kept entries are before it");
@@ -209,7 +209,7 @@ impl<T> RingReader<T> {
         self.ring.head.store(self.passed, Ordering::Release);
     }
 
-    /// Advances the reader by `count` entries. If fewer entries are known, advances by all known entries.
+    /// Advances the reader by `count` entries, but at most by the entries that the last `len` has found.
     #[inline(always)]
     fn pass(&mut self, count: usize) {
         let known = self.known.get_mut();

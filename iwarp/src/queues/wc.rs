@@ -82,7 +82,7 @@ pub enum WcOpcode {
     LocalInvalidate,
     /// A memory window was bound.
     BindWindow,
-    /// A region was made valid.
+    /// A range of prepared memory was registered.
     FastRegister,
     /// A Send of the peer: its bytes are in our receive buffer.
     Recv,

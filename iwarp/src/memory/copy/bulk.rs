@@ -282,7 +282,8 @@ pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
 }
 
 /// Does what [`fetch`] does, by vectors of 32 bytes. The vectors need not be aligned to 32 bytes: `from` is a
-/// multiple of 8, and no aligned word of 8 bytes crosses a border between cache lines.
+/// multiple of 8, so no aligned word of 8 bytes lies in two cache lines, and each word is loaded in a single
+/// access.
 ///
 /// # Safety
 /// The requirements of [`fetch`]. The CPU has AVX, and `out` has at least 64 bytes.

@@ -56,7 +56,7 @@ fn copies_go_around_gaps_wherever_these_are() {
                     "{stride:?}, len {len}"
                 );
 
-                // All bytes of the content are odd numbers.
+                // All bytes of the content are odd numbers, so the content does not contain this byte.
                 const BEHIND: u8 = 2;
                 memory[end..].fill(BEHIND);
                 let mut out = vec![0_u8; 2000];

@@ -319,8 +319,8 @@ impl Method {
         Self::Library
     }
 
-    /// Does what the function [`fetch`] does, by this method (few bytes: by `short`, unless the method is
-    /// `Library`).
+    /// Does what the function [`fetch`] does, by this method. Few bytes are fetched by `short`, unless the
+    /// method is `Library`.
     ///
     /// # Safety
     /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and other threads
@@ -358,7 +358,7 @@ impl Method {
         }
     }
 
-    /// Does what [`append`] does, by this method (from [`LONG_BYTES`] bytes on, `Fold512` uses `crc-fast`).
+    /// Does what [`append`] does, by this method. From [`LONG_BYTES`] bytes on, `Fold512` uses `crc-fast`.
     ///
     /// The function is never inlined. Otherwise the CRC of few bytes would be slower, because the other
     /// methods need more registers.

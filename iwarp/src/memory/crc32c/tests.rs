@@ -136,7 +136,8 @@ fn a_tally_is_the_sum_of_the_copy() {
             check_tally(&source[from..from + len], &mut out[..len], &Front { rest, ..short }, zeros);
         }
     }
-    // The maximum number of bytes, with a carry from each word.
+    // As many bytes as the longest ULPDU has. All their bits are set, so the sum of the words is as large as
+    // possible.
     check_tally(&[0xff; 64_768], &mut [0; 64_768], &short, 0);
 }
 
@@ -206,7 +207,7 @@ fn a_cpu_uses_its_own_method_before_a_library() {
     assert_eq!((best(), Some(best())), (Method::here(), methods_here().next()));
 }
 
-/// On any CPU, each of the two crates computes the correct CRC of bytes of any length.
+/// Each of the two crates computes the correct CRC, whichever of them the library uses on this CPU.
 #[test]
 fn both_libraries_sum_every_length() {
     let source = noise(70_000);

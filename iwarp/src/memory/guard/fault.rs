@@ -125,7 +125,7 @@ pub(super) unsafe fn attempt<F: FnMut()>(
     if left == 0 { Ok(()) } else { Err(Unmapped) }
 }
 
-/// Installs our handler for both signals, if it is not installed. If the program has installed its own
+/// Installs our handler for SIGSEGV and SIGBUS, if it is not installed. If the program has installed its own
 /// handler since the last call, our handler is installed again, unless no generation is left, and passes
 /// signals on to that handler.
 pub(super) fn install() -> std::io::Result<()> {

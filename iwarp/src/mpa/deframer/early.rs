@@ -186,8 +186,8 @@ fn held_start(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     HeldList::back_to(slab, slot, position).map(|slot| FpduStart { slot, position })
 }
 
-/// Returns the beginning of the FPDU that the marker at `position` points to, if all bytes from there to slot
-/// `slot` are held.
+/// Returns the beginning of the FPDU that the marker at `position` points to, if all bytes from this
+/// beginning to slot `slot` are held.
 fn follow(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     let holder = HeldList::back_to(slab, slot, position)?;
     let pointer = marker::decode(Wire::held(&slab.buffers, holder)?.read(position)?);

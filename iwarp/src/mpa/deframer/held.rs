@@ -61,8 +61,8 @@ impl HeldSlab {
 
 /// A buffer that waits for missing bytes.
 pub struct HeldBuf {
-    /// Where the first byte of the buffer is. In a list of the engine this is a stream offset, in a list of a
-    /// deframer a position.
+    /// The stream offset (in a list of the engine) or the position (in a list of a deframer) of the first
+    /// byte.
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,

@@ -87,8 +87,8 @@ impl Bench {
         std::mem::take(&mut self.seen)
     }
 
-    /// Returns the number of buffer slots in use, of early FPDUs, and of buffers that are missing from the
-    /// pool.
+    /// Returns the number of buffer slots in use, the number of recorded early FPDUs, and the number of
+    /// buffers that are missing from the pool.
     fn kept(&self) -> (usize, usize, usize) {
         (self.slab.buffers().0, self.slab.early_fpdus().0, self.pool.capacity() - self.pool.available())
     }

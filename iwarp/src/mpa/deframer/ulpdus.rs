@@ -215,7 +215,7 @@ impl<'a> Ulpdus<'a> {
         self.settled = true;
     }
 
-    /// Returns a view of the FPDU.
+    /// Returns the ULPDU of the FPDU that was found.
     fn view(&mut self, found: NextFpdu) -> Result<Deframed<'_>, MpaError> {
         let framing = self.deframer.framing;
         // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as `Ahead`, and is handed up again in

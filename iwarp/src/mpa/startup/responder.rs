@@ -33,9 +33,11 @@ pub struct ConnectRequest {
 /// The terms on which the ULP accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accept<'a> {
-    /// Maximum number of Reads to serve at a time. `None`: the configured number.
+    /// Maximum number of the peer's Reads to serve at a time, limited by [`MpaConfig::max_ird`]. `None`: the
+    /// configured number.
     pub ird: Option<u16>,
-    /// Maximum number of Reads to issue at a time. `None`: the configured number.
+    /// Maximum number of Reads to issue at a time, limited by [`MpaConfig::ord`]. `None`: the configured
+    /// number.
     pub ord: Option<u16>,
     /// The smallest ORD with which the ULP can use the connection.
     pub min_ord: u16,

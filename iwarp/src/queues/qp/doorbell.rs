@@ -112,8 +112,8 @@ impl QpShared {
     pub(crate) fn arm_drain(&self) {
         self.sends.arm_drain();
         {
-            // The lock orders this check and any flush: a later flush sees the flag, and this check sees the
-            // result of an earlier flush.
+            // The lock of the consumer orders this check and any flush: a later flush sees the flag, and this
+            // check sees the result of an earlier flush.
             let consumer = self.consumer.lock();
             // If the queue pair has no stream, no request is in progress.
             if consumer.is_some() && self.sends.is_held() {

@@ -25,7 +25,7 @@ impl QpShared {
         if !self.takes_sends() {
             return self.check_late();
         }
-        // `find_registered` is not called here: it has a single caller, into which it is inlined.
+        // `find_registered` is not called here: the function has a single caller, and is inlined there.
         let checked = self.config.prepare(request, &self.attributes);
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }

@@ -191,8 +191,8 @@ fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(long.to_vec())], (0, 0, 0)));
 }
 
-/// Returns the number of pinned bytes per held byte, for segments of `bytes` bytes beyond a hole. The
-/// segments start every `apart` bytes.
+/// Returns the number of pinned bytes per held byte, for segments of `bytes` bytes beyond a hole. `apart` is
+/// the number of bytes between two segments.
 fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     let wire = vec![0; 48 << 10];
     let mut bench = Bench::new(false);
@@ -246,8 +246,8 @@ fn nothing_is_handed_up_that_the_frontier_has_not_passed() {
     assert_eq!((bench.seen(), bench.deframer.at_boundary()), (vec![Whole(b"one".to_vec())], false));
 }
 
-/// Drops `bytes` bytes. Returns the positions of the ranges that were passed to `may`, with the answer of
-/// each call.
+/// Makes the deframer give up `bytes` bytes. Returns the positions of the ranges that were passed to `may`,
+/// with the answer of each call.
 fn give_up(bench: &mut Bench, bytes: usize, may: impl Fn(usize) -> bool) -> Vec<(Vec<Range<usize>>, bool)> {
     let mut asked: Vec<(Vec<Range<usize>>, bool)> = Vec::new();
     let Bench { deframer, slab, .. } = bench;
