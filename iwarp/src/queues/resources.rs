@@ -201,7 +201,7 @@ impl Resources {
         self.quotas.qp.take_back(1);
     }
 
-    /// Returns the number of a new stream, which is never reused.
+    /// Returns the number of a new stream. The number is never reused.
     pub(crate) fn next_stream(&self) -> StreamId {
         StreamId(self.streams.fetch_add(1, Ordering::Relaxed) + 1)
     }

@@ -124,7 +124,8 @@ impl AtomicRequest {
         let (data, mask) = (u64_at(20), u64_at(28));
         // RFC 7306 sections 5 and 5.2.1 (EXT-171, EXT-187): FetchAdd and CmpSwap are both implemented.
         // Section 5.2.1 (EXT-077, EXT-079, EXT-081): FetchAdd and Swap ignore the compare fields, and Swap
-        // ignores the mask of its data. Section 5.2.1 (EXT-190): any other AOpCode is an error.
+        // ignores the mask of its data. Section 5.2.1 (EXT-190): an AOpCode other than those of FetchAdd,
+        // Swap and CmpSwap is an error.
         let op = match (u32_at(0) & AOPCODE_MASK) as u8 {
             AtomicOp::FETCH_ADD => AtomicOp::FetchAdd { add: data, mask },
             AtomicOp::SWAP => AtomicOp::Swap { swap: data },

@@ -126,8 +126,8 @@ pub(super) unsafe fn attempt<F: FnMut()>(
 }
 
 /// Installs our handler for SIGSEGV and SIGBUS, if it is not installed. If the program has installed its own
-/// handler since the last call, our handler is installed again, unless no generation is left, and passes
-/// signals on to that handler.
+/// handler since the last call, our handler is installed again, and passes signals on to the program's
+/// handler. If every generation is in use for a different handler, the program's handler stays.
 pub(super) fn install() -> std::io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);

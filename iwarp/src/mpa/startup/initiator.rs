@@ -135,7 +135,8 @@ impl Initiator {
     }
 
     fn evaluate(&self, reply: Frame, rx_start: u64) -> Result<InitiatorEvent, StartupFault> {
-        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
+        // RFC 5044 section 7.1.1 (MPA-165): a Reply whose revision is neither 1 nor that of the Request is an
+        // error, after which TCP is closed.
         match (self.request, reply.revision) {
             (_, 1) | (Some(_), 2) => {}
             (None, 2) if reply.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
@@ -159,8 +160,8 @@ impl Initiator {
             crc: self.config.crc || reply.crc,
             ird: self.config.ird,
             ord: self.config.ord,
-            peer,
             // RFC 6581 section 9.1 (MPA2-058): the ULP receives the peer's depths.
+            peer,
             rtr: Rtr::None,
             private_data: reply.private_data,
             rx_start,

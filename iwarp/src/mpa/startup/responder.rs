@@ -144,7 +144,8 @@ impl Responder {
         };
         // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): revision 1 is accepted with every configuration.
         // RFC 6581 section 10 (MPA2-104): an enhanced Request is an error if enhanced startup is disabled.
-        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
+        // RFC 5044 section 7.1.1 (MPA-165): a Request with a revision that is neither 1 nor the configured
+        // one is an error, after which TCP is closed.
         match (request.revision, self.config.revision) {
             (1, _) | (2, Revision::Two) => {}
             (2, Revision::One) if request.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
