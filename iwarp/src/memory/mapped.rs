@@ -58,7 +58,7 @@ struct Mapping {
     bytes: Range<u64>,
     readable: bool,
     writable: bool,
-    /// Whether a file is mapped, which may be shorter than the mapping.
+    /// Whether a file is mapped. The file may be shorter than the mapping.
     of_file: bool,
 }
 

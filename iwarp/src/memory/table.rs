@@ -466,8 +466,8 @@ impl TableShared {
             return;
         }
         let mut control = self.control();
-        // The index is freed first, under the lock: a request still in a send queue must not make the slot
-        // valid again.
+        // The index is freed first, under the lock: a request that is still in a send queue must not make the
+        // slot valid again.
         control.allocator.free(&self.index, index);
         let template = control.templates.remove(&number);
         drop(control);

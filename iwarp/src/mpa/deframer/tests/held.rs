@@ -124,7 +124,7 @@ fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
     }
 }
 
-// The number of bytes whose CRC is computed for one arriving buffer is limited, whatever the markers contain.
+// The number of failed checks of FPDUs for one arriving buffer is limited, whatever the markers contain.
 #[test]
 fn lying_markers_cost_little() {
     let mut wire = vec![0; 4096];
