@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 ///
 /// # Arm, poll, wait
 ///
-/// An armed queue generates one event, for the next completion. A completion that was added before the queue
-/// was armed generates no event. So the order must be: poll; if the queue is empty, arm it; poll once more;
-/// and only then wait.
+/// An armed queue generates one event, for the next completion of the kind for which it is armed. A
+/// completion that was added before the queue was armed may generate no event. So the order must be: poll; if
+/// the queue is empty, arm it; poll once more; and only then wait.
 ///
 /// ```
 /// use iwarp::verbs::{CompletionChannel, CompletionQueue, VerbsError, WorkCompletion};

@@ -60,8 +60,8 @@ pub struct CqOptions<'a> {
 }
 
 impl CqOptions<'_> {
-    /// Returns options for a queue of `cqe` entries without a channel and a handler. The size is checked only
-    /// while several protection domains share the queue.
+    /// Returns options for a queue of `cqe` entries without a channel and a handler, and with `strict` set to
+    /// `None`.
     pub fn new(cqe: usize) -> Self {
         Self { cqe, channel: None, handler: None, strict: None }
     }

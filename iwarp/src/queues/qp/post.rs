@@ -30,9 +30,9 @@ impl QpShared {
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }
 
-    /// Adds a request of any form. `checked` is the result of the request's check. Fails with the error of
-    /// the check, unless [`accept_fault`](super::QpConfig::accept_fault) accepts the request nevertheless, or
-    /// if the queue is full.
+    /// Adds a request of any form. `checked` is the result of the request's check. If the check has failed,
+    /// the function fails with the same error, unless [`accept_fault`](super::QpConfig::accept_fault) accepts
+    /// the request nevertheless. Also fails if the queue is full.
     #[inline(never)]
     fn queue_checked(
         &self,
