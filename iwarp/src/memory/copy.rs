@@ -102,8 +102,8 @@ pub(super) unsafe fn fetch_from(
 ///
 /// # Safety
 /// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes. So
-/// at each such access, `access` and the functions that it calls own nothing that needs a drop, hold no lock,
-/// and have not half changed any state on which other code relies. They do not panic.
+/// at each such access, `access` and the functions that it calls own nothing that needs a drop and hold no
+/// lock, and no state on which other code relies is half changed. `access` does not panic.
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,

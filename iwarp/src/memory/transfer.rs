@@ -63,8 +63,8 @@ impl<'t> Target<'t> {
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
-    /// functions that it calls own nothing that needs a drop, hold no lock, and have not half changed any
-    /// state on which other code relies. They do not panic.
+    /// functions that it calls own nothing that needs a drop and hold no lock, and no state on which other
+    /// code relies is half changed. `access` does not panic.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;

@@ -99,8 +99,8 @@ thread_local! {
 ///
 /// # Safety
 /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
-/// that it calls own nothing that needs a drop, hold no lock, and have not half changed any state on which
-/// other code relies.
+/// that it calls own nothing that needs a drop and hold no lock, and no state on which other code relies is
+/// half changed.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,

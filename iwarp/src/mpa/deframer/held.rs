@@ -1,11 +1,11 @@
 //! Received buffers that wait for missing bytes: for the rest of their FPDU, or for the bytes of a hole
 //! before them.
 //!
-//! If an arriving buffer is adjacent in the stream to a held buffer, the second of the two is copied to the
-//! end of the first, provided that the second is at most half full and fits, and that the first is not
-//! shared. This is done only if both buffers are in order, or both are out of order. A buffer that arrives
-//! between two held buffers is joined with at most one of them. So small segments pin about as much memory as
-//! long segments, except for the first buffer after each hole.
+//! If an arriving buffer is adjacent in the stream to a held buffer, the second of the two may be copied to
+//! the end of the first. This is done if the second is at most half full and fits, the first is not shared,
+//! and both are in order or both out of order. A buffer that arrives between two held buffers is joined with
+//! at most one of them. So small segments pin about as much memory as long segments, except for the first
+//! buffer after each hole.
 
 use std::ops::Range;
 

@@ -407,8 +407,9 @@ fn only_a_wrong_pointer_is_code_3() {
     }
 }
 
-// If another FPDU is placed early while an FPDU waits for its last bytes, the waiting FPDU is examined when
-// the next byte arrives: its length reaches into the FPDU that was placed.
+// The length field of an FPDU is wrong, and reaches into the next FPDU. While the FPDU waits for its last
+// bytes, the next FPDU is placed early. The error is found when the next byte arrives, before the FPDU is
+// complete.
 #[test]
 fn lengths_that_come_before_the_marker_they_disagree_with_are_code_3() {
     let long = [b'x'; 600];

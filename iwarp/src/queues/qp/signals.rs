@@ -1,6 +1,5 @@
-//! Signals between users and the engine of a queue pair, other than posts and completions: what the user asks
-//! the engine to do ([`Ask`]), whether the user has requested a graceful close, how many handles users have,
-//! and asynchronous events for the user.
+//! Signals between users and the engine of a queue pair, other than posts and completions: the [`Ask`] of the
+//! users, their request for a graceful close, the number of their handles, and asynchronous events for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
