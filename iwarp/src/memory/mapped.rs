@@ -9,9 +9,9 @@
 //!
 //! If the kernel supports `query`, the check uses this method. The check touches only the last page of a
 //! mapped file (memory beyond the end of a file is mapped but cannot be accessed). On an older kernel the
-//! check uses `populate` for short memory and `list` for long memory. Without `/proc` the check uses
-//! `populate` for memory of any length. If the mapping changes after the check, the fault guard catches a bad
-//! access.
+//! check tries `populate` for short memory, and uses `list` for long memory or if `populate` does not
+//! succeed. Without `/proc` the check uses `populate` for memory of any length. If the mapping changes after
+//! the check, the fault guard catches a bad access.
 
 use std::ops::Range;
 

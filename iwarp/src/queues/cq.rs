@@ -296,7 +296,7 @@ impl CqShared {
         oldest
     }
 
-    /// The number of the queue in asynchronous events.
+    /// The number that names this queue in asynchronous events.
     pub(crate) fn num(&self) -> u32 {
         self.num
     }
@@ -364,7 +364,7 @@ impl CompletionQueue {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The number of the queue in asynchronous events.
+    /// The number that names this queue in asynchronous events.
     pub fn cq_num(&self) -> u32 {
         self.shared.num
     }
@@ -398,7 +398,7 @@ impl CompletionQueue {
 
     /// Requests one event, on the channel or by the handler, for the next completion (`ibv_req_notify_cq`).
     /// With `solicited_only`, requests the event for the next solicited or failed completion. Completions
-    /// that are already in the queue generate no event, so the order of calls is important: [arm, poll,
+    /// that are already in the queue may generate no event, so the order of calls is important: [arm, poll,
     /// wait](CompletionChannel#arm-poll-wait).
     ///
     /// # Errors

@@ -36,7 +36,7 @@ pub enum WcStatus {
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)), the oldest request also has this
     /// status when the peer is silent or can no longer be reached.
     RetryExceeded,
-    /// The peer had no receive request for the message, and the maximum number of tries was reached
+    /// The peer had no receive request for the message, and the maximum number of retries was reached
     /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).
     RnrRetryExceeded,
 }

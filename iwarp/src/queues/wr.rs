@@ -58,9 +58,9 @@ bitflags! {
         /// registered memory can be read safely by its address.
         const INLINE = 1 << 3;
         /// Sends the bytes directly from the registered memory, without a copy. The memory must not change
-        /// until the request has completed: TCP reads bytes again to retransmit them, and if they do not
-        /// match the CRC, the peer ends the stream. After an error of the stream the memory may change at
-        /// once. Deregistering the region is safe at any time, since the region stays mapped as long as it is
+        /// until the request has completed: TCP reads the bytes again to retransmit them, so the peer could
+        /// receive the changed bytes. After an error of the stream the memory may change at once.
+        /// Deregistering the region is safe at any time, since the region stays mapped as long as it is
         /// needed.
         ///
         /// The request completes only when the peer's TCP has acknowledged the bytes, and not when they are
@@ -146,8 +146,8 @@ pub enum SendOp {
     },
     /// Binds a memory window (`IBV_WR_BIND_MW`), in order with the requests before and after this request.
     BindWindow(BindWindow),
-    /// Makes a range of memory valid that was prepared for fast registration, in order with the requests
-    /// before and after this request.
+    /// Registers a range of memory that was prepared for fast registration, in order with the requests before
+    /// and after this request.
     FastRegister(FastRegister),
 }
 
