@@ -40,9 +40,9 @@ pub struct ContextLimits {
     /// connection counts with its IRD. If its queue pair has enabled atomics
     /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS), the default), it counts with twice its
     /// IRD, since atomics have separate buffers. Before the depths are negotiated, a connection counts with
-    /// the maximum to which the peer may raise the IRD:
-    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), but at least 128.
-    /// Default: 4,194,304.
+    /// the largest IRD that the negotiation can give:
+    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), and at least 128 if
+    /// this endpoint is the initiator. Default: 4,194,304.
     pub max_read_slots: usize,
     /// Maximum number of asynchronous events in the queue. If the queue is full, objects keep their further
     /// events, one of each kind, until the queue has room. Default: 1024.
