@@ -31,7 +31,8 @@ pub enum AsyncEventKind {
     QpRequestError,
     /// The stream ended because the peer addressed memory that it may not access (`IBV_EVENT_QP_ACCESS_ERR`).
     QpAccessError,
-    /// Every request of the send queue is complete (`IBV_EVENT_SQ_DRAINED`).
+    /// Every request of the send queue is complete, not counting requests that have not started in a
+    /// [held](crate::verbs::QueuePair::hold_sends) queue (`IBV_EVENT_SQ_DRAINED`).
     /// [`QueuePair::drain`](crate::verbs::QueuePair::drain) requests this event.
     SqDrained,
     /// A queue pair in state `Error` has completed every receive request that it had taken from its shared
@@ -54,7 +55,7 @@ pub enum AsyncEventKind {
     /// waits for its peer to start.
     PortError,
     /// Another host uses an address of an engine's port. The most similar event in libibverbs is
-    /// `IBV_EVENT_GID_CHANGE`. A conflict is reported at most once in ten seconds;
+    /// `IBV_EVENT_GID_CHANGE`. The conflicts of an address are reported at most once in ten seconds;
     /// [`EngineCounters::stack`](crate::engine::EngineCounters) counts the reported conflicts. The engine
     /// keeps the address, unless the engine was still probing the address
     /// ([`AddressProbing`](tcp_lite::AddressProbing)).
