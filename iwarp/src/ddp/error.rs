@@ -115,7 +115,8 @@ impl From<Fault> for DdpError {
             Fault::NotAssociated => DdpError::NotAssociated,
             Fault::Wrap => DdpError::ToWrap,
             Fault::Bounds => DdpError::BaseOrBounds,
-            // Only atomics need an aligned target (`EpochGuard::check_atomic`), and DDP places no atomics.
+            // Only atomics need an aligned target (`EpochGuard::check_atomic`). DDP places no atomics, so
+            // this fault cannot occur here.
             Fault::Misaligned => DdpError::LocalCatastrophic,
         }
     }

@@ -37,8 +37,8 @@ impl Segmenter {
     /// `mulpdu` bytes together. Returns `None` after the last segment, or if `mulpdu` leaves no room for a
     /// byte of payload.
     ///
-    /// RFC 5041 section 5.2 (DDP-105, DDP-106, DDP-118): header and payload of a segment together have at
-    /// most `mulpdu` bytes. An empty message is one empty segment.
+    /// RFC 5041 section 5.2 (DDP-105, DDP-106) sets this limit. An empty message is one empty segment
+    /// (DDP-118).
     pub fn peek(&self, mulpdu: u32) -> Option<Segment> {
         let room = mulpdu.checked_sub(self.header_len)?;
         let left = self.len - self.offset;

@@ -39,7 +39,7 @@ pub struct Destination {
 pub struct Delivered {
     /// The message sequence number.
     pub msn: u32,
-    /// The length of the message: message offset plus payload of the last segment.
+    /// The length of the message: message offset plus payload length of the last segment.
     pub len: u32,
 }
 

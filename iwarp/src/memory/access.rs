@@ -1,4 +1,5 @@
-//! How memory is registered: access rights, the identity of an accessor, options, and errors.
+//! The types that describe a registration: access rights, domains and streams, options, kinds of windows, and
+//! errors.
 
 bitflags::bitflags! {
     /// Rights of a registration (`IBV_ACCESS_*`). No right implies another right, and the library does not
@@ -44,7 +45,7 @@ impl Access {
     }
 }
 
-/// The number of a protection domain, which is unique in its context and never sent on the wire.
+/// The number of a protection domain: unique in its context, and never sent on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 
@@ -139,7 +140,7 @@ pub enum RegisterError {
         /// Maximum number of memory windows.
         max_mw: usize,
     },
-    /// A memory window is bound to the registration.
+    /// A memory window is bound to the registration, so the rights of the registration cannot be changed.
     #[error("memory windows are bound to the region: unbind or invalidate them first")]
     Bound,
     /// Some of the caller's memory is not mapped, or lies beyond the end of the file that is mapped there.

@@ -8,11 +8,11 @@ use crate::memory::slot::Found;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::{Source, Target};
 
-/// Each check reads the current table. The returned [`Target`] or [`Source`] checks the registration again
-/// before each copy.
+/// Each check looks up the STag in the current table. The returned [`Target`] or [`Source`] checks the
+/// registration again before each copy.
 impl EpochGuard<'_> {
     /// Returns the target of an RDMA Write segment's payload (RFC 5041 section 7.1). `len` must not be 0: the
-    /// caller does not check an empty segment.
+    /// caller does not call this function for an empty segment.
     ///
     /// # Errors
     /// The [`Fault`] of the first check that fails. [`DdpError`](crate::ddp::DdpError) maps each fault to the
@@ -40,8 +40,8 @@ impl EpochGuard<'_> {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Returns the target of the bytes of a received Send or response: an element of the consumer's own
-    /// request. The caller has already checked a Read Response against its
+    /// Returns the target of bytes of a received Send or response. The target is in an element of the
+    /// consumer's own request. The caller has already checked a Read Response against its
     /// [`ReadSink`](crate::rdmap::ReadSink).
     ///
     /// # Errors
@@ -55,7 +55,8 @@ impl EpochGuard<'_> {
         Ok(Target::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Returns the source of the bytes of a Send or Write: an element of the consumer's own request.
+    /// Returns the source of bytes of a Send or Write. The source is in an element of the consumer's own
+    /// request.
     ///
     /// # Errors
     /// The [`Fault`] of the first check that fails. The consumer, not the peer, has caused the fault.

@@ -55,7 +55,8 @@ pub struct RawBytes {
     writable: bool,
     /// Whether the memory is the caller's, and is accessed under the fault guard.
     guarded: bool,
-    /// The region that contains the memory, which this field keeps alive. `None` for the caller's memory.
+    /// The region that contains the memory. This field keeps the region alive. `None` for the caller's
+    /// memory.
     region: Option<Arc<Region>>,
 }
 
@@ -207,8 +208,8 @@ impl RawBytes {
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
-    /// functions that it calls own nothing that needs a drop, hold no lock, and have not half changed any
-    /// state on which other code relies. They do not panic.
+    /// functions that it calls own nothing that needs a drop and hold no lock, and no state on which other
+    /// code relies is half changed. `access` does not panic.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
         // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }

@@ -15,7 +15,7 @@
 //!
 //! Markers are gaps between the bytes of a packet buffer ([`Stride`]). Placing stores whole vectors even if
 //! there are gaps. Fetching copies each run in whole blocks: a block may extend beyond the end of the run,
-//! into the gap and the space of the next run. The bytes there are written later.
+//! into the gap and the space of the next run. The marker and the next run are written to these bytes later.
 //!
 //! # The memory model
 //!
@@ -28,8 +28,8 @@
 //! assembly may access any memory, so it moves no access across the assembly. No address and no length
 //! depends on the copied bytes.
 //!
-//! So the contracts below have only one requirement: other code must access the bytes by atomics of any size
-//! and by raw copies (volatile accesses, assembly, the kernel), and never through a reference to plain bytes.
+//! So the contracts below require of other code only that it accesses the bytes by atomics of any size and by
+//! raw copies (volatile accesses, assembly, the kernel), and never through a reference to plain bytes.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -102,8 +102,8 @@ pub(super) unsafe fn fetch_from(
 ///
 /// # Safety
 /// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes. So
-/// at each such access, `access` and the functions that it calls own nothing that needs a drop, hold no lock,
-/// and have not half changed any state on which other code relies. They do not panic.
+/// at each such access, `access` and the functions that it calls own nothing that needs a drop and hold no
+/// lock, and no state on which other code relies is half changed. `access` does not panic.
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,
@@ -128,7 +128,7 @@ pub(super) unsafe fn run(
 pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(to.align_offset(WORD).min(bytes.len()));
     if !head.is_empty() {
-        // SAFETY: `head` is the front of `bytes`, and goes to the front of the caller's range.
+        // SAFETY: `head` is the front of `bytes`, and is copied to the front of the caller's range.
         unsafe { place_end(to, head) };
     }
     let to = to.wrapping_add(head.len());
@@ -143,7 +143,7 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
         (to, rest) = (to.wrapping_add(WORD), behind);
     }
     if !rest.is_empty() {
-        // SAFETY: `rest` is the end of `bytes`, and goes to the end of the caller's range.
+        // SAFETY: `rest` is the end of `bytes`, and is copied to the end of the caller's range.
         unsafe { place_end(to, rest) };
     }
 }
@@ -206,8 +206,8 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
 }
 
 /// Copies the `len` bytes at `from` to the front of `out`. To copy in whole blocks, the function may write
-/// further bytes up to the end of `out`: these bytes are written again later. Panics if `len` exceeds the
-/// length of `out`.
+/// further bytes up to the end of `out`: the caller writes these bytes again later. Panics if `len` exceeds
+/// the length of `out`.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -261,8 +261,8 @@ unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
     unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed).to_ne_bytes()
 }
 
-/// Stores fewer bytes than a word. Stores them in a single access if they are an aligned half word, which is
-/// the usual case next to a marker.
+/// Stores fewer bytes than a word. An aligned half word, the usual case next to a marker, is stored in a
+/// single access; other bytes are stored one by one.
 ///
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
@@ -282,7 +282,8 @@ unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Loads fewer bytes than a word. Loads them in a single access if they are an aligned half word.
+/// Loads fewer bytes than a word. An aligned half word is loaded in a single access; other bytes are loaded
+/// one by one.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -304,7 +305,7 @@ unsafe fn fetch_end(from: *mut u8, out: &mut [u8]) {
     }
 }
 
-/// On other processors than x86-64 all bytes are copied by words.
+/// The functions of `bulk` for processors other than x86-64, which copy words instead of larger blocks.
 #[cfg(not(target_arch = "x86_64"))]
 mod bulk {
     use super::{WORD, fetch_word};
@@ -313,18 +314,18 @@ mod bulk {
     pub(super) const ALIGN: usize = WORD;
     pub(super) const BLOCK: usize = WORD;
 
-    /// Copies nothing, and returns 0: the caller copies all bytes by words.
+    /// Copies nothing, and returns 0: the caller copies all bytes.
     ///
     /// # Safety
-    /// This function has no requirements. The x86-64 version of this function has requirements.
+    /// No requirements. The function is `unsafe` because its x86-64 version has requirements.
     pub(super) unsafe fn place(_to: *mut u8, _bytes: &[u8]) -> usize {
         0
     }
 
-    /// Copies nothing, and returns `to`: the caller copies all bytes by words.
+    /// Copies nothing, and returns `to`: the caller copies all bytes.
     ///
     /// # Safety
-    /// This function has no requirements. The x86-64 version of this function has requirements.
+    /// No requirements. The function is `unsafe` because its x86-64 version has requirements.
     pub(super) unsafe fn place_runs(to: *mut u8, _runs: &mut Runs<'_>) -> *mut u8 {
         to
     }

@@ -3,8 +3,8 @@
 //!
 //! [`MemoryTable::prepare`] allocates an invalid STag for memory that may be registered. A request makes the
 //! STag valid for a range of that memory ([`EpochGuard::fast_register`]), and an invalidation makes the STag
-//! invalid again. Both may be repeated any number of times. The STag never gives access to a byte outside the
-//! prepared memory (RFC 5042 section 2.3.2).
+//! invalid again. The STag may be made valid and invalid any number of times. The STag never gives access to
+//! a byte outside the prepared memory (RFC 5042 section 2.3.2).
 
 use std::sync::Arc;
 
@@ -65,7 +65,8 @@ unsafe impl Send for FastRegistration {}
 unsafe impl Sync for FastRegistration {}
 
 impl MemoryTable {
-    /// Prepares a whole region, and allocates an STag for it, which is still invalid.
+    /// Prepares a whole region: allocates an STag for it. The STag is invalid until a request registers the
+    /// memory.
     ///
     /// # Errors
     /// [`RegisterError::Limit`] if the table already has its maximum number of registrations.
@@ -116,7 +117,7 @@ impl MemoryTable {
 }
 
 impl FastRegistration {
-    /// The STag of the memory with the key `key`. The STag may be invalid.
+    /// The STag of the prepared memory, with `key` in its low 8 bits. The STag may be invalid.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }
@@ -154,8 +155,8 @@ impl std::fmt::Debug for FastRegistration {
 
 impl EpochGuard<'_> {
     /// Makes an invalid STag valid, for a request in the send queue of `by`. The function does not wait for
-    /// engines: the invalidation that ended a previous registration has already waited for each engine that
-    /// could still use the STag.
+    /// engines: if other engines could still use the previous registration, the invalidation of that
+    /// registration waits for these engines.
     ///
     /// RFC 5041 section 8.3 (DDP-218): the consumer establishes a range of tagged offsets, and an
     /// invalidation revokes that range.

@@ -7,9 +7,9 @@
 /// its code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Fault {
-    /// The STag is unknown or revoked, or does not exist for this user: a peer cannot use an STag without a
-    /// remote right, and a local request cannot use a window. This is also the fault if the caller's memory
-    /// is no longer mapped, and in a child of the process that made the table.
+    /// The STag is unknown or revoked. A peer also gets this fault for an STag without a remote right, and a
+    /// local request for the STag of a window. This is also the fault if the caller's memory is no longer
+    /// mapped, and in a child of the process that made the table.
     #[error("invalid STag")]
     InvalidStag,
     /// The registration belongs to another stream or protection domain.

@@ -1,14 +1,14 @@
 //! Maps the 24 unpredictable bits of an STag to the STag's slot, with two loads.
 //!
-//! The map has 16,384 pages of 1024 entries. A page has 4 KiB, like a page of the kernel: pages are small
-//! because most new indices of a small table need a new page. A page is mapped while at least one of its
-//! indices is in use. After that the page may be reused for another part of the map. So the size of the map
-//! depends on the largest number of indices in use at the same time. Readers take no lock. The control lock
-//! of the table serialises writers.
+//! The map has 16,384 pages of 1024 entries. A page has 4 KiB, like a page of the kernel. Pages are small
+//! because indices are random: most new indices of a small table need a new page. A page is in the map while
+//! at least one of its indices is in use. After that the page may be reused for another part of the map. So
+//! the size of the map depends on the largest number of indices in use at the same time. Readers take no
+//! lock. The control lock of the table serialises writers.
 //!
 //! After a reader has found a page, a writer may reuse the page, and the reader may then read the entry of
-//! another index. The slot of that index has another STag. So a reader compares the STag of the slot, and a
-//! writer holds the control lock.
+//! another index. The slot of that index has another STag. So a reader compares its STag with the STag of the
+//! slot.
 //!
 //! A freed index is reused only after [`QUARANTINE`] other indices have been allocated. Until then a bit
 //! marks the index, and an entry in a queue records when the index was freed. All bits take at most 2 MiB,
@@ -70,9 +70,9 @@ unsafe impl Send for IndexAllocator {}
 /// The indices that were freed and may not be reused yet.
 struct Quarantine {
     /// One bit for each index, set if the index is waiting. The bits are in parts. Each part is allocated
-    /// when one of its indices is first freed.
+    /// when an index of this part is freed for the first time.
     bits: Box<[Option<Box<[u64; WORDS]>>; PARTS]>,
-    /// The waiting indices with the times when they were freed, oldest first.
+    /// The waiting indices with the values of `clock` when they were freed, oldest first.
     waiting: VecDeque<(u32, u32)>,
 }
 
@@ -130,8 +130,8 @@ impl IndexAllocator {
     /// Picks an index at random, maps the index to `slot`, and returns the index. The index is never 0, so an
     /// STag is never 0.
     ///
-    /// At most [`MAX_LIVE`] indices are live and at most [`QUARANTINE`] are in quarantine: less than a fifth
-    /// of all indices. So a few draws find a free index.
+    /// The indices that are in use or in quarantine are together at most [`MAX_LIVE`] + [`QUARANTINE`]: less
+    /// than a fifth of all indices. So a few draws find a free index.
     ///
     /// RFC 5040 section 8.1.1 (RDMAP-357): STags are hard to predict.
     pub(super) fn allocate(&mut self, map: &IndexMap, slot: u32) -> u32 {
@@ -233,8 +233,8 @@ mod tests {
         assert!(!allocator.quarantine.has(index) && allocator.quarantine.waiting.is_empty());
     }
 
-    /// If indices are allocated and freed one after the other, the number of pages is at most the number that
-    /// the indices in use at the same time need.
+    /// However many indices are allocated and freed in turn, the map never has more pages than there were
+    /// indices in use at the same time.
     #[test]
     fn pages_are_as_many_as_indices_in_use_need() {
         let (map, mut allocator) = (IndexMap::new(), allocator());

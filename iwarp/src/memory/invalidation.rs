@@ -11,8 +11,8 @@ impl EpochGuard<'_> {
     /// engines. When this function returns, no engine writes the memory or copies bytes from it any more
     /// through the STag or through windows that are bound to it.
     ///
-    /// If the STag names a window of type 2, only the queue pair that bound the window may invalidate it. A
-    /// window of type 1 cannot be invalidated: to end the binding, the consumer binds the window again.
+    /// If the STag names a window of type 2, the request must be in the queue pair that bound the window. A
+    /// window of type 1 cannot be invalidated: the consumer ends its binding by another bind request.
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] if the STag is unknown or already invalid. [`Fault::NotAssociated`] if the STag

@@ -7,10 +7,11 @@
 //! | `populate` populates the pages of the memory | Linux 5.14 | these pages use physical memory from then on |
 //! | `list` reads the list of mappings | `/proc` | reads all mappings of the process up to the memory |
 //!
-//! If the kernel supports `query`, the check uses this method. `query` touches only the last page of a mapped
-//! file (memory beyond the end of a file is mapped but cannot be accessed). On an older kernel the check uses
-//! `populate` for short memory and `list` for long memory. Without `/proc` the check uses `populate` for
-//! memory of any length. If the mapping changes after the check, the fault guard catches a bad access.
+//! If the kernel supports `query`, the check uses this method. The check touches only the last page of a
+//! mapped file (memory beyond the end of a file is mapped but cannot be accessed). On an older kernel the
+//! check tries `populate` for short memory, and uses `list` for long memory or if `populate` does not
+//! succeed. Without `/proc` the check uses `populate` for memory of any length. If the mapping changes after
+//! the check, the fault guard catches a bad access.
 
 use std::ops::Range;
 
@@ -57,7 +58,7 @@ struct Mapping {
     bytes: Range<u64>,
     readable: bool,
     writable: bool,
-    /// Whether a file is mapped, which may be shorter than the mapping.
+    /// Whether a file is mapped. The file may be shorter than the mapping.
     of_file: bool,
 }
 

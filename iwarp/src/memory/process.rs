@@ -58,7 +58,7 @@ impl Drop for OwnerProcess {
 }
 
 /// Maps a page whose first byte is 1. In a child the page contains zeros. Returns `None` if the system does
-/// not support this.
+/// not support this or cannot map a page.
 #[cfg(target_os = "linux")]
 fn wiped_on_fork() -> Option<NonNull<u8>> {
     use rustix::mm::{Advice, madvise};
@@ -71,7 +71,7 @@ fn wiped_on_fork() -> Option<NonNull<u8>> {
     // page.
     let advised = unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) };
     if advised.is_err() {
-        // The kernel is older than 4.14. A failed munmap only leaks one page.
+        // The kernel is older than 4.14 and has no MADV_WIPEONFORK. A failed munmap only leaks one page.
         //
         // SAFETY: the range is the page that was just mapped, and no pointer to it is left.
         let _ = unsafe { munmap(page, bytes) };

@@ -56,8 +56,8 @@ pub(super) struct Epoch {
     next: OnceLock<Arc<Epoch>>,
 }
 
-/// The epochs of all engines, in a list that is walked without a lock. So a wait does not allocate memory and
-/// does not block an engine that joins.
+/// The epochs of all engines, in a linked list. A thread that waits walks this list without a lock, so the
+/// wait does not block an engine that joins. The wait allocates no memory.
 #[derive(Debug, Default)]
 pub(super) struct Quiescence {
     head: OnceLock<Arc<Epoch>>,
@@ -87,7 +87,7 @@ impl Epoch {
         self.count.store(count.wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether the epoch is open on this thread.
+    /// Whether the epoch is open on the thread `thread`.
     fn is_open_on(&self, thread: usize) -> bool {
         // A thread that sees the odd count of an open epoch also sees the epoch's `thread`.
         self.count.load(Ordering::Acquire) & OPEN != 0 && self.thread.load(Ordering::Relaxed) == thread
@@ -129,7 +129,8 @@ impl Quiescence {
     }
 
     /// Makes a link available for reuse, unless its epoch is open: other threads must still wait for an open
-    /// epoch. If an open epoch is dropped by mistake, its link is never reused, which leaks a few bytes.
+    /// epoch. If a program forgets a guard (`mem::forget`), the epoch stays open and its link is never
+    /// reused, which leaks a few bytes.
     pub(super) fn leave(epoch: &Epoch) {
         if epoch.idle_count().is_some() {
             epoch.taken.store(false, Ordering::Release);

@@ -74,7 +74,8 @@ impl MemoryTable {
         self.insert(memory, options)
     }
 
-    /// Checks memory of the caller, and installs the fault guard if the table uses the guard.
+    /// Checks memory of the caller (except memory of 0 bytes), and installs the fault guard if the table uses
+    /// the guard. Fails in a forked child.
     ///
     /// # Safety
     /// While the value exists, `ptr..ptr + len` stays mapped, readable and, if `writable`, writable. All
@@ -221,7 +222,7 @@ impl Registration {
 
     /// Returns the number of STags of other protection domains through which a peer may write to these bytes.
     /// An STag also counts if a peer may write only after a request in a send queue (binding a window or a
-    /// fast registration). The function walks the whole table.
+    /// fast registration). The function walks the whole table. In a forked child it returns 0.
     pub fn other_writers(&self) -> usize {
         let shared = self.handle.table.shared();
         if !shared.is_owner_process() {

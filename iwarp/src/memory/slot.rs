@@ -21,8 +21,8 @@ bitflags::bitflags! {
     pub(super) struct Traits: u32 {
         /// The STag names a memory window. Only peers may use a window, and only while its region is valid.
         const WINDOW = 1 << 31;
-        /// The STag names a window of type 1. Such a window cannot be invalidated; to end the binding, the
-        /// consumer binds the window again.
+        /// The STag names a window of type 1. Such a window cannot be invalidated: the consumer ends its
+        /// binding by another bind request.
         const REBOUND_ONLY = 1 << 30;
         /// No peer may invalidate the STag.
         const NO_REMOTE_INVALIDATE = 1 << 29;

@@ -1,8 +1,7 @@
-//! Bytes with gaps between them: the content of a stream with markers, in the form in which a buffer contains
-//! it.
+//! Describes a buffer with a part of a stream: the content, and a gap for each marker of the stream.
 //!
-//! This module computes only lengths. The bytes in the gaps are defined by
-//! [`mpa::marker`](crate::mpa::marker).
+//! This module computes lengths and splits buffers at the gaps. [`mpa::marker`](crate::mpa::marker) defines
+//! the bytes in the gaps.
 
 /// The gaps in a buffer. The first gap follows `front` bytes of content, and each further gap follows another
 /// 508 bytes of content.

@@ -36,15 +36,15 @@ pub struct MemoryTable {
 /// Limits and options of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableConfig {
-    /// Maximum number of registrations. This limit is at least 1 and at most 2^20.
+    /// Maximum number of registrations. A number below 1 or above 2^20 is replaced by 1 or 2^20.
     pub max_mr: usize,
-    /// Maximum number of memory windows. This limit is at most 2^20.
+    /// Maximum number of memory windows. A number above 2^20 is replaced by 2^20.
     pub max_mw: usize,
     /// How the library accesses memory of callers.
     pub user_memory: UserMemory,
     /// Whether the table refuses remote write access to memory that peers of another protection domain may
     /// write to (RFC 5042 section 6.3.6). If so, each registration that lets peers write, directly or through
-    /// a window, walks the table.
+    /// a window, and each preparation of writable memory walks the table.
     pub strict_overlap: bool,
 }
 
@@ -59,15 +59,16 @@ impl Default for TableConfig {
 /// How the library accesses memory of callers, which a caller may unmap too early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserMemory {
-    /// An access to unmapped memory ends in an error. On Linux on x86-64 and aarch64, a handler of SIGSEGV
-    /// and SIGBUS catches the fault. A registration of caller memory installs our handler if it is not
-    /// installed. Our handler passes every other fault to the handler that was installed before. If a program
-    /// has its own signal handlers, its author must know the following:
+    /// On Linux on x86-64 and aarch64, an access to unmapped memory ends in an error: a handler of SIGSEGV
+    /// and SIGBUS catches the fault. (On other systems there is no handler, and such an access crashes the
+    /// process.) A registration of caller memory installs our handler if it is not installed. Our handler
+    /// passes every other fault to the handler that was installed before. If a program has its own signal
+    /// handlers, its author must know the following:
     ///
     /// - **Order.** If the program installs a handler after a registration, and this handler does not call
-    ///   ours, the guard is disabled until the next registration. From that registration on, our handler
-    ///   passes signals to the program's handler, until the program restores the action that it replaced. Our
-    ///   handler can be installed in front of at most eight different actions per signal.
+    ///   ours, the guard is disabled until the next registration of caller memory. From that registration on,
+    ///   our handler passes signals to the program's handler, until the program restores the action that it
+    ///   replaced. Our handler can be installed in front of at most eight different actions per signal.
     /// - **Flags.** The previous handler receives the signal with its own `sa_mask`, and its flags
     ///   `SA_SIGINFO`, `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have their usual effect. `SA_ONSTACK` is
     ///   different: our handler asks for the alternate stack, so the previous handler also runs on that stack
@@ -156,14 +157,14 @@ pub(super) enum Form {
 }
 
 impl MemoryTable {
-    /// Returns a table for at most `max_mr` registrations, with the default of every other option. The STags
-    /// are derived from `seed`.
+    /// Returns a table for at most `max_mr` registrations, with the default of every other option. The
+    /// indices of the STags are derived from `seed`.
     pub fn new(max_mr: usize, seed: [u8; 32]) -> Self {
         Self::with(&TableConfig { max_mr, ..TableConfig::default() }, seed)
     }
 
-    /// Returns a table whose STags are derived from `seed`. Outside of tests the seed is random data from the
-    /// system.
+    /// Returns a table whose indices of STags are derived from `seed`. Outside of tests the seed is random
+    /// data from the system.
     pub fn with(config: &TableConfig, seed: [u8; 32]) -> Self {
         let max_mr = config.max_mr.clamp(1, MAX_LIVE / 2);
         let max_mw = config.max_mw.min(MAX_LIVE / 2);
@@ -364,8 +365,8 @@ impl TableShared {
     }
 
     /// Allocates a slot, which is still invalid, and an index. With a `template`, requests in a send queue
-    /// may make the slot valid. Fails if a limit is reached, or if a strict table refuses the template's
-    /// memory.
+    /// may make the slot valid. Fails if a limit is reached, if a strict table refuses the template's memory,
+    /// or in a forked child.
     ///
     /// RFC 5040 section 8.1.2 (RDMAP-365), RFC 5041 section 8.3.2 (DDP-235): the table limits registrations
     /// and windows.
@@ -459,14 +460,14 @@ impl TableShared {
     }
 
     /// Ends a registration or window for good: revokes the STag, waits until no thread uses the memory, and
-    /// frees slot and index.
+    /// frees slot and index. In a forked child the function does nothing.
     pub(super) fn retire(&self, number: SlotNumber, index: u32) {
         if !self.is_owner_process() {
             return;
         }
         let mut control = self.control();
-        // The index is freed first, under the lock: a request still in a send queue must not make the slot
-        // valid again.
+        // The index is freed first, under the lock: a request that is still in a send queue must not make the
+        // slot valid again.
         control.allocator.free(&self.index, index);
         let template = control.templates.remove(&number);
         drop(control);

@@ -23,7 +23,7 @@ pub struct Source<'t> {
 }
 
 struct Range<'t> {
-    /// Keeps the epoch open and the value on its thread.
+    /// Keeps the epoch open, and makes the type `!Send`.
     _guard: &'t EpochGuard<'t>,
     lease: Lease<'t>,
     ptr: *mut u8,
@@ -54,7 +54,8 @@ impl<'t> Target<'t> {
         self.range.len == 0
     }
 
-    /// Runs `access` with the address of the first byte of the range, within the epoch.
+    /// Runs `access` with the address of the first byte of the range, within the epoch, and under the fault
+    /// guard if the memory is guarded.
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] if the registration has been revoked, or if the caller's memory is no longer
@@ -62,8 +63,8 @@ impl<'t> Target<'t> {
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
-    /// functions that it calls own nothing that needs a drop, hold no lock, and have not half changed any
-    /// state on which other code relies. They do not panic.
+    /// functions that it calls own nothing that needs a drop and hold no lock, and no state on which other
+    /// code relies is half changed. `access` does not panic.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;
@@ -139,8 +140,8 @@ impl<'t> Source<'t> {
         self.fetch_runs(offset, out, Stride::NONE)
     }
 
-    /// Copies bytes of the range to the content of `out`, and skips the gaps of `out`. Any bytes may be
-    /// written into the gaps.
+    /// Copies the bytes at `offset` of the range to the content of `out`, and skips the gaps of `out`. Any
+    /// bytes may be written into the gaps.
     ///
     /// # Errors
     /// The errors of [`Target::place`].
@@ -155,8 +156,8 @@ impl<'t> Source<'t> {
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// Does what [`fetch`](Self::fetch) does. If `crc` is given, also adds the copied bytes to that CRC32c,
-    /// in the same pass if the CPU supports it. After an error `crc` is unchanged.
+    /// Does what [`fetch`](Self::fetch) does. If `crc` is given, also continues that CRC32c with the copied
+    /// bytes, in the same pass if the CPU supports it. After an error `crc` is unchanged.
     ///
     /// # Errors
     /// The errors of [`Target::place`].

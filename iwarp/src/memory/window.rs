@@ -1,10 +1,10 @@
-//! Memory windows: STags for a part of a region. Requests of a send queue bind and invalidate windows, and a
-//! peer may invalidate a window of type 2.
+//! Memory windows: STags for a part of a region. Requests of a send queue bind windows. A window of type 2
+//! can also be invalidated, by such a request or by the peer.
 //!
 //! A window is bound to a range of a region, with rights that the region allows
-//! ([`EpochGuard::bind_window`]). Only peers may use a window. A binding ends when the window is invalidated
-//! or bound again, or when its region is invalidated or deregistered. So a window is usable only while the
-//! region is in the generation to which the window was bound. Every copy checks the generation first.
+//! ([`EpochGuard::bind_window`]). Only peers may use a window. A binding ends when the window is invalidated,
+//! bound again or freed, or when its region is invalidated or deregistered. So a window is usable only while
+//! the region is in the generation to which the window was bound. Every copy checks the generation first.
 
 pub use crate::memory::access::WindowKind;
 use crate::memory::access::{Access, Accessor, PdId, RegisterError};
@@ -36,7 +36,9 @@ pub struct Bind {
 /// Why a request in a send queue could not bind a window or register memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The index of the STag was not allocated for a window or for prepared memory.
+    /// The index of the STag was not allocated for a window (if the request binds a window) or for prepared
+    /// memory (if the request registers memory). This is also the error in a child of the process that made
+    /// the table.
     #[error("the STag was not allocated for it")]
     UnknownStag,
     /// The STag belongs to another protection domain.
@@ -55,8 +57,8 @@ pub enum BindError {
     /// The region was registered without [`Access::MW_BIND`].
     #[error("the region does not allow windows")]
     NotBindable,
-    /// The memory does not allow the rights, or the rights contradict each other. A window also cannot have a
-    /// right that only local requests use.
+    /// The memory does not allow the rights, or the rights are unknown or contradict each other. Also the
+    /// error if a window was to have a right that no peer can have.
     #[error("the region does not allow these rights")]
     Rights,
     /// The tagged offsets would exceed 2^64 - 1.
@@ -127,8 +129,8 @@ impl EpochGuard<'_> {
     ///
     /// # Errors
     /// [`BindError`] says why the window could not be bound. After an error the window is unchanged, with one
-    /// exception: a window of type 1 may be unbound if another thread has freed the window, or has ended its
-    /// region, during the call.
+    /// exception: a window of type 1 may be unbound if, during the call, another thread has freed the window,
+    /// or has ended or changed the registration of its region.
     pub fn bind_window(&self, bind: &Bind, by: Accessor) -> Result<(), BindError> {
         let shared = self.shared();
         if !shared.is_owner_process() {
@@ -145,8 +147,8 @@ impl EpochGuard<'_> {
         match kind {
             WindowKind::Type2 if shared.is_valid(number) => return Err(BindError::StillValid),
             WindowKind::Type2 if checked.is_none() => return Err(BindError::Empty),
-            // The window is invalid, or its region is no longer valid. The revocation of that region has
-            // already waited for all engines.
+            // The window is invalid, or its region is no longer valid. So this function does not wait: the
+            // code that made the window or the region invalid waits for engines where that is necessary.
             WindowKind::Type2 => shared.revoke_slot(number),
             WindowKind::Type1 => loop {
                 shared.revoke_slot(number);

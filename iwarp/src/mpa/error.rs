@@ -1,7 +1,7 @@
 //! The errors that end a connection in MPA: the codes of RFC 5044 section 8 and RFC 6581 section 8.
 //!
-//! Each error names the action for the connection ([`MpaError::action`]) and the layer, type and code that a
-//! Terminate carries (RFC 5040 section 4.8, RFC 6580 section 3.3).
+//! Each error determines the action for the connection ([`MpaError::action`]), and the layer, type and code
+//! that a Terminate carries (RFC 5040 section 4.8, RFC 6580 section 3.3).
 
 use thiserror::Error;
 

@@ -134,7 +134,7 @@ pub enum Malformed {
     /// PD_Length is larger than 512.
     #[error("more than 512 bytes of private data")]
     PrivateDataLength,
-    /// S is set and PD_Length is less than 4.
+    /// In revision 2 or above, S is set and PD_Length is less than 4, and the frame is no reject.
     #[error("an enhanced frame without its depths")]
     NoDepths,
 }
@@ -188,9 +188,9 @@ impl Frame {
     /// soon as `bytes` contains the byte that shows the fault. The caller checks the revision.
     pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
         let key = &bytes[..bytes.len().min(KEY_BYTES)];
-        // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): any other key is an error.
-        // RFC 5044 section 7.1.2 (MPA-200): the other frame's key shows that both endpoints have the same
-        // role.
+        // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): a key that is not the key of `kind`
+        // is an error. RFC 5044 section 7.1.2 (MPA-200): the key of the other kind shows that both endpoints
+        // have the same role.
         if !kind.key().starts_with(key) {
             let other = match kind {
                 FrameKind::Request => FrameKind::Reply,

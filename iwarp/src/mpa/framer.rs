@@ -84,8 +84,8 @@ impl Framer {
     }
 
     /// Returns the length of the longest ULPDU for the next FPDU in segments of `emss` bytes. The result is
-    /// MULPDU, or a little less if markers would give FPDUs different lengths on the wire. Segments of equal
-    /// length can be sent in one train.
+    /// MULPDU, or a little less if markers would give FPDUs different lengths on the wire: TCP can send
+    /// segments of equal length together in one frame.
     ///
     /// RFC 5044 section 3 (MPA-306): this is the maximum length that DDP may use.
     ///
@@ -114,7 +114,8 @@ impl Framer {
         let room = room as u64 / 4 * 4;
         let markers = if self.markers { marker::count(self.position, self.position + room) } else { 0 };
         let content = room - 4 * markers;
-        // An FPDU whose length is a multiple of 4 needs no pad, so all bytes of `content` are used.
+        // `content` is a multiple of 4, so an FPDU of this length needs no pad. The ULPDU has all bytes
+        // except those of the length and CRC fields.
         let ulpdu = content.checked_sub(6)?;
         Some((ulpdu as usize).min(MAX_ULPDU))
     }
@@ -177,8 +178,8 @@ impl Framer {
     /// and no markers, the bytes are copied and their CRC is computed in one pass.
     ///
     /// # Errors
-    /// The errors of copying from `source`. After an error the framer is unchanged, except that the checksum
-    /// of the last FPDU is forgotten.
+    /// The errors of [`Source::fetch`]. After an error the framer is unchanged, except that the checksum of
+    /// the last FPDU is forgotten.
     ///
     /// # Panics
     /// Panics like [`begin_with`](Self::begin_with).
@@ -205,7 +206,8 @@ impl Framer {
         // all bytes before this field.
         *field = Crc32c::of(crc).field();
         if let Some(tally) = &mut self.tally {
-            // An FPDU and its last word begin at even offsets in their segment.
+            // An FPDU and its last word begin at even offsets in their segment, so the checksums of the parts
+            // can be added.
             *tally += sum + u64::from(u32::from_ne_bytes(*field));
         }
         self.position += out.len() as u64;
@@ -369,11 +371,11 @@ pub struct FpduWriter<'a> {
 /// The memory that [`FpduWriter::fill`] passes to its closure, which writes bytes of the ULPDU there.
 #[derive(Debug)]
 pub enum Room<'a> {
-    /// The bytes belong into the whole slice. The closure also adds the bytes to the CRC, for instance by
+    /// The bytes fill the whole slice. The closure also adds the bytes to the CRC, for instance by
     /// [`Crc32c::running`].
     Whole(&'a mut [u8], &'a mut Crc32c),
-    /// The bytes belong into the runs between the gaps of the stride. After the closure, the framer writes
-    /// markers into the gaps, and adds all bytes to the CRC.
+    /// The bytes fill the runs between the gaps of the stride. After the closure, the framer writes markers
+    /// into the gaps, and adds all bytes to the CRC.
     Runs(&'a mut [u8], Stride),
 }
 
@@ -392,7 +394,7 @@ impl FpduWriter<'_> {
         self.write(bytes);
     }
 
-    /// Appends `bytes` ULPDU bytes, which the closure `fill` writes to their place.
+    /// Appends `bytes` ULPDU bytes, which the closure `fill` writes directly to the FPDU.
     ///
     /// # Errors
     /// The error of `fill`. After an error the caller must drop the FPDU.
@@ -513,7 +515,7 @@ impl FpduWriter<'_> {
 }
 
 /// Panics because the ULPDU is too long. The function is never inlined. Otherwise a caller with a loop would
-/// prepare the message before the loop begins.
+/// prepare the text of the panic before the loop begins.
 #[cold]
 #[inline(never)]
 fn too_long(ulpdu_bytes: usize) -> ! {

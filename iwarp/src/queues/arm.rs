@@ -5,7 +5,7 @@
 //! Each side executes a sequentially consistent fence between its two steps, and these fences have a total
 //! order. If the fence of the adding thread comes first, the user's poll sees the completion. Otherwise the
 //! adding thread sees that the queue is armed. So every completion is noticed. Arming a queue once generates
-//! one event.
+//! at most one event.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -35,8 +35,9 @@ impl Arm {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a completion that was added before this call generates an event. If several threads make this
-    /// call after one arming, exactly one call returns `true`.
+    /// Whether a completion that was added before this call generates an event. `solicited` says whether the
+    /// completion is solicited or failed. After one arming, at most one call returns `true`, even if several
+    /// threads make this call.
     pub(crate) fn fires(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         let due = |state: u8| state == ANY || (state == SOLICITED && solicited);

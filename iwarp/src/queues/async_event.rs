@@ -1,11 +1,11 @@
 //! Asynchronous events: events of queues and ports that are not completions (`ibv_get_async_event`).
 //!
-//! The length of the queue is limited (`max_async_events`). A thread that adds an event waits only for other
-//! threads that add or remove an event, and allocates no memory. If the queue is full, the object keeps the
-//! event, as one bit for each kind, and enters a list of objects with kept events (the line). When the reader
-//! has removed an event from the queue, one event of the first object in the line enters the queue. So no
-//! kept event is lost before its object is destroyed, except that a change of a port's link cancels the kept
-//! event of the opposite change. Events take a limited amount of memory.
+//! The length of the queue of events is limited (`max_async_events`). A thread that adds an event waits only
+//! for the lock of the queue, and allocates no memory. If the queue is full, the object keeps the event, as
+//! one bit for each kind, and enters a list of objects with kept events (the line). When the reader has
+//! removed an event from the queue, one event of the first object in the line enters the queue. So no kept
+//! event is lost before its object is destroyed, except that a change of a port's link cancels the kept event
+//! of the opposite change. Events take a limited amount of memory.
 //!
 //! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 
@@ -24,13 +24,15 @@ use super::{ConnectionError, Notifier, Usage, VerbsError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEventKind {
-    /// The stream of a queue pair ended with an error, and its requests are flushed (`IBV_EVENT_QP_FATAL`).
+    /// The stream of a queue pair ended with an error, and the requests of the queue pair are flushed
+    /// (`IBV_EVENT_QP_FATAL`).
     QpFatal,
     /// The stream ended because the peer sent a message that it may not send (`IBV_EVENT_QP_REQ_ERR`).
     QpRequestError,
     /// The stream ended because the peer addressed memory that it may not access (`IBV_EVENT_QP_ACCESS_ERR`).
     QpAccessError,
-    /// Every request of the send queue is complete (`IBV_EVENT_SQ_DRAINED`).
+    /// Every request of the send queue is complete, not counting requests that have not started in a
+    /// [held](crate::verbs::QueuePair::hold_sends) queue (`IBV_EVENT_SQ_DRAINED`).
     /// [`QueuePair::drain`](crate::verbs::QueuePair::drain) requests this event.
     SqDrained,
     /// A queue pair in state `Error` has completed every receive request that it had taken from its shared
@@ -53,7 +55,7 @@ pub enum AsyncEventKind {
     /// waits for its peer to start.
     PortError,
     /// Another host uses an address of an engine's port. The most similar event in libibverbs is
-    /// `IBV_EVENT_GID_CHANGE`. A conflict is reported at most once in ten seconds;
+    /// `IBV_EVENT_GID_CHANGE`. The conflicts of an address are reported at most once in ten seconds;
     /// [`EngineCounters::stack`](crate::engine::EngineCounters) counts the reported conflicts. The engine
     /// keeps the address, unless the engine was still probing the address
     /// ([`AddressProbing`](tcp_lite::AddressProbing)).
@@ -70,8 +72,8 @@ pub struct AsyncEvent {
     /// depending on the kind. The first engine of a context has number 0, and further engines are numbered in
     /// the order of their creation.
     pub number: u32,
-    /// Why the connection ended. Only the events that report the end of a connection have a cause: `QpFatal`,
-    /// `QpRequestError` and `QpAccessError`.
+    /// Why the connection ended. Only `QpFatal`, `QpRequestError` and `QpAccessError`, which report the end
+    /// of a connection, can have a cause.
     pub cause: Option<ConnectionError>,
 }
 
@@ -101,7 +103,7 @@ impl AsyncEventKind {
         cause.filter(|_| matches!(self, Self::QpFatal | Self::QpRequestError | Self::QpAccessError))
     }
 
-    /// Returns the kind whose pending event is cancelled by an event of this kind, if any.
+    /// Returns the kind whose kept event is cancelled by an event of this kind, if any.
     fn contrary(self) -> Option<Self> {
         match self {
             Self::PortActive => Some(Self::PortError),
@@ -171,7 +173,8 @@ pub(crate) struct EventSource {
 }
 
 impl KeptEvents {
-    /// Adds an object. Allocates the object's place, so that its events need no further memory.
+    /// Adds an object, and returns the index of its place. Allocates this place, so that the object's events
+    /// need no further memory.
     fn enter(&mut self, number: u32) -> u32 {
         if self.places.len() == self.places.capacity() {
             // The memory grows by an eighth, since doubling could leave half of the places unused.
@@ -246,7 +249,8 @@ impl EventSource {
         Self { events: events.clone(), number, place }
     }
 
-    /// Adds an event. Any thread may call this function.
+    /// Passes an event to the handler, if a handler is set. Otherwise adds the event to the queue, or keeps
+    /// the event if the queue is full. Any thread may call this function.
     pub(crate) fn push(&self, kind: AsyncEventKind, cause: Option<ConnectionError>) {
         let event = AsyncEvent { kind, number: self.number, cause };
         let shared = &*self.events.shared;
@@ -290,7 +294,8 @@ impl AsyncEventsShared {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Removes and returns the oldest event, if any.
+    /// Removes and returns the oldest event, if any. If an object keeps an event, one kept event then enters
+    /// the queue.
     fn take(&self, waiting: &mut WaitingEvents) -> Option<AsyncEvent> {
         let event = waiting.queue.pop_front()?;
         waiting.queue.extend(waiting.kept.take());

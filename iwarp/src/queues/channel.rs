@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 ///
 /// # Arm, poll, wait
 ///
-/// An armed queue generates one event, for the next completion. A completion that was added before the queue
-/// was armed generates no event. So the order must be: poll; if the queue is empty, arm it; poll once more;
-/// and only then wait.
+/// An armed queue generates one event, for the next completion of the kind for which it is armed. A
+/// completion that was added before the queue was armed may generate no event. So the order must be: poll; if
+/// the queue is empty, arm it; poll once more; and only then wait.
 ///
 /// ```
 /// use iwarp::verbs::{CompletionChannel, CompletionQueue, VerbsError, WorkCompletion};
@@ -96,7 +96,8 @@ impl AsRawFd for CompletionChannel {
 /// A counter whose descriptor is readable while the counter is not zero.
 pub(crate) struct Notifier {
     readable: OwnedFd,
-    /// The write end of the pipe that is used on systems without eventfd.
+    /// The write end of the pipe that is used on systems other than Linux. `None` on Linux, which has
+    /// eventfd.
     writable: Option<OwnedFd>,
     /// Number of notifications that were added and not consumed. Because of this count, a reader that found
     /// no item need not make a system call to check whether the descriptor is readable. The count changes
@@ -138,7 +139,7 @@ impl Notifier {
         }
     }
 
-    /// Consumes all notifications, and returns their number.
+    /// Consumes all notifications (of a pipe: at most eight), and returns their number.
     pub(crate) fn take(&self) -> io::Result<u64> {
         let mut bytes = [0; 8];
         let count = match rustix::io::read(&self.readable, &mut bytes) {
@@ -154,7 +155,8 @@ impl Notifier {
     /// Consumes the notifications if the queue is empty. The reader of a queue calls this function each time
     /// after it has tried to read an item. If an item arrives at the same time, its notification may be
     /// consumed, too. In this case a notification is added again. A reader that did not find an item (`found`
-    /// is `false`) makes a system call only if a notification was added after its item had been read.
+    /// is `false`) makes a system call only if a notification is left, for example because it was added after
+    /// its item had been read.
     pub(crate) fn settle(&self, found: bool, is_empty: impl Fn() -> bool) -> io::Result<()> {
         if (found || self.added.load(Ordering::Acquire) != 0) && is_empty() {
             self.take()?;

@@ -94,8 +94,9 @@ impl QpConsumer {
         self.sq.remove(1);
     }
 
-    /// Returns the oldest send requests that are not started, at most `limit` requests. These requests stay
-    /// in their queue until they are [started](Oldest::keep) or [removed](Oldest::remove).
+    /// Returns the oldest send requests that are not started: at most `limit` requests, and fewer if they are
+    /// not contiguous in the ring's memory. These requests stay in their queue until they are
+    /// [started](Oldest::keep) or [removed](Oldest::remove).
     #[inline]
     pub(crate) fn next_sends(&mut self, limit: usize) -> Oldest<'_, SendEntry> {
         self.sq.oldest(limit)
@@ -228,8 +229,9 @@ impl QpConsumer {
         true
     }
 
-    /// Completes all requests of both queues with the status "flushed". No receive request may be taken.
-    /// Afterwards the caller must call [`report`](super::QpShared::report) while it holds no lock.
+    /// Completes all requests of the queue pair's own queues, and its late sends, with the status "flushed".
+    /// No receive request may be taken. Afterwards the caller must call [`report`](super::QpShared::report)
+    /// while it holds no lock.
     pub(crate) fn flush(
         &mut self,
         sends: &SendQueue,
@@ -307,7 +309,7 @@ mod tests {
         qp
     }
 
-    /// All requests are flushed in the order in which they were posted. Late sends are flushed after all
+    /// The requests of each queue are flushed in the order in which they were posted, late sends after all
     /// other sends.
     #[test]
     fn requests_are_flushed_in_order() {
@@ -325,8 +327,7 @@ mod tests {
         assert!(qp.consumer.lock().is_some());
     }
 
-    /// A taken request is completed before the requests that are not taken. Until it is completed, the
-    /// request belongs to its message.
+    /// Taken requests stay in their order until they are completed. `abandon_recvs` completes all of them.
     #[test]
     fn taken_receives_are_completed_first() {
         let (_, pd, cq) = test_objects();
@@ -368,8 +369,7 @@ mod tests {
         assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
     }
 
-    /// An unsignaled send that is flushed generates a completion. An unsignaled send that succeeds generates
-    /// none.
+    /// An unsignaled send that succeeds generates no completion, and its entry becomes free at once.
     #[test]
     fn an_unsignaled_send_completes_in_silence() {
         let (_, pd, cq) = test_objects();
@@ -384,8 +384,8 @@ mod tests {
         assert_eq!((qp.sends.open(), qp.sends.used()), (0, 0));
     }
 
-    /// Compares the ring with a `VecDeque`, for capacities from 0 to several entries and for pseudo-random
-    /// orders of calls.
+    /// Compares the ring of `request_ring` with a `VecDeque`, for capacities from 0 to several entries and
+    /// for pseudo-random orders of calls.
     #[test]
     fn entries_come_out_in_order_over_and_over() {
         for capacity in 0..5 {

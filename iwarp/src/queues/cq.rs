@@ -24,8 +24,8 @@ use super::{
 };
 
 /// A function that is called with the number of an armed completion queue when this queue has an event
-/// ([`CqOptions::handler`]). The function is called once for each call of [`CompletionQueue::req_notify`], or
-/// once for several such calls in quick succession.
+/// ([`CqOptions::handler`]). For each call of [`CompletionQueue::req_notify`] the function is called at most
+/// once, and for several such calls in quick succession perhaps only once.
 ///
 /// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
 /// posts to, modifies or drops a queue pair or an ended connection. During the call this thread holds no lock
@@ -60,8 +60,8 @@ pub struct CqOptions<'a> {
 }
 
 impl CqOptions<'_> {
-    /// Returns options for a queue of `cqe` entries without a channel and a handler. The size is checked only
-    /// while several protection domains share the queue.
+    /// Returns options for a queue of `cqe` entries without a channel and a handler, and with `strict` set to
+    /// `None`.
     pub fn new(cqe: usize) -> Self {
         Self { cqe, channel: None, handler: None, strict: None }
     }
@@ -201,9 +201,9 @@ enum Events {
     Handler(CqEventHandler),
 }
 
-/// The bit that is set while a completion was lost and the queue pairs have not been ended yet.
+/// The bit that is set when a completion is lost, and cleared before the queue pairs are ended.
 const OVERFLOW: u8 = 1 << 0;
-/// The bit that is set while the handler has not been called for an event.
+/// The bit that is set when an event is generated for a handler, and cleared before the handler is called.
 const EVENT: u8 = 1 << 1;
 
 pub(crate) struct CqShared {
@@ -296,7 +296,7 @@ impl CqShared {
         oldest
     }
 
-    /// The number of the queue in asynchronous events.
+    /// The number that names this queue in asynchronous events.
     pub(crate) fn num(&self) -> u32 {
         self.num
     }
@@ -364,7 +364,7 @@ impl CompletionQueue {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The number of the queue in asynchronous events.
+    /// The number that names this queue in asynchronous events.
     pub fn cq_num(&self) -> u32 {
         self.shared.num
     }
@@ -398,7 +398,7 @@ impl CompletionQueue {
 
     /// Requests one event, on the channel or by the handler, for the next completion (`ibv_req_notify_cq`).
     /// With `solicited_only`, requests the event for the next solicited or failed completion. Completions
-    /// that are already in the queue generate no event, so the order of calls is important: [arm, poll,
+    /// that are already in the queue may generate no event, so the order of calls is important: [arm, poll,
     /// wait](CompletionChannel#arm-poll-wait).
     ///
     /// # Errors

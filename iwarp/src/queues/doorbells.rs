@@ -8,11 +8,13 @@ use super::work_list::{Full, WorkList};
 
 /// The doorbells of an engine.
 pub(crate) struct Doorbells {
-    /// The slots of connections with new posts or an `Ask`. A slot is seldom in this list twice.
+    /// The slots of connections with new posts or an [`Ask`](super::Ask) of the user. A slot is seldom in
+    /// this list twice.
     slots: WorkList,
     /// Whether the list had no room for a slot. If so, the engine visits every connection.
     lost: AtomicBool,
-    /// Whether commands may wait. Because of this flag, a poll of an idle engine takes no lock.
+    /// Whether commands to the engine may wait (`engine_handle.rs`). Because of this flag, a poll of an idle
+    /// engine takes no lock.
     commanded: AtomicBool,
     waker: Notifier,
 }
@@ -27,7 +29,8 @@ impl Doorbells {
         }
     }
 
-    /// Notifies the engine that the queue pair of connection `slot` has new posts or an `Ask`.
+    /// Notifies the engine that the queue pair of connection `slot` has new posts or an `Ask`, and wakes the
+    /// engine if it sleeps.
     #[inline]
     pub(crate) fn ring(&self, slot: u32) {
         match self.slots.add(slot) {
@@ -99,7 +102,7 @@ mod tests {
     #[test]
     fn slots_come_out_in_order_over_and_over() {
         // The upper half of an entry has only the lower 32 bits of the addition's number, which repeat after
-        // four billion additions.
+        // four billion additions. The second list begins shortly before such a repetition.
         for list in [WorkList::new(3), WorkList::after(u64::from(u32::MAX) - 9, 3)] {
             let add = |slot| list.add(slot).is_ok_and(|wakes| !wakes);
             for round in 0..10 {

@@ -20,18 +20,18 @@ pub enum VerbsError {
     /// The request has more than `max_sge` elements, or, if it is an atomic, more than one element.
     #[error("too many scatter/gather elements: {got}, at most {max}")]
     TooManySge {
-        /// The value in the request.
+        /// Number of elements of the request.
         got: usize,
-        /// The maximum value.
+        /// Maximum number of elements.
         max: usize,
     },
-    /// The request has more than 2^32 - 1 bytes, or an inline request has more bytes than the queue pair
-    /// allows.
+    /// The request has more than 2^32 - 1 bytes, an inline request has more bytes than the queue pair allows,
+    /// or private data has more bytes than its startup frame can carry.
     #[error("a message of {got} bytes is too long: at most {max}")]
     TooLong {
-        /// The value in the request.
+        /// Number of bytes of the request or of the private data.
         got: u64,
-        /// The maximum value.
+        /// Maximum number of bytes.
         max: u64,
     },
     /// The local buffer of an atomic does not have eight bytes, the length of the returned value.
@@ -68,7 +68,8 @@ pub enum VerbsError {
         "the completion queue has overflowed: make another one, with an entry for each request (`cqe_for`)"
     )]
     CqOverflowed,
-    /// The process itself may not access this memory in the requested way.
+    /// The process itself may not access this memory in the requested way, or the library cannot determine
+    /// whether it may.
     #[error("{0}")]
     Inaccessible(String),
     /// A parameter is invalid, or the call is not possible in this situation.
@@ -77,10 +78,10 @@ pub enum VerbsError {
     /// Another listener of the context listens on the port.
     #[error("port {0} is being listened on: choose another port, or end its listener")]
     PortInUse(u16),
-    /// The context has no engine for the connection.
+    /// The context has no running engine for the connection or the listener.
     #[error("the context has no engine: make one before connecting or listening")]
     NoEngine,
-    /// The system could not provide memory or a descriptor.
+    /// A call of the system failed, for example because no memory, descriptor or thread is available.
     #[error("{0}")]
     System(#[from] std::io::Error),
     /// The memory of a region could not be allocated.
@@ -127,26 +128,28 @@ pub enum ConnectionError {
     /// The peer rejected the connection. The event has the peer's private data.
     #[error("the peer rejected the connection")]
     Rejected,
-    /// The peer did not send an MPA Request or Reply in time.
+    /// The peer did not send its MPA Request, its Reply or the RTR in time.
     #[error("the peer did not complete MPA startup in time")]
     StartupTimeout,
-    /// The MPA startup of the peer was invalid (MPA error code 4).
+    /// The MPA startup of the peer was invalid or is not accepted here (MPA error code 4).
     #[error("MPA startup failed: {0}")]
     Startup(StartupFault),
     /// The user did not accept or reject the connect request in time, so the request was rejected.
     #[error("the connect request was not decided on in time")]
     DecisionTimeout,
-    /// No FPDU was sent or received for `ConnParam::idle_timeout`.
+    /// Nothing was sent or received for `ConnParam::idle_timeout`: no FPDU, and in streaming mode no byte.
     #[error("the connection was idle for too long")]
     IdleTimeout,
     /// An error of the RDMA stream.
     #[error("{0}")]
     Stream(#[from] StreamError),
-    /// The peer closed the connection in the middle of an FPDU, or while requests were outstanding.
+    /// The peer closed the connection before startup was complete, in the middle of an FPDU, or while
+    /// requests were outstanding. This is also the [cause](crate::verbs::QueuePair::cause) after a graceful
+    /// close by the peer.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer did not complete a graceful close or a Terminate in time, or did not answer a Read before a
-    /// close.
+    /// The peer did not complete a graceful close or a Terminate in time, or, before a close, did not answer
+    /// a Read or acknowledge our data in time.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
     /// The peer did not post a receive request for our message in time
@@ -156,12 +159,13 @@ pub enum ConnectionError {
     /// The requested local port is already in use for a connection to this peer.
     #[error("the local port is in use: choose another one, or let the stack choose")]
     PortInUse,
-    /// No connection or port is free, or the stack listens on the maximum number of ports.
+    /// No connection, no port or no slot for a received buffer is free, or the stack listens on the maximum
+    /// number of ports.
     #[error("no resources for the connection: close connections or raise the engine's limits")]
     NoResources,
 }
 
-// Each completion contains a value of this type, so its size is important.
+// Each completion contains a value of this type, so a larger type would make every completion larger.
 const _: () = assert!(size_of::<Option<ConnectionError>>() == 4);
 
 impl ConnectionError {

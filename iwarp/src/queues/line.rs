@@ -129,8 +129,9 @@ impl RecvLine {
         inner.waiting.is_empty() && posted() > inner.granted
     }
 
-    /// Adds `who` to the line. When a request is reserved for `who`, which may happen during this call, `who`
-    /// is called. `posted` returns the number of requests in the queue.
+    /// Adds `who` to the line, unless `who` is in the line. When a request is reserved for `who`, which may
+    /// happen during this call, [`Waiter::call`] is called. `posted` returns the number of requests in the
+    /// queue.
     pub(super) fn enter(&self, who: Weak<dyn Waiter>, turn: &TurnCell, posted: impl Fn() -> usize) {
         {
             let mut inner = self.inner();

@@ -36,7 +36,8 @@ impl PdShared {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
         match self.check_local(&request.sg_list, Access::LOCAL_WRITE) {
-            // If a message is later received into an invalid element, the message fails.
+            // With `late_memory_checks` an element with invalid memory is accepted here. If a message is
+            // later received into this element, the message fails.
             Err(VerbsError::LocalProtection(_)) if self.resources.late_memory_checks => Ok(()),
             checked => checked,
         }

@@ -105,8 +105,9 @@ impl QpShared {
         Ok(())
     }
 
-    /// Records what the endpoints have agreed on, and enters `Rts`. Called when the connection is established
-    /// with these depths. `outlives_peer` has an effect only with InfiniBand's semantics.
+    /// Records what the endpoints have agreed on, returns the Read slots that the agreed IRD does not need,
+    /// and enters `Rts`. Called when the connection is established with these depths. `outlives_peer` has an
+    /// effect only with InfiniBand's semantics.
     pub(crate) fn connected(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
         self.attributes.agree((ord, ird), ib_semantics, outlives_peer);
         if ib_semantics {
@@ -131,7 +132,8 @@ impl QpShared {
         self.enter_error();
     }
 
-    /// Enters `Error`, returns the Read slots, and flushes both queues.
+    /// Enters `Error`, returns the Read slots, flushes both queues, and reports `LastWqeReached` if this
+    /// event is due.
     pub(crate) fn enter_error(&self) {
         self.state.set(QpState::Error);
         self.return_read_slots();
@@ -139,9 +141,9 @@ impl QpShared {
         self.receives.report_last(&self.signals);
     }
 
-    /// Completes all requests of both queues with the status "flushed". If a stream owns the consumer, the
-    /// stream flushes the requests, and this function does not. A thread that posts a request after `Error`
-    /// was entered also flushes, so that every request is completed.
+    /// Completes all requests of the queue pair's own queues with the status "flushed". If a stream owns the
+    /// consumer, the stream flushes the requests, and this function does not. A thread that posts a request
+    /// after `Error` was entered also flushes, so that every request is completed.
     pub(crate) fn flush(&self) {
         // The lock is held until all requests are flushed. Without the lock, two threads that flush at the
         // same time could complete requests out of order.

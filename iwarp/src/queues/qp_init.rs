@@ -23,8 +23,8 @@ pub struct QpInit<'a> {
     /// Maximum number of outstanding receive requests. A request counts until its completion is polled. With
     /// a shared receive queue this is the maximum number of shared buffers that this queue pair may hold. A
     /// buffer counts from the beginning of its message until its completion is polled. If the queue pair
-    /// holds the maximum, the next message of the peer finds no buffer (Terminate 1/2/02), as with an empty
-    /// receive queue. Default: 128.
+    /// holds the maximum, the next message of the peer finds no buffer, and the stream ends with a Terminate
+    /// 1/2/02. Default: 128.
     pub max_recv_wr: usize,
     /// With a shared receive queue, one [`AsyncEventKind::QpHighWater`](super::AsyncEventKind::QpHighWater)
     /// event is generated when this queue pair holds more buffers than this number. 0 means no event.

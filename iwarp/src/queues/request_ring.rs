@@ -2,9 +2,10 @@
 //! them. The reader may start a request and keep its entry. A kept entry can still be read while the reader
 //! continues with later entries.
 //!
-//! A ring needs 88 bytes in addition to its entries. A ring of `rtrb` needs 384 bytes, since each of its two
-//! positions has two separate cache lines. An idle queue pair has two rings, so this difference is important.
-//! In this ring the two positions are one cache line apart, since two threads write them often.
+//! A ring needs 88 bytes in addition to its entries. A ring of `rtrb` needs 384 bytes on x86-64: `rtrb` pads
+//! each of its two positions to 128 bytes, so the alignment pads its other fields to 128 bytes as well. Each
+//! queue pair has two rings, so an idle queue pair needs 592 bytes less than with `rtrb`. In this ring the
+//! two positions are in different cache lines, since each position is often written by another thread.
 //!
 //! Entries own nothing, so they are never dropped.
 //!
@@ -158,8 +159,8 @@ impl<T> RingReader<T> {
         Oldest { reader: self, len }
     }
 
-    /// Starts the `count` oldest entries that are not started, and keeps them. If fewer entries are known,
-    /// starts all known entries.
+    /// Starts the `count` oldest entries that are not started, and keeps them. If the last `len` has found
+    /// fewer entries, starts these entries.
     #[inline]
     pub(super) fn keep(&mut self, count: usize) {
         self.pass(count);
@@ -199,8 +200,8 @@ impl<T> RingReader<T> {
         self.known.set(0);
     }
 
-    /// Removes the `count` oldest entries. If fewer entries are known, removes all known entries. No entry
-    /// may be kept.
+    /// Removes the `count` oldest entries. If the last `len` has found fewer entries, removes these entries.
+    /// No entry may be kept.
     #[inline]
     pub(super) fn remove(&mut self, count: usize) {
         debug_assert_eq!(self.count_kept(), 0, "kept entries are before it");
@@ -208,7 +209,7 @@ impl<T> RingReader<T> {
         self.ring.head.store(self.passed, Ordering::Release);
     }
 
-    /// Advances the reader by `count` entries. If fewer entries are known, advances by all known entries.
+    /// Advances the reader by `count` entries, but at most by the entries that the last `len` has found.
     #[inline(always)]
     fn pass(&mut self, count: usize) {
         let known = self.known.get_mut();

@@ -40,9 +40,9 @@ pub struct ContextLimits {
     /// connection counts with its IRD. If its queue pair has enabled atomics
     /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS), the default), it counts with twice its
     /// IRD, since atomics have separate buffers. Before the depths are negotiated, a connection counts with
-    /// the maximum to which the peer may raise the IRD:
-    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), but at least 128.
-    /// Default: 4,194,304.
+    /// the largest IRD that the negotiation can give:
+    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), and at least 128 if
+    /// this endpoint is the initiator. Default: 4,194,304.
     pub max_read_slots: usize,
     /// Maximum number of asynchronous events in the queue. If the queue is full, objects keep their further
     /// events, one of each kind, until the queue has room. Default: 1024.
@@ -86,7 +86,7 @@ pub(crate) struct Resources {
     /// Whether requests with invalid local memory are accepted, and fail later.
     pub(crate) late_memory_checks: bool,
     qp_nums: QpNumbers,
-    /// Number of streams so far. Each queue pair has one stream number.
+    /// The stream number that was assigned last. Each queue pair has one stream number.
     streams: AtomicU64,
     pd_nums: Numbers,
     cq_nums: Numbers,
@@ -113,8 +113,8 @@ struct Numbers {
     next: AtomicU32,
 }
 
-/// The limits of a context that its objects count, and their use. The memory table counts registrations and
-/// windows itself.
+/// The limits on the objects of a context, and how much of each limit is in use. The memory table counts
+/// registrations and windows itself.
 pub(crate) struct Quotas {
     pub(crate) pd: Arc<Quota>,
     pub(crate) qp: Arc<Quota>,
@@ -169,7 +169,7 @@ impl Resources {
     pub(crate) fn take_qp_num(&self) -> Result<u32, VerbsError> {
         let permit = self.quotas.qp.take(1)?;
         let num = self.qp_nums.take()?;
-        // `free_qp_num` returns the permit.
+        // `free_qp_num` returns this unit to the quota.
         permit.into_count();
         Ok(num)
     }
@@ -201,7 +201,7 @@ impl Resources {
         self.quotas.qp.take_back(1);
     }
 
-    /// Returns the number of a new stream, which is never reused.
+    /// Returns the number of a new stream. The number is never reused.
     pub(crate) fn next_stream(&self) -> StreamId {
         StreamId(self.streams.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -319,8 +319,8 @@ mod tests {
         assert_eq!((used(), resources.qps().len()), (vec![second.config.num], 1));
         drop(second);
         assert!(used().is_empty() && resources.qps().is_empty());
-        // A queue pair that could not be created, because its completion queue has no room, also holds no
-        // number and no place.
+        // A queue pair that could not be created, because its completion queue has too few entries, does not
+        // keep its number.
         let strict = CompletionQueue::new(
             Arc::clone(&resources),
             &CqOptions { strict: Some(true), ..CqOptions::new(1) },

@@ -115,7 +115,7 @@ impl SharedReceiveQueue {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The number of the queue in asynchronous events.
+    /// The number that names this queue in asynchronous events.
     pub fn srq_num(&self) -> u32 {
         self.shared.num
     }

@@ -63,7 +63,7 @@ impl ContextUsage {
     }
 }
 
-/// The limit of one kind of object.
+/// The limit of one kind of object, and how much of the limit is in use.
 pub(crate) struct Quota {
     name: &'static str,
     limit: usize,

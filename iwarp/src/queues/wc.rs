@@ -19,7 +19,8 @@ pub enum WcStatus {
     /// The connection does not allow the request, which was posted before the connection was established
     /// ([`QpInit::early_sends`](super::QpInit::early_sends)).
     LocalQpOperationError,
-    /// The connection ended before the request was done.
+    /// The request was flushed: the connection ended, or the queue pair entered `Error`, before the request
+    /// was done.
     WrFlushError,
     /// The peer refused access to its memory.
     RemoteAccessError,
@@ -35,7 +36,7 @@ pub enum WcStatus {
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)), the oldest request also has this
     /// status when the peer is silent or can no longer be reached.
     RetryExceeded,
-    /// The peer had no receive request for the message, and the maximum number of tries was reached
+    /// The peer had no receive request for the message, and the maximum number of retries was reached
     /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).
     RnrRetryExceeded,
 }
@@ -81,9 +82,9 @@ pub enum WcOpcode {
     LocalInvalidate,
     /// A memory window was bound.
     BindWindow,
-    /// A region was made valid.
+    /// A range of prepared memory was registered.
     FastRegister,
-    /// A Send of the peer, which is in our receive buffer.
+    /// A Send of the peer: its bytes are in our receive buffer.
     Recv,
     /// Immediate Data of the peer, which is in [`WorkCompletion::immediate`] and in the receive buffer. With
     /// [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) the buffer is unchanged.
@@ -108,7 +109,7 @@ pub struct WorkCompletion {
     /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]). With [`WcOpcode::Recv`], the four bytes of a
     /// [`SendOp::SendImmediate`](super::SendOp::SendImmediate), followed by four zeros.
     pub immediate: Option<[u8; 8]>,
-    /// The STag that the Send of the peer invalidated.
+    /// The STag that the Send of the peer invalidated, if any.
     pub invalidated: Option<u32>,
     /// Whether the peer requested a solicited event.
     pub solicited: bool,

@@ -1,6 +1,7 @@
 //! The count of used work queue entries (WQEs) of a work queue. A request uses an entry from its post on. The
-//! entry becomes free when the completion of the request is polled, as in the rings of hardware. So a
-//! completion queue with an entry for each WQE cannot overflow (RFC 5042 section 6.4.3.2).
+//! entry becomes free when the completion of the request is polled, as in the rings of hardware. If the
+//! request generates no completion, the entry becomes free when the request completes. So a completion queue
+//! with an entry for each WQE cannot overflow (RFC 5042 section 6.4.3.2).
 //!
 //! Each counter has only one writer at a time, so it needs no locked instruction. A thread that posts holds
 //! the lock of the work queue. The holder of the queue pair's consumer completes requests. A thread that
@@ -149,7 +150,8 @@ impl WqeCount {
         self.taken.get().wrapping_sub(completed).into()
     }
 
-    /// Number of used entries, which is the number of requests whose completion has not been polled.
+    /// Number of used entries: of requests that are not completed, and of requests whose completion has not
+    /// been polled.
     #[inline]
     pub(crate) fn used(&self) -> u64 {
         // `polled` and `unseen` are read first, for the same reason as in `open`.

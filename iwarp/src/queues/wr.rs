@@ -31,7 +31,7 @@ pub struct Sge {
 /// A location in the peer's registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteAddr {
-    /// The tagged offset, which is the virtual address by default.
+    /// The tagged offset of the first byte. By default this is the byte's virtual address.
     pub addr: u64,
     /// The STag that the peer advertised.
     pub rkey: u32,
@@ -58,9 +58,9 @@ bitflags! {
         /// registered memory can be read safely by its address.
         const INLINE = 1 << 3;
         /// Sends the bytes directly from the registered memory, without a copy. The memory must not change
-        /// until the request has completed: TCP reads bytes again to retransmit them, and if they do not
-        /// match the CRC, the peer ends the stream. After an error of the stream the memory may change at
-        /// once. Deregistering the region is safe at any time, since the region stays mapped as long as it is
+        /// until the request has completed: TCP reads the bytes again to retransmit them, so the peer could
+        /// receive the changed bytes. After an error of the stream the memory may change at once.
+        /// Deregistering the region is safe at any time, since the region stays mapped as long as it is
         /// needed.
         ///
         /// The request completes only when the peer's TCP has acknowledged the bytes, and not when they are
@@ -131,7 +131,7 @@ pub enum SendOp {
     },
     /// An atomic operation on eight bytes of the peer's memory (RFC 7306 section 5). The request must have
     /// exactly one local element of eight bytes, whose region has the right `LOCAL_WRITE`. The original value
-    /// is stored there, in the byte order of this machine.
+    /// is stored in this element, in the byte order of this machine.
     Atomic {
         /// The target, which must be aligned to eight bytes. RFC 7306 sections 5.1.1 and 5.1.2 (EXT-177,
         /// EXT-181): the user names an aligned target; only the peer can check the alignment.
@@ -146,8 +146,8 @@ pub enum SendOp {
     },
     /// Binds a memory window (`IBV_WR_BIND_MW`), in order with the requests before and after this request.
     BindWindow(BindWindow),
-    /// Makes a region valid that was allocated for fast registration, in order with the requests before and
-    /// after this request.
+    /// Registers a range of memory that was prepared for fast registration, in order with the requests before
+    /// and after this request.
     FastRegister(FastRegister),
 }
 
@@ -198,7 +198,7 @@ pub struct BindWindow {
 /// The part of prepared memory that becomes valid, its STag, and its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// The new STag of the region: the index of the region, with a key that the consumer chooses.
+    /// The new STag: the index of the prepared memory, with a key that the consumer chooses.
     pub rkey: u32,
     /// Offset of the first byte from the start of the prepared memory.
     pub offset: u64,
@@ -217,7 +217,8 @@ pub struct SendRequest {
     pub wr_id: u64,
     /// The operation, including the peer's memory that the operation uses.
     pub op: SendOp,
-    /// The elements of local memory, in order. The list may be empty, for a message of length 0.
+    /// The elements of local memory, in order. The list may be empty, for a message of length 0 or an
+    /// operation without payload.
     pub sg_list: ArrayVec<Sge, MAX_SGE>,
     /// The options of the request. [`new`](Self::new) and [`empty`](Self::empty) set [`SendFlags::SIGNALED`].
     pub flags: SendFlags,
@@ -236,7 +237,7 @@ impl SendRequest {
         Self { wr_id, op, sg_list: ArrayVec::new(), flags: SendFlags::SIGNALED }
     }
 
-    /// Returns the request with the flags `flags`.
+    /// Returns the request with `flags` in place of its flags.
     pub fn flags(mut self, flags: SendFlags) -> Self {
         self.flags = flags;
         self

@@ -21,8 +21,8 @@ pub enum AtomicOp {
         /// bits.
         mask: u64,
     },
-    /// Replaces the bits of `swap_mask` if the bits of `compare_mask` are equal to those of `compare` (RFC
-    /// 7306 section 5.1.2).
+    /// Replaces those bits of the word that are set in `swap_mask` by the bits of `swap`, if the bits that
+    /// are set in `compare_mask` are equal in the word and in `compare` (RFC 7306 section 5.1.2).
     CmpSwap {
         /// The value to compare with.
         compare: u64,
@@ -124,7 +124,8 @@ impl AtomicRequest {
         let (data, mask) = (u64_at(20), u64_at(28));
         // RFC 7306 sections 5 and 5.2.1 (EXT-171, EXT-187): FetchAdd and CmpSwap are both implemented.
         // Section 5.2.1 (EXT-077, EXT-079, EXT-081): FetchAdd and Swap ignore the compare fields, and Swap
-        // ignores the mask of its data. Section 5.2.1 (EXT-190): any other AOpCode is an error.
+        // ignores the mask of its data. Section 5.2.1 (EXT-190): an AOpCode other than those of FetchAdd,
+        // Swap and CmpSwap is an error.
         let op = match (u32_at(0) & AOPCODE_MASK) as u8 {
             AtomicOp::FETCH_ADD => AtomicOp::FetchAdd { add: data, mask },
             AtomicOp::SWAP => AtomicOp::Swap { swap: data },

@@ -33,7 +33,7 @@ macro_rules! terminate_errors {
 }
 
 terminate_errors! {
-    /// This endpoint, not the peer, has failed. Every code is legal; this endpoint sends 0x00.
+    /// This endpoint, not the peer, has failed. Every code is valid; this endpoint sends 0x00.
     LocalCatastrophic = 0x0 / 0x0 / 0x00, "RDMA local catastrophic error";
     /// A Read Request, an Atomic Request or an invalidation names an STag that is unknown or revoked.
     ReadInvalidStag = 0x0 / 0x1 / 0x00, "RDMA remote protection error: invalid STag";

@@ -59,8 +59,8 @@ impl ImmediateData {
         self.bytes.extend(bytes.iter().copied().take(self.bytes.remaining_capacity()));
     }
 
-    /// Returns the bytes if all eight bytes have arrived, and clears the value for the next message.
-    /// Otherwise returns `None`.
+    /// Returns the bytes if all eight bytes have arrived, and otherwise `None`. In both cases clears the
+    /// value for the next message.
     pub fn take(&mut self) -> Option<[u8; IMMEDIATE_LEN]> {
         std::mem::take(&mut self.bytes).into_inner().ok()
     }

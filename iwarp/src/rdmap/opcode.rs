@@ -118,8 +118,8 @@ impl Opcode {
             return Err(TerminateError::RdmapVersion);
         }
         let opcode = Self::of_byte(control).ok_or(TerminateError::UnexpectedOpcode)?;
-        // RFC 7306 section 8.2 (EXT-150): an opcode is valid only on its own queue, in its own buffer model,
-        // and if the stream has enabled it.
+        // RFC 7306 section 8.2 (EXT-150): an opcode is valid only on its own queue, only in its own buffer
+        // model, and only if the stream has enabled it.
         let fits = match header {
             Header::Tagged(_) => opcode.is_tagged(),
             Header::Untagged(h) => opcode.queue().is_some_and(|queue| queue.number() == h.qn),

@@ -1,10 +1,10 @@
 //! The range of memory in which the response to an outstanding RDMA Read may be placed (RFC 5040 section 5.2;
 //! RFC 5042 section 6.2).
 //!
-//! A Read Response is placed only inside the sink of an outstanding Read, which is checked before placement.
-//! Responses arrive in the order of their requests, and the segments of a response arrive in order. At
-//! delivery each segment must begin where the previous segment ended, and the last segment must end where the
-//! Read ends. Otherwise the completion would report bytes that never arrived.
+//! A Read Response is placed only inside the sink of an outstanding Read: each segment is checked against the
+//! sink before placement. The peer must send responses in the order of their requests, and the segments of a
+//! response in order. At delivery each segment must begin where the previous segment ended, and the last
+//! segment must end where the Read ends. Otherwise the completion would report bytes that never arrived.
 
 use crate::ddp::{DdpError, TaggedHeader};
 use crate::memory::Stag;

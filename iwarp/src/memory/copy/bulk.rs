@@ -1,5 +1,5 @@
-//! Copies the middle part of a range on x86-64, which makes stores visible in program order and stores 16
-//! aligned bytes in a single access.
+//! Copies the middle part of a range on x86-64. This processor makes stores visible in program order, and
+//! stores 16 aligned bytes in a single access.
 
 use std::arch::asm;
 
@@ -60,7 +60,7 @@ unsafe fn whole_vectors(to: *mut u8, from: *const u8, len: usize) {
     // names.
     unsafe {
         asm!(
-            // From here on, `len` is negative and is increased until it is 0.
+            // `len` is negated, and then increased until it is 0.
             "add {from}, {len}",
             "add {to}, {len}",
             "neg {len}",
@@ -282,7 +282,8 @@ pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
 }
 
 /// Does what [`fetch`] does, by vectors of 32 bytes. The vectors need not be aligned to 32 bytes: `from` is a
-/// multiple of 8, and no aligned word of 8 bytes crosses a border between cache lines.
+/// multiple of 8, so no aligned word of 8 bytes lies in two cache lines, and each word is loaded in a single
+/// access.
 ///
 /// # Safety
 /// The requirements of [`fetch`]. The CPU has AVX, and `out` has at least 64 bytes.

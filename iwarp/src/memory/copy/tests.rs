@@ -56,7 +56,7 @@ fn copies_go_around_gaps_wherever_these_are() {
                     "{stride:?}, len {len}"
                 );
 
-                // All bytes of the content are odd numbers.
+                // All bytes of the content are odd numbers, so the content does not contain this byte.
                 const BEHIND: u8 = 2;
                 memory[end..].fill(BEHIND);
                 let mut out = vec![0_u8; 2000];
@@ -111,8 +111,8 @@ fn the_last_byte_is_seen_last() {
         });
         for now in 1..4000_u64 {
             let (offset, len) = span(now);
-            // The words contain the bytes of 256 rounds ago. Clearing the words is safe, since the writer
-            // waits for the next round.
+            // The words may still contain bytes of the round 256 rounds ago, which have the value of this
+            // round's bytes. Clearing the words is safe, since the writer waits for the next round.
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             let now = if now as u8 == 0 { continue } else { now };
             round.store(now, Ordering::Release);

@@ -2,8 +2,8 @@
 //! copied, each loaded value is also stored.
 //!
 //! The bytes may be registered memory, to which other threads write. So the loads are assembly that is opaque
-//! to the compiler, which must not repeat or omit a load. Each byte is loaded once, and the loaded value is
-//! both added to the CRC and stored.
+//! to the compiler, which must not repeat or omit a load. Each byte is loaded once, so the copy and the CRC
+//! have the same value of this byte.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -160,13 +160,13 @@ unsafe fn load_512(from: *const u8) -> __m512i {
 pub(super) struct Loader<S> {
     from: *const u8,
     sink: S,
-    /// Number of bytes that were loaded, at most `len`.
+    /// Offset of the next byte to load, at most `len`.
     at: usize,
     len: usize,
 }
 
 impl<S: Sink> Loader<S> {
-    /// Returns a cursor over the bytes of `from` at `at..len`.
+    /// Returns a cursor over the bytes `at..len` of the `len` bytes at `from`.
     ///
     /// # Safety
     /// `at` is at most `len`. While the value exists, `from..from + len` is mapped and readable, and other
@@ -177,7 +177,7 @@ impl<S: Sink> Loader<S> {
         Self { from, sink, at, len }
     }
 
-    /// Number of bytes that were loaded.
+    /// Offset of the next byte to load.
     #[inline(always)]
     pub(super) fn at(&self) -> usize {
         self.at

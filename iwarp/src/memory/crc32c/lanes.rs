@@ -8,7 +8,7 @@
 //! The lanes read the copy, not the source: a byte of registered memory is loaded once, by the vectors that
 //! copy it. This method needs half as many instructions as folding by 128 bits, and is faster than such
 //! folding from about 256 bytes on. A load that soon follows a store to the same bytes waits for that store.
-//! Therefore short copies are made word by word.
+//! Therefore `short` copies few bytes word by word, and computes the CRC from registers.
 
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64, _mm_cvtsi32_si128,
@@ -27,7 +27,7 @@ const MAX_WORDS: usize = 256;
 /// Minimum number of bytes for which three lanes are faster than a single sequence of CRC instructions.
 const MIN_BYTES: usize = short::MAX_BYTES + 1;
 
-/// Multipliers that advance a CRC. The multiplier at index `i` advances a CRC by `i` words.
+/// Multipliers that advance a CRC. From index 1 on, the multiplier at index `i` advances a CRC by `i` words.
 static BY_WORDS: [u32; 2 * MAX_WORDS + 1] = powers::by_words();
 
 /// Whether this CPU supports the method of this module.
@@ -56,7 +56,7 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     append_rest(state, bytes)
 }
 
-/// Continues the CRC `state` with bytes that are too few for lanes.
+/// Continues the CRC `state` with bytes that are too few for lanes, and returns the new CRC.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn append_rest(state: u32, bytes: &[u8]) -> u32 {
@@ -183,7 +183,7 @@ fn copy_tail<const TALLY: bool>(mut bytes: Loader<To>) -> u64 {
     sum
 }
 
-/// Does what [`super::fetch_behind`] does. If `TALLY` is set, also returns the partial Internet checksum.
+/// Does what [`super::fetch_behind`] does, with `TALLY` instead of `tally`.
 ///
 /// # Safety
 /// The requirements of [`fetch`].

@@ -319,7 +319,8 @@ impl Method {
         Self::Library
     }
 
-    /// Does what the function [`fetch`] does, by this method.
+    /// Does what the function [`fetch`] does, by this method. Few bytes are fetched by `short`, unless the
+    /// method is `Library`.
     ///
     /// # Safety
     /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and other threads
@@ -357,7 +358,7 @@ impl Method {
         }
     }
 
-    /// Does what [`append`] does, by this method.
+    /// Does what [`append`] does, by this method. From [`LONG_BYTES`] bytes on, `Fold512` uses `crc-fast`.
     ///
     /// The function is never inlined. Otherwise the CRC of few bytes would be slower, because the other
     /// methods need more registers.

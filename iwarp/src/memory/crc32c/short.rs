@@ -64,7 +64,7 @@ pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
     dp::checksum::partial(head) + sum
 }
 
-/// Does what [`super::fetch_behind`] does. If `TALLY` is set, also returns the partial Internet checksum.
+/// Does what [`super::fetch_behind`] does, with `TALLY` instead of `tally`.
 ///
 /// # Safety
 /// The requirements of [`fetch`].

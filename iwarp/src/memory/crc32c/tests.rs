@@ -48,8 +48,8 @@ fn methods_here() -> impl Iterator<Item = Method> {
 /// Number of bytes before and after a copy that are checked to be unchanged.
 const MARGIN: usize = 80;
 
-/// Checks one copy with CRC: copies the `len` bytes at `from` of `source` to `to` of `room`. Also checks the
-/// CRC of these bytes without a copy.
+/// Copies the `len` bytes at offset `from` of `source` to offset `MARGIN + to` of `room`. Checks the copied
+/// bytes, the bytes around them, and the CRC. Also checks the CRC of these bytes without a copy.
 #[track_caller]
 fn check(method: Method, source: &[u8], room: &mut [u8], from: usize, to: usize, len: usize) {
     const BEFORE: u32 = 0x1234_5678;
@@ -100,8 +100,9 @@ fn every_alignment_of_either_side_is_copied_with_its_crc() {
     }
 }
 
-/// Fetches bytes between a front and zeros, and checks the CRC and the Internet checksum. The bytes are
-/// fetched by the function that the library uses, and by `lanes` if this CPU supports `lanes`.
+/// Fetches `source` to `out`. Checks the CRC and the Internet checksum of the front, these bytes and the
+/// zeros. The bytes are fetched by the function that the library uses, and by `lanes` if this CPU supports
+/// `lanes`.
 #[track_caller]
 fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
     let mut room = [0; Front::MAX_BYTES];
@@ -135,7 +136,8 @@ fn a_tally_is_the_sum_of_the_copy() {
             check_tally(&source[from..from + len], &mut out[..len], &Front { rest, ..short }, zeros);
         }
     }
-    // The maximum number of bytes, with a carry from each word.
+    // As many bytes as the longest ULPDU has. All their bits are set, so the sum of the words is as large as
+    // possible.
     check_tally(&[0xff; 64_768], &mut [0; 64_768], &short, 0);
 }
 
@@ -205,7 +207,7 @@ fn a_cpu_uses_its_own_method_before_a_library() {
     assert_eq!((best(), Some(best())), (Method::here(), methods_here().next()));
 }
 
-/// On any CPU, each of the two crates computes the correct CRC of bytes of any length.
+/// Each of the two crates computes the correct CRC, whichever of them the library uses on this CPU.
 #[test]
 fn both_libraries_sum_every_length() {
     let source = noise(70_000);

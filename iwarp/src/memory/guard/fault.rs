@@ -27,9 +27,10 @@ thread_local! {
 /// handler of the program.
 const GENERATIONS: usize = 8;
 
-/// Our handlers, one function per installation. The program may install its own handler after ours, and pass
-/// signals on to our handler. So each new installation uses another function of this list, which passes
-/// signals on to the action that it replaced. Therefore the chain of handlers has no cycle.
+/// Our handlers: a different function for each action of the program that our handler has replaced. The
+/// program may install its own handler after ours, and pass signals on to our handler. Our handler is then
+/// installed again as a different function, which passes signals on to the program's new handler. Therefore
+/// the chain of handlers has no cycle.
 static HANDLERS: [Handler; GENERATIONS] = [
     on_fault::<0>,
     on_fault::<1>,
@@ -89,8 +90,8 @@ struct Passing {
 }
 
 thread_local! {
-    /// The signal that was passed on last. The value stays set if a handler of the program does not return
-    /// but jumps (`longjmp`). Like [`ACTIVE`], this variable has no destructor.
+    /// The signal that this thread is passing on. The value stays set if a handler of the program does not
+    /// return but jumps (`longjmp`). Like [`ACTIVE`], this variable has no destructor.
     static PASSING: Cell<Passing> = const { Cell::new(Passing { info: 0, stack: 0, generation: 0 }) };
 }
 
@@ -98,8 +99,8 @@ thread_local! {
 ///
 /// # Safety
 /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
-/// that it calls own nothing that needs a drop, hold no lock, and have not half changed any state on which
-/// other code relies.
+/// that it calls own nothing that needs a drop and hold no lock, and no state on which other code relies is
+/// half changed.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
@@ -124,8 +125,9 @@ pub(super) unsafe fn attempt<F: FnMut()>(
     if left == 0 { Ok(()) } else { Err(Unmapped) }
 }
 
-/// Installs our handler, if it is not installed. If the program has installed its own handler since the last
-/// call, our handler is installed again and passes signals on to that handler.
+/// Installs our handler for SIGSEGV and SIGBUS, if it is not installed. If the program has installed its own
+/// handler since the last call, our handler is installed again, and passes signals on to the program's
+/// handler. If every generation is in use for a different handler, the program's handler stays.
 pub(super) fn install() -> std::io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,9 +209,10 @@ unsafe fn handle(generation: usize, signal: c_int, info: *mut libc::siginfo_t, c
     let outer = PASSING.get();
     let mut passing = Passing { info: info.addr(), stack: stack_pointer(), generation };
     let mut previous = Some(generation);
-    // The second condition is needed because a new `siginfo_t` may be at the address of an older `siginfo_t`.
-    // In this case the kernel calls our handler at the same stack depth. But a handler that passes a signal
-    // on to our handler calls it from deeper in the stack.
+    // If both conditions hold, a handler of the program has passed this signal on to our handler. The second
+    // condition is needed because a new `siginfo_t` may be at the address of an older `siginfo_t`. In this
+    // case the kernel calls our handler at the same stack depth. But a handler that passes a signal on to our
+    // handler calls it from deeper in the stack.
     if outer.info == passing.info && passing.stack < outer.stack {
         previous = outer.generation.checked_sub(1).map(|before| before.min(generation));
         passing = Passing { generation: previous.unwrap_or(0), ..outer };
@@ -314,7 +317,7 @@ unsafe fn pass_on(
     }
 }
 
-/// Blocks the signals that the kernel would block for a handler with this action. The kernel restores the
+/// Sets the signal mask that the kernel would set for a handler with this action. The kernel restores the
 /// previous mask when our handler returns.
 ///
 /// # Safety

@@ -104,7 +104,8 @@ const _: () = assert!(size_of::<ProcmapQuery>() == 0x68, "the size is a part of 
 const VMA_READABLE: u64 = 1 << 0;
 const VMA_WRITABLE: u64 = 1 << 1;
 
-/// Returns the mapping that contains the byte at `at`, or the error `ENOENT` if no mapping contains the byte.
+/// Returns the mapping that contains the byte at `at`. Fails with `ENOENT` if no mapping contains the byte,
+/// and with another error if the query does not work.
 fn ask(maps: &File, at: u64) -> Result<Mapping, i32> {
     // SAFETY: all-zero bytes are a valid `ProcmapQuery`, which consists of numbers.
     let mut query: ProcmapQuery = unsafe { zeroed() };
@@ -166,8 +167,9 @@ fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
 }
 
 /// Whether the byte at `at` can be read. The caller has checked that the byte's mapping allows reading. The
-/// kernel reads the byte for this check, so that a fault is only an error of the system call. If the kernel
-/// refuses the call, returns `true`: the fault guard protects the later accesses.
+/// kernel reads the byte for this check, so that a fault is only an error of the system call (`EFAULT`). If
+/// the call fails for another reason, returns `true`: the fault guard, if the table uses it, protects the
+/// later accesses.
 fn is_there(at: u64) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -1,11 +1,10 @@
 //! Out-of-order FPDUs that are placed while bytes before them are still missing (RFC 5044 section 4.3;
 //! appendices A.3, B.2).
 //!
-//! FPDUs can be found in an isolated buffer, because every FPDU begins at a multiple of 4, and a marker
-//! points to the beginning of an FPDU. A position from a marker is used only if the FPDU at this position is
-//! valid: its markers and, if CRCs are in use, its CRC must be correct. The length of a valid FPDU gives the
-//! position of the next FPDU. A failed check of an out-of-order FPDU is no error: the FPDU is checked again
-//! in order.
+//! FPDUs can be found in an isolated buffer, because each marker points to the beginning of an FPDU. A
+//! position from a marker is used only if the FPDU at this position is valid: its markers and, if CRCs are in
+//! use, its CRC must be correct. The length of a valid FPDU gives the position of the next FPDU. A failed
+//! check of an out-of-order FPDU is no error: the FPDU is checked again in order.
 
 use super::Deframer;
 use super::early_fpdu::{EarlyFpdu, HEAD_BYTES};
@@ -135,8 +134,8 @@ impl Search {
     }
 }
 
-/// Walks from FPDU to FPDU by their lengths, as long as each FPDU is valid. Ends at the first FPDU that can
-/// be placed.
+/// Walks from FPDU to FPDU by their lengths, as long as each FPDU is complete and valid. Ends at the first
+/// FPDU that can be placed.
 fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk {
     let framing = deframer.framing;
     loop {
@@ -187,8 +186,8 @@ fn held_start(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     HeldList::back_to(slab, slot, position).map(|slot| FpduStart { slot, position })
 }
 
-/// Returns the beginning of the FPDU that the marker at `position` points to, if all bytes from there to slot
-/// `slot` are held.
+/// Returns the beginning of the FPDU that the marker at `position` points to, if all bytes from this
+/// beginning to slot `slot` are held.
 fn follow(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     let holder = HeldList::back_to(slab, slot, position)?;
     let pointer = marker::decode(Wire::held(&slab.buffers, holder)?.read(position)?);

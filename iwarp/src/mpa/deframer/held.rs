@@ -1,11 +1,11 @@
 //! Received buffers that wait for missing bytes: for the rest of their FPDU, or for the bytes of a hole
 //! before them.
 //!
-//! A buffer may arrive that is adjacent to a held buffer in the stream. Then the second of the two buffers is
-//! copied to the end of the first, if the second buffer is at most half full and fits. This is done only if
-//! both buffers are in order, or both are out of order. A buffer that arrives between two held buffers is
-//! joined with at most one of them. So small segments pin about as much memory as long segments, except for
-//! the first buffer after each hole.
+//! If an arriving buffer is adjacent in the stream to a held buffer, the second of the two may be copied to
+//! the end of the first. This is done if the second is at most half full and fits, the first is not shared,
+//! and both are in order or both out of order. A buffer that arrives between two held buffers is joined with
+//! at most one of them. So small segments pin about as much memory as long segments, except for the first
+//! buffer after each hole.
 
 use std::ops::Range;
 
@@ -61,8 +61,8 @@ impl HeldSlab {
 
 /// A buffer that waits for missing bytes.
 pub struct HeldBuf {
-    /// Where the first byte of the buffer is. In a list of the engine this is a stream offset, in a list of a
-    /// deframer a position.
+    /// The stream offset (in a list of the engine) or the position (in a list of a deframer) of the first
+    /// byte.
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,
@@ -72,7 +72,8 @@ pub struct HeldBuf {
     pub ahead: bool,
     /// Number of bytes of the buffer that were placed early (and released).
     pub(super) placed: usize,
-    /// Number of bytes of packet buffers that this buffer pins. 0 if the buffer is not `ahead`.
+    /// Size in bytes of this buffer, including its headroom and tailroom, if the buffer is `ahead`. Otherwise
+    /// 0.
     pinned: usize,
 }
 
@@ -120,7 +121,8 @@ pub(crate) struct Taken {
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
-    /// Number of bytes of packet buffers that bytes ahead of the next expected byte pin.
+    /// Total size in bytes of the packet buffers that are held out of order ([`HeldBuf::ahead`]), including
+    /// their headroom and tailroom.
     pinned: usize,
 }
 
@@ -130,13 +132,15 @@ impl HeldList {
         self.list.is_empty()
     }
 
-    /// Number of bytes of packet buffers that bytes ahead of the next expected byte pin.
+    /// Total size in bytes of the packet buffers that are held out of order ([`HeldBuf::ahead`]), including
+    /// their headroom and tailroom.
     pub const fn pinned_bytes(&self) -> usize {
         self.pinned
     }
 
     /// Holds `buf`, whose first byte is at `start`. Bytes that the list already holds are removed from `buf`:
-    /// the bytes that arrived first stay.
+    /// the bytes that arrived first stay. If held bytes are in the middle of `buf`, the bytes after them are
+    /// dropped, too.
     ///
     /// # Errors
     /// [`NoSlot`] if no slot is free.
@@ -403,7 +407,7 @@ pub(crate) fn take_runs(buf: &mut Mbuf, start: u64, take: &mut impl FnMut(u64, &
     at - start
 }
 
-/// Number of bytes of memory that `buf` pins.
+/// Size in bytes of `buf`, including its headroom and tailroom.
 fn buffer_bytes(buf: &Mbuf) -> usize {
     buf.headroom() + buf.len() + buf.tailroom()
 }

@@ -5,7 +5,7 @@
 //! [`Ulpdus`]. A ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a
 //! staging buffer. (If a small buffer has to wait, its bytes may be copied to the end of the buffer before
 //! it.) The CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer sends markers, FPDUs
-//! beyond a hole are found and handed up before the hole is filled. An FPDU that fails a check is an error
+//! beyond a hole can be found and handed up before the hole is filled. An FPDU that fails a check is an error
 //! only if it is the next FPDU in order.
 //!
 //! The deframer does not interpret the bytes of a ULPDU.
@@ -53,7 +53,7 @@ pub struct Counters {
     pub early_fpdus: u64,
     /// Number of ULPDU bytes in the early FPDUs.
     pub early_bytes: u64,
-    /// Number of FPDUs beyond a hole that failed a check. Each such FPDU is checked again in order.
+    /// Number of failed checks of FPDUs beyond a hole. Each such FPDU is checked again in order.
     pub early_unsound: u64,
     /// Number of buffers that arrived ahead of the next expected byte.
     pub ahead_buffers: u64,
@@ -114,7 +114,7 @@ impl Deframer {
     /// rest of the buffer to `receive`, since only `receive` reports errors.
     ///
     /// The function consumes nothing if the stream has markers, if reception is over, if the deframer holds
-    /// any bytes, or if the buffer is not the next in order.
+    /// any bytes, if the buffer is not the next in order, or if it ends after `frontier`.
     ///
     /// # Errors
     /// The first error that `each` returns. The error ends reception.
@@ -232,7 +232,8 @@ impl Deframer {
         self.ended
     }
 
-    /// Number of bytes of packet buffers that bytes ahead of the next expected byte pin.
+    /// Total size in bytes of the packet buffers that are held out of order ([`HeldBuf::ahead`]), including
+    /// their headroom and tailroom.
     pub const fn pinned_bytes(&self) -> usize {
         self.held.pinned_bytes()
     }

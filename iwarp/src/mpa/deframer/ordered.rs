@@ -279,8 +279,8 @@ impl<T: StreamRange> RangeSlots<T> {
         Ok(())
     }
 
-    /// Checks that `list` is chained in both directions and is in the order of positions. Returns the number
-    /// of its slots.
+    /// Checks that `list` is linked in both directions, sorted by position without overlap, and that the ends
+    /// of each run name each other. Returns the number of slots of the list.
     pub(super) fn check_list(&self, list: List) -> Check<usize> {
         let (mut at, mut before, mut end, mut count, mut first) = (list.head, None, 0, 0, None);
         while let Some(id) = at {

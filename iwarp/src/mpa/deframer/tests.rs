@@ -87,8 +87,8 @@ impl Bench {
         std::mem::take(&mut self.seen)
     }
 
-    /// Returns the number of buffer slots in use, of early FPDUs, and of buffers that are missing from the
-    /// pool.
+    /// Returns the number of buffer slots in use, the number of recorded early FPDUs, and the number of
+    /// buffers that are missing from the pool.
     fn kept(&self) -> (usize, usize, usize) {
         (self.slab.buffers().0, self.slab.early_fpdus().0, self.pool.capacity() - self.pool.available())
     }
@@ -118,8 +118,9 @@ fn seal(fpdu: &mut [u8]) {
     field.copy_from_slice(&crc.field());
 }
 
-/// `receive_whole` consumes whole FPDUs from the front of a buffer that is the next in order, and leaves all
-/// other bytes to `receive`.
+/// `receive_whole` consumes whole valid FPDUs from the front of a buffer that is the next in order, and
+/// leaves all other bytes to `receive`. It consumes nothing if the stream has markers, if the deframer holds
+/// bytes, or if reception is over.
 #[test]
 fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     let (wire, ends) = stream(false, &[b"hello", b"you", b"world"]);
@@ -139,7 +140,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     assert_eq!(whole(&mut bench, &wire[..end], 0, end), Ok(ends[1]));
     assert_eq!(bench.seen(), [Whole(b"hello".into()), Whole(b"you".into())]);
     assert!(!bench.deframer.at_boundary());
-    // A buffer that begins before the next FPDU, and a buffer that begins after it.
+    // A buffer that begins before the next FPDU, and a buffer that begins after the first byte of this FPDU.
     assert_eq!(whole(&mut bench, &wire, 0, wire.len()), Ok(0));
     assert_eq!(whole(&mut bench, &wire[ends[1] + 4..], ends[1] + 4, wire.len()), Ok(0));
     // The buffer ends after the last byte that TCP reports as received in order.
@@ -307,7 +308,8 @@ fn without_markers_nothing_is_early() {
 
 // Proves MPA-033, MPA-035, MPA-130, MPA-131, MPA-002, MPA-055, MPA-061, DDP-014, DDP-019, DDP-053, DDP-131,
 // DDP-138, DDP-137: a marker leads to an FPDU beyond a hole, and the length of this FPDU leads to the next
-// FPDU. These FPDUs are placed at once, and delivered in order.
+// FPDU. The caller can place these FPDUs as soon as they arrive. An FPDU that the caller does not place is
+// held until it is next in order. All FPDUs are delivered in order.
 #[test]
 fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     let long = [b'x'; 700];
@@ -405,7 +407,9 @@ fn only_a_wrong_pointer_is_code_3() {
     }
 }
 
-// If another FPDU is placed early while an FPDU waits for its last byte, the waiting FPDU is checked again.
+// The length field of an FPDU is wrong, and reaches into the next FPDU. While the FPDU waits for its last
+// bytes, the next FPDU is placed early. The error is found when the next byte arrives, before the FPDU is
+// complete.
 #[test]
 fn lengths_that_come_before_the_marker_they_disagree_with_are_code_3() {
     let long = [b'x'; 600];

@@ -99,7 +99,8 @@ impl<'a> Wire<'a> {
         (filled == N).then_some(out)
     }
 
-    /// Returns the view of the bytes `from..to`. The view is a slice if these bytes are in one slice.
+    /// Returns a view of the bytes `from..to`: a slice, if these bytes are in the first segment of the first
+    /// buffer, and otherwise the unchanged view.
     pub(super) fn narrow(self, from: u64, to: u64) -> Self {
         match self.front(from, to) {
             Some(bytes) => Self { start: from, bytes: Bytes::Slice(bytes) },
@@ -264,15 +265,15 @@ impl<'a> Ulpdu<'a> {
         self.pieces(offset, len).flatten()
     }
 
-    /// Returns at most `len` bytes from `offset` on, in order. Each item has the bytes in one buffer, in
-    /// which markers separate the runs.
+    /// Returns at most `len` bytes from `offset` on, in order. Each item has the bytes in one segment of a
+    /// buffer, with gaps where the segment has markers.
     pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
         let (wire, markers, Range { start, end }) = self.part(offset, len);
         wire.slices(start, end).map(move |(position, bytes)| runs(position, bytes, markers))
     }
 
-    /// Returns the item of [`pieces`](Self::pieces) if there is only one, which is the usual case, and
-    /// otherwise `None`.
+    /// Returns the only item of [`pieces`](Self::pieces), if these bytes are in the first segment of the
+    /// first buffer, which is the usual case. Otherwise returns `None`.
     #[inline]
     pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<Runs<'a>> {
         let (wire, markers, Range { start, end }) = self.part(offset, len);

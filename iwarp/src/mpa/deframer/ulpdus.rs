@@ -121,7 +121,7 @@ impl<'a> Ulpdus<'a> {
     }
 
     /// Hands up the next FPDU, if it is complete and valid, is in one piece of memory, and directly follows
-    /// the last FPDU.
+    /// the last FPDU, and if no early FPDU is recorded.
     #[inline]
     fn take_adjacent(&mut self) -> Option<Extent> {
         let Self { deframer, source: FpduSource::Buffer { start, buf }, .. } = self else { return None };
@@ -206,8 +206,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// Counts the held bytes that are in order now, and records that the caller has received all ULPDUs.
-    /// Without this record, dropping `Ulpdus` ends reception.
+    /// Adds the held bytes that are in order now to the bytes to release, and records that the caller has
+    /// received all ULPDUs. Without this record, dropping `Ulpdus` ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
@@ -215,7 +215,7 @@ impl<'a> Ulpdus<'a> {
         self.settled = true;
     }
 
-    /// Returns a view of the FPDU.
+    /// Returns the ULPDU of the FPDU that was found.
     fn view(&mut self, found: NextFpdu) -> Result<Deframed<'_>, MpaError> {
         let framing = self.deframer.framing;
         // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as `Ahead`, and is handed up again in
@@ -250,8 +250,9 @@ impl Drop for Ulpdus<'_> {
 }
 
 impl Deframer {
-    /// Returns the next FPDU in `buf`, which begins at position `start`. Removes the bytes before that FPDU
-    /// from `buf`. Returns `None` if the FPDU is incomplete, and an error if it is not valid.
+    /// Returns the next FPDU: the FPDU at the front of `buf`, which begins at position `start`, or an FPDU
+    /// that was placed early. Removes the bytes before the next FPDU from `buf`. Returns `None` if the FPDU
+    /// is incomplete, and an error if it is not valid.
     fn find_in_buffer(
         &mut self,
         start: &mut u64,
@@ -269,8 +270,9 @@ impl Deframer {
         Ok(self.take_whole(Wire::buf(*start, buf), early)?.map(NextFpdu::InBuffer))
     }
 
-    /// Returns the next FPDU in the held buffers. Drops the buffers before that FPDU. Returns `None` if the
-    /// FPDU is incomplete, and an error if it is not valid.
+    /// Returns the next FPDU: the FPDU in the held buffers, or an FPDU that was placed early. Drops the
+    /// buffers before the next FPDU. Returns `None` if the FPDU is incomplete, and an error if it is not
+    /// valid.
     fn find_in_held(&mut self, slab: &mut HeldSlab) -> Result<Option<NextFpdu>, MpaError> {
         self.released += self.held.drop_before(slab, self.next);
         let early = self.first_early(slab);
@@ -305,15 +307,15 @@ impl Deframer {
         Ok(NextFpdu::Placed(early))
     }
 
-    /// Hands up the next FPDU, if it is at the front of `bytes`, complete and valid. No FPDU was placed
-    /// early.
+    /// Hands up the next FPDU, if it is at the front of `bytes`, complete and valid. The caller has checked
+    /// that no early FPDU is recorded.
     #[inline]
     fn take_front(&mut self, bytes: &[u8]) -> Option<Extent> {
         self.take_whole(Wire::slice(self.next, bytes), None).ok()?
     }
 
     /// Hands up the next FPDU, if all its bytes are in `wire` and in order. Returns `None` if a byte is
-    /// missing, and an error if the FPDU is not valid.
+    /// missing, and an error if the FPDU is not valid or reaches into the FPDU `early`.
     #[inline]
     fn take_whole(&mut self, wire: Wire<'_>, early: Option<EarlyFpdu>) -> Result<Option<Extent>, MpaError> {
         // RFC 5044 sections 5.2 and 6 (MPA-124, MPA-127, MPA-129): in order, the length of the last valid

@@ -297,9 +297,9 @@ proptest! {
         prop_assert!(framer.fit(emss).is_some_and(|bytes| bytes >= framer.mulpdu(emss)));
     }
 
-    // A ULPDU of `ulpdu_limit` bytes is at most MULPDU bytes long, and its FPDU fits into a segment. The FPDU
-    // has the same length on the wire at every position, unless the FPDU would end in a marker, or `emss`
-    // modulo 512 is less than 4.
+    // A ULPDU of `ulpdu_limit` bytes is at most MULPDU bytes long, and its FPDU fits into a segment. With
+    // markers, the FPDU has the same length on the wire at every position, unless the FPDU would end in a
+    // marker, or `emss` modulo 512 is less than 4.
     #[test]
     fn markers_do_not_change_the_length_on_the_wire(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
@@ -313,7 +313,8 @@ proptest! {
         }
     }
 
-    // Every combination of `put` and `fill` gives the same bytes on the wire.
+    // A ULPDU that is written in pieces, by `put` and `fill`, gives the same bytes on the wire as a ULPDU
+    // that is framed as a whole.
     #[test]
     fn put_and_fill_agree(
         word in 0_u64..128,

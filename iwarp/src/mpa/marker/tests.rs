@@ -2,14 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The kind of one byte of a direction, which a walk byte by byte determines.
+/// What a walk byte by byte finds at one position of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Byte {
     Marker,
     Content(u64),
 }
 
-/// Returns the kinds of the first `bytes` bytes of a direction with markers.
+/// Returns what a walk finds at each of the first `bytes` positions of a direction with markers.
 fn walk(bytes: u64) -> Vec<Byte> {
     let mut content = 0;
     (0..bytes)

@@ -94,7 +94,7 @@ impl MpaConfig {
         Self { revision: Revision::One, peer_to_peer: false, ..Self::default() }
     }
 
-    /// Returns the maximum number of bytes of private data that a ULP may pass.
+    /// Returns the maximum number of bytes of private data that a ULP may pass for a Request.
     pub const fn private_data_limit(&self) -> usize {
         match self.revision {
             Revision::One => MAX_PRIVATE_DATA,

@@ -26,7 +26,8 @@ pub enum StartError {
 pub struct Rejected {
     /// Revision of the Reply.
     pub revision: u8,
-    /// The depths in the Reply. The ORD is the value that the responder's ULP needs (RFC 6581 section 9.1).
+    /// The enhanced data of the Reply, if any. Its ORD is the value that the responder's ULP needs (RFC 6581
+    /// section 9.1).
     pub peer: Option<Enhanced>,
     /// The private data of the responder's ULP.
     pub private_data: PrivateData,
@@ -97,9 +98,9 @@ impl Initiator {
     /// Consumes bytes of the stream, in order. The first byte has stream offset `offset`.
     ///
     /// Bytes after the Reply are not consumed. After an accepting Reply these bytes are FPDUs that the
-    /// responder sent early, which are allowed only with [`MpaConfig::tolerate_early_fpdus`]. After a
-    /// rejecting Reply these bytes belong to the ULP. When the function has returned an event, later calls
-    /// consume no byte.
+    /// responder sent early, which are allowed only with [`MpaConfig::tolerate_early_fpdus`] and without the
+    /// peer-to-peer model. After a rejecting Reply these bytes belong to the ULP. When the function has
+    /// returned an event, later calls consume no byte.
     ///
     /// # Errors
     /// [`StartupFault`] (code 4) if the Reply is invalid or not acceptable, or if bytes follow the Reply too
@@ -134,7 +135,8 @@ impl Initiator {
     }
 
     fn evaluate(&self, reply: Frame, rx_start: u64) -> Result<InitiatorEvent, StartupFault> {
-        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
+        // RFC 5044 section 7.1.1 (MPA-165): a Reply whose revision is neither 1 nor that of the Request is an
+        // error, after which TCP is closed.
         match (self.request, reply.revision) {
             (_, 1) | (Some(_), 2) => {}
             (None, 2) if reply.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
@@ -158,8 +160,8 @@ impl Initiator {
             crc: self.config.crc || reply.crc,
             ird: self.config.ird,
             ord: self.config.ord,
-            peer,
             // RFC 6581 section 9.1 (MPA2-058): the ULP receives the peer's depths.
+            peer,
             rtr: Rtr::None,
             private_data: reply.private_data,
             rx_start,
@@ -246,7 +248,7 @@ impl Initiator {
     }
 
     /// Ends startup after the TCP connection has ended (FIN, RST or loss). Returns the error to report, or
-    /// `None` if startup was already complete.
+    /// `None` if startup had already ended.
     pub fn on_closed(&mut self) -> Option<MpaError> {
         self.deadline.take().map(|_| MpaError::Closed)
     }

@@ -19,7 +19,8 @@ pub struct ConnectRequest {
     pub markers: bool,
     /// Whether the peer wants CRCs.
     pub crc: bool,
-    /// Whether the peer will send an RTR. This endpoint may send only after the first FPDU has arrived.
+    /// Whether the peer will send an RTR. With or without an RTR, this endpoint may send only after the
+    /// peer's first FPDU has arrived.
     pub peer_to_peer: bool,
     /// The depths that the peer sent; `None` if the peer sent no depths.
     pub peer: Option<Depths>,
@@ -32,9 +33,11 @@ pub struct ConnectRequest {
 /// The terms on which the ULP accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accept<'a> {
-    /// Maximum number of Reads to serve at a time. `None`: the configured number.
+    /// Maximum number of the peer's Reads to serve at a time, limited by [`MpaConfig::max_ird`]. `None`: the
+    /// configured number.
     pub ird: Option<u16>,
-    /// Maximum number of Reads to issue at a time. `None`: the configured number.
+    /// Maximum number of Reads to issue at a time, limited by [`MpaConfig::ord`]. `None`: the configured
+    /// number.
     pub ord: Option<u16>,
     /// The smallest ORD with which the ULP can use the connection.
     pub min_ord: u16,
@@ -141,7 +144,8 @@ impl Responder {
         };
         // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): revision 1 is accepted with every configuration.
         // RFC 6581 section 10 (MPA2-104): an enhanced Request is an error if enhanced startup is disabled.
-        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
+        // RFC 5044 section 7.1.1 (MPA-165): a Request with a revision that is neither 1 nor the configured
+        // one is an error, after which TCP is closed.
         match (request.revision, self.config.revision) {
             (1, _) | (2, Revision::Two) => {}
             (2, Revision::One) if request.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
@@ -214,8 +218,9 @@ impl Responder {
     }
 
     /// Rejects the Request. Returns the Reply, which the caller must send at once. MPA ends, and the TCP
-    /// connection stays open for the ULP. If the peer's IRD was too small, `needed_ord` is the IRD that is
-    /// needed (code 6, which only this endpoint reports).
+    /// connection stays open for the ULP. If the peer's IRD was too small, `needed_ord` is the IRD that the
+    /// ULP needs: the Reply contains this number as its ORD. (This is error code 6, which only this endpoint
+    /// reports.)
     ///
     /// # Errors
     /// [`ResponderError`] says why the Request cannot be rejected in this way. After an error nothing has
@@ -264,8 +269,9 @@ impl Responder {
         (ird, ord, Some(Enhanced { peer_to_peer: asked.peer_to_peer, rtr, depths }))
     }
 
-    /// Returns the RTR kinds of the Reply: the kinds that both endpoints support. If the endpoints have no
-    /// common kind, returns all kinds that this endpoint supports.
+    /// Returns the RTR kinds of the Reply: the kinds that both endpoints support or, without a common kind,
+    /// the kinds that this endpoint supports. If this endpoint's IRD is 0, it supports Read only if it has no
+    /// other kind. With `single_rtr` the result is only one of these kinds.
     fn answer_rtr(&self, asked: RtrKinds, own_ird: u16) -> RtrKinds {
         let without_read = self.config.rtr - RtrKinds::READ;
         let supported = if own_ird == 0 && !without_read.is_empty() { without_read } else { self.config.rtr };
@@ -319,7 +325,7 @@ impl Responder {
     }
 
     /// Ends startup after the TCP connection has ended (FIN, RST or loss). Returns the error to report, or
-    /// `None` if startup was already complete.
+    /// `None` if startup had already ended.
     pub fn on_closed(&mut self) -> Option<MpaError> {
         let over = matches!(self.state, State::Full | State::Over);
         self.end();

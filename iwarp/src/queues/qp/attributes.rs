@@ -74,7 +74,7 @@ impl Attributes {
     }
 
     /// Whether this endpoint may send Reads and atomics. Returns `false` if the endpoints have agreed on an
-    /// ORD of 0.
+    /// ORD of 0, and `true` before a connection was established.
     pub(super) fn allows_reads(&self) -> bool {
         self.ord.load(Ordering::Acquire) != 0
     }

@@ -110,7 +110,7 @@ impl Drop for QpConfig {
     }
 }
 
-/// Returns the number of buffers of queue 1: IRD buffers for Read Requests and, with atomics, IRD further
+/// Returns the number of buffers of DDP queue 1: IRD buffers for Read Requests and, with atomics, IRD further
 /// buffers for Atomic Requests (RFC 7306 section 5.2.2 item 4).
 pub(crate) fn request_buffers(extensions: Extensions, ird: impl Into<u32>) -> u32 {
     // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics are additional to the buffers for

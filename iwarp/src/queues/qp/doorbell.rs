@@ -9,9 +9,9 @@ use crate::queues::line::{TurnCell, Waiter};
 use crate::queues::{QpConsumer, QpState};
 
 impl QpShared {
-    /// Leaves an `Ask` for the engine, and rings the doorbell. If no engine will end the queue pair, this
-    /// thread enters `Error` instead: without an engine for `Terminate` and higher values, and in state
-    /// `Orphaned` for `Close` and higher values.
+    /// Leaves an `Ask` for the engine, and rings the doorbell. In two cases no engine will end the queue
+    /// pair, so this thread enters `Error` instead: if the queue pair has no engine and `what` is at least
+    /// `Terminate`, or if the queue pair is `Orphaned` and `what` is at least `Close`.
     pub(crate) fn ask(&self, what: Ask) {
         self.signals.leave(what);
         let ends_at_once = match self.engine.is_there() {
@@ -68,9 +68,8 @@ impl QpShared {
     }
 
     /// Does what is needed after a receive request was posted. If the stream has ended, the request is
-    /// flushed. In state `Error` this thread flushes it. Before that state the engine flushes it, after the
-    /// requests that the engine has started. If a message of the peer waits for a request, the engine is
-    /// notified.
+    /// flushed: in state `Error` by this thread, and in state `Terminate` by the engine, after the requests
+    /// that the engine has started. If a message of the peer waits for a request, the engine is notified.
     #[inline]
     pub(crate) fn recv_posted(&self) {
         let state = self.state.get();
@@ -113,8 +112,8 @@ impl QpShared {
     pub(crate) fn arm_drain(&self) {
         self.sends.arm_drain();
         {
-            // The lock orders this check and any flush: a later flush sees the flag, and this check sees the
-            // result of an earlier flush.
+            // The lock of the consumer orders this check and any flush: a later flush sees the flag, and this
+            // check sees the result of an earlier flush.
             let consumer = self.consumer.lock();
             // If the queue pair has no stream, no request is in progress.
             if consumer.is_some() && self.sends.is_held() {

@@ -20,8 +20,8 @@ impl QpShared {
         if self.outlives_peer() { self.orphan(Duration::ZERO) } else { self.enter_error() }
     }
 
-    /// Gives up the peer for the user, if the queue pair never had a connection. Returns `false` if the queue
-    /// pair is not in state `Idle`.
+    /// Gives up the peer for the user, if the queue pair never had a connection: fails the oldest send
+    /// request, and enters `Error`. Returns `false` if the queue pair is not in state `Idle`.
     pub(crate) fn give_up(&self) -> bool {
         if self.state.get() != QpState::Idle {
             return false;
@@ -53,8 +53,8 @@ impl QpShared {
     /// Ends the time in which requests are retried. If the queue pair is still without a peer, the oldest
     /// send request fails.
     pub(crate) fn end_retries(&self) {
-        // A thread that posts a request checks this flag after it has released the lock of the send queue.
-        // This thread takes that lock after it has cleared the flag. So one of the two threads fails the
+        // A thread that posts a request checks `retries` after it has released the lock of the send queue.
+        // This thread takes that lock after it has cleared `retries`. So one of the two threads fails the
         // request.
         self.attributes.set_retries(false);
         if self.state.get() == QpState::Orphaned {

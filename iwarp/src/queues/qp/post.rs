@@ -25,13 +25,14 @@ impl QpShared {
         if !self.takes_sends() {
             return self.check_late();
         }
-        // `find_registered` is not called here: it has a single caller, into which it is inlined.
+        // `find_registered` is not called here: the function has a single caller, and is inlined there.
         let checked = self.config.prepare(request, &self.attributes);
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }
 
-    /// Adds a request of any form. `checked` is the result of the request's check. Fails with the error of
-    /// the check, or if the queue is full.
+    /// Adds a request of any form. `checked` is the result of the request's check. If the check has failed,
+    /// the function fails with the same error, unless [`accept_fault`](super::QpConfig::accept_fault) accepts
+    /// the request nevertheless. Also fails if the queue is full.
     #[inline(never)]
     fn queue_checked(
         &self,
@@ -64,9 +65,9 @@ impl QpShared {
     }
 
     /// Whether the send queue accepts requests. The queue refuses requests before the connection is
-    /// established, unless early sends are allowed. The queue also refuses requests after a graceful close
-    /// was requested (RFC 5041 section 6.2.1). After an error the queue accepts requests, which are then
-    /// flushed.
+    /// established, unless early sends are allowed. The queue also refuses requests in state `Closing`, and
+    /// after a graceful close was requested (RFC 5041 section 6.2.1). After an error the queue accepts
+    /// requests, which are then flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.

@@ -22,7 +22,8 @@ impl QpConfig {
     /// and the slot in which it is registered, so that the engine need not look up the element again. Returns
     /// `None`, without a check, for any other request, and if the element is empty or not registered.
     ///
-    /// If such a request fits into one FPDU, `stream/outbound/usual.rs` sends the request.
+    /// If such a request fits into one FPDU, the fast path in `stream/outbound/usual.rs` can send the
+    /// request.
     #[inline]
     pub(super) fn find_registered(&self, request: &SendRequest) -> Result<Option<(u32, Found)>, VerbsError> {
         const OTHER: SendFlags = SendFlags::FENCE.union(SendFlags::INLINE).union(SendFlags::ZERO_COPY);
@@ -60,7 +61,8 @@ impl QpConfig {
     }
 
     /// Decides on a request that failed its check. The request is still accepted if memory is checked late,
-    /// and if the fault is invalid local memory or, for an atomic, a wrong length.
+    /// and if the fault is invalid local memory or, for an atomic, a wrong length. Otherwise this function
+    /// returns the error of the check.
     #[cold]
     pub(super) fn accept_fault(
         &self,

@@ -78,7 +78,7 @@ impl Receives {
         self.srq.as_ref().map(|srq| srq.shared.pd.id())
     }
 
-    /// The maximum number of requests in the queue.
+    /// Maximum number of requests whose completion has not been polled (`max_recv_wr`).
     pub(crate) fn depth(&self) -> usize {
         self.cq_place.wqes().max()
     }
@@ -135,8 +135,9 @@ impl Receives {
         self.taken.add(1);
     }
 
-    /// Takes a request from the shared queue. Returns `None` if this queue pair may not take a request now,
-    /// or if it already holds its maximum number of shared requests.
+    /// Takes a request from the shared queue. Returns `None` if no request is posted, if another queue pair
+    /// must take the request first, or if this queue pair already holds its maximum number of shared
+    /// requests.
     pub(in crate::queues) fn take_shared(&self, signals: &Signals) -> Option<RecvRequest> {
         let srq = &self.srq.as_ref()?.shared;
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
@@ -284,7 +285,8 @@ impl Receives {
         self.srq.is_none() && self.turn.get() == Turn::Waits && self.turn.replace(Turn::Out) == Turn::Waits
     }
 
-    /// Ends the wait of a message. Called at the end of the stream.
+    /// Ends the wait of a message, and removes the queue pair from the line of its shared queue. Called at
+    /// the end of the stream.
     pub(crate) fn stop_waiting(&self) {
         match &self.srq {
             Some(srq) if self.may_wait() => srq.shared.leave_line(&self.turn),

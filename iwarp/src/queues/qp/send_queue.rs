@@ -88,7 +88,7 @@ impl SendQueue {
         self.signals_all
     }
 
-    /// Maximum number of open requests.
+    /// Maximum number of used entries (`max_send_wr`).
     pub(crate) fn depth(&self) -> usize {
         self.cq_place.wqes().max()
     }
@@ -98,7 +98,8 @@ impl SendQueue {
         self.cq_place.wqes().open()
     }
 
-    /// Number of requests whose completion has not been polled.
+    /// Number of used entries: of requests that are not completed, and of requests whose completion has not
+    /// been polled.
     pub(crate) fn used(&self) -> u64 {
         self.cq_place.wqes().used()
     }
@@ -188,9 +189,10 @@ impl SendQueue {
         self.cq_place.failed(wr_id, opcode, status, cause)
     }
 
-    /// Completes a request. The request generates a completion if it is `signaled`: a completion was
-    /// requested, or the request failed. Otherwise the entry of the request is free at once. Afterwards the
-    /// caller must call [`report`](Self::report) while it holds no lock.
+    /// Completes a request. The request generates a completion if it is `signaled` (a completion was
+    /// requested, or the request failed), and in a queue with `sq_sig_all`. Otherwise the entry of the
+    /// request is free at once. Afterwards the caller must call [`report`](Self::report) while it holds no
+    /// lock.
     #[inline(always)]
     pub(in crate::queues) fn complete(&self, signals: &Signals, signaled: bool, completion: WorkCompletion) {
         let wqes = self.cq_place.wqes();

@@ -1,6 +1,5 @@
-//! Signals between users and the engine of a queue pair, other than posts and completions. There are three
-//! kinds: requests of the user to the engine, whether a user still has a handle, and asynchronous events for
-//! the user.
+//! Signals between users and the engine of a queue pair, other than posts and completions: the [`Ask`] of the
+//! users, their request for a graceful close, the number of their handles, and asynchronous events for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -40,7 +39,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Returns the signals of queue pair `num`, of which a user has one handle.
+    /// Returns the signals of queue pair `num`. A user has one handle of the queue pair.
     pub(super) fn new(events: &AsyncEvents, num: u32) -> Self {
         Self {
             events: EventSource::new(events, num),

@@ -14,7 +14,7 @@ pub(crate) struct StateCell {
     ended: Mutex<Ended>,
 }
 
-/// The reason for which the connection ended, and the error that ended the stream.
+/// The reason for which the connection ended, the error that ended the stream, and the Terminate.
 #[derive(Default)]
 struct Ended {
     /// The first reason, which is recorded before the first request is flushed.
@@ -70,9 +70,9 @@ impl StateCell {
         self.ended().terminate.clone()
     }
 
-    /// Enters the state that belongs to the error, and generates the event. Called when the stream has
-    /// failed. The caller completes the open requests, and the oldest send request completes with the status
-    /// of the outcome.
+    /// Records the error and the Terminate, enters the state that belongs to the error, generates the event,
+    /// and returns the outcome. Called when the stream has failed. The caller completes the open requests,
+    /// and the oldest send request completes with the status of the outcome.
     pub(crate) fn fail(
         &self,
         signals: &Signals,

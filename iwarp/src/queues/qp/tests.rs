@@ -3,8 +3,8 @@ use std::time::Duration;
 use super::*;
 use crate::queues::test_objects;
 
-/// If the user ends the queue pair at the same time as the engine detects the end of the peer, the queue pair
-/// ends in every case.
+/// If the user ends the queue pair (`Close`, `Terminate` or `Abort`) while the engine detects that the peer
+/// has ended the connection, the queue pair enters `Error`. After `Receive` it is `Orphaned`.
 #[test]
 fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     let (_, pd, cq) = test_objects();
@@ -16,7 +16,7 @@ fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     ] {
         let qp = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();
         qp.connected((1, 1), true, true);
-        // `ask` has left its request, but has not checked the state yet.
+        // As in `ask`, which has left its `Ask` but has not checked the state yet.
         qp.signals.leave(asked);
         qp.orphan(Duration::ZERO);
         assert_eq!(qp.state.get(), state, "{asked:?}");
@@ -24,7 +24,7 @@ fn a_close_that_meets_the_peers_end_is_not_forgotten() {
 }
 
 /// When a queue pair is dropped before, during or after its connection, it returns its share of the context's
-/// limits and its places at completion queues.
+/// limits, and its completion queue no longer counts its requests.
 #[test]
 fn a_queue_pair_that_goes_returns_what_it_has_taken() {
     type Step = fn(&QpShared);

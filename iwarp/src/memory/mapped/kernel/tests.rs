@@ -13,7 +13,7 @@ struct Pages(*mut u8, usize);
 
 impl Pages {
     fn anonymous(pages: usize) -> Self {
-        // SAFETY: the kernel chooses the place of a new mapping.
+        // SAFETY: the kernel chooses the address, so the new mapping does not replace an existing mapping.
         let start = unsafe { mmap_anonymous(null_mut(), pages * PAGE, BOTH, MapFlags::PRIVATE) };
         Self(start.unwrap().cast(), pages)
     }
@@ -22,7 +22,7 @@ impl Pages {
     fn file(pages: usize, bytes: usize, flags: MapFlags) -> Self {
         let file = memfd_create(c"mapped", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, bytes as u64).unwrap();
-        // SAFETY: the kernel chooses the place of a new mapping.
+        // SAFETY: the kernel chooses the address, so the new mapping does not replace an existing mapping.
         let start = unsafe { mmap(null_mut(), pages * PAGE, BOTH, flags, &file, 0) };
         Self(start.unwrap().cast(), pages)
     }
@@ -92,7 +92,7 @@ fn all_ways_tell_the_same() {
     }
 }
 
-/// A query populates no page: the kernel's count of resident pages does not change.
+/// A query populates no page, and `populate` populates all pages (`mincore` counts the resident pages).
 #[test]
 fn asking_brings_in_no_page() {
     let pages = Pages::anonymous(64);
@@ -114,8 +114,8 @@ fn asking_brings_in_no_page() {
     assert_eq!(here(), 64);
 }
 
-/// A query through a descriptor that the program has closed is made once and fails. After that the check uses
-/// another method.
+/// If the program has closed the descriptor of `/proc/self/maps`, another file may have the descriptor's
+/// number. The query then fails, and no further query is made: the check uses another method.
 #[test]
 fn a_descriptor_that_does_not_answer_is_given_up() {
     let pages = Pages::anonymous(1);

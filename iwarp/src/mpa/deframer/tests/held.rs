@@ -2,8 +2,8 @@
 
 use super::*;
 
-// The deframer has one `HeldList`. Another `HeldList` holds the bytes that arrive during startup. The bytes
-// that arrive first for a position are kept. Later buffers are reduced to their new bytes.
+// The deframer has one `HeldList`. A `HeldList` of the engine holds the bytes that arrive during startup. The
+// bytes that arrive first for a position are kept. Later buffers are reduced to their new bytes.
 #[test]
 fn a_held_list_gives_bytes_once_and_in_order() {
     let pool = Mempool::heap("held", 16, 2048);
@@ -124,7 +124,7 @@ fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
     }
 }
 
-// The number of bytes whose CRC is computed for one arriving buffer is limited, whatever the markers contain.
+// The number of failed checks of FPDUs for one arriving buffer is limited, whatever the markers contain.
 #[test]
 fn lying_markers_cost_little() {
     let mut wire = vec![0; 4096];
@@ -147,8 +147,8 @@ fn lying_markers_cost_little() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Buffers that arrived ahead are counted until they are freed. A buffer that arrived in order and waits is
-// not counted.
+// Buffers that arrived ahead are counted until they are freed, or until all bytes before them have arrived. A
+// buffer that arrived in order and waits is not counted.
 #[test]
 fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     let long = [b'x'; 600];
@@ -191,8 +191,8 @@ fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(long.to_vec())], (0, 0, 0)));
 }
 
-/// Returns the number of pinned bytes per held byte, for segments of `bytes` bytes beyond a hole. The
-/// segments start every `apart` bytes.
+/// Returns the number of pinned bytes per held byte, for segments of `bytes` bytes beyond a hole. `apart` is
+/// the number of bytes between two segments.
 fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     let wire = vec![0; 48 << 10];
     let mut bench = Bench::new(false);
@@ -246,8 +246,8 @@ fn nothing_is_handed_up_that_the_frontier_has_not_passed() {
     assert_eq!((bench.seen(), bench.deframer.at_boundary()), (vec![Whole(b"one".to_vec())], false));
 }
 
-/// Drops `bytes` bytes. Returns the positions of the ranges that were passed to `may`, with the answer of
-/// each call.
+/// Makes the deframer give up `bytes` bytes. Returns the positions of the ranges that were passed to `may`,
+/// with the answer of each call.
 fn give_up(bench: &mut Bench, bytes: usize, may: impl Fn(usize) -> bool) -> Vec<(Vec<Range<usize>>, bool)> {
     let mut asked: Vec<(Vec<Range<usize>>, bool)> = Vec::new();
     let Bench { deframer, slab, .. } = bench;

@@ -146,8 +146,8 @@ fn bytes_of_the_caller_are_checked() {
     assert!(matches!(check(READ, &[], 6), Err(VerbsError::Invalid(_))));
 }
 
-/// A request is refused if its message is not enabled, if the ORD is 0, if the buffer gives no right to
-/// write, or if a grant is missing.
+/// A request is refused, for example, if its message is not enabled, if the ORD is 0, if the buffer gives no
+/// right to write, or if a grant is missing.
 #[test]
 fn a_request_that_is_not_allowed_is_refused() {
     let (_, pd, cq) = test_objects();
@@ -190,8 +190,9 @@ fn a_request_that_is_not_allowed_is_refused() {
     assert!(config.check_grant(QpGrants::FAST_REGISTER).is_err());
 }
 
-/// A Send with Immediate is allowed only if the endpoints have agreed on InfiniBand's semantics. Before the
-/// connection is established, such a Send may be posted.
+/// A Send with Immediate is allowed only if the endpoints have agreed on InfiniBand's semantics, and
+/// Immediate Data of 0xFF bytes only if they have not. Before the connection is established, both may be
+/// posted.
 #[test]
 fn messages_of_infinibands_semantics_need_their_agreement() {
     let (_, pd, cq) = test_objects();
@@ -208,7 +209,8 @@ fn messages_of_infinibands_semantics_need_their_agreement() {
     }
 }
 
-/// If memory is checked late, a faulty request is accepted, and fails when it is the oldest request.
+/// If memory is checked late, a request with invalid memory or a wrong length is accepted. Every other fault
+/// is refused.
 #[test]
 fn a_fault_is_accepted_where_memory_is_checked_late() {
     for late in [false, true] {

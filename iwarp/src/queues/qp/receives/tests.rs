@@ -163,8 +163,8 @@ fn a_message_waits_for_one_post() {
     assert_eq!(caller.calls(), 0, "the caller asks itself");
 }
 
-/// The queue pair that has waited longest takes the request of a shared queue. The other queue pairs do not
-/// take this request.
+/// A request of a shared queue is reserved for the queue pair that has waited longest. When this queue pair
+/// stops waiting, the request is reserved for the next queue pair.
 #[test]
 fn a_message_waits_in_line_for_a_shared_request() {
     let (resources, pd, cq) = test_objects();
