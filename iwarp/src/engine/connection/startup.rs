@@ -50,8 +50,8 @@ pub(super) struct Initiating {
 pub(super) enum RequestState {
     /// The Request has not arrived. The options say which Requests are allowed.
     Awaited(Box<ResponderOptions>),
-    /// The user decides on the Request. `offers_ib` is the peer's parameters if the peer offers InfiniBand's
-    /// semantics.
+    /// The user decides on the Request. `offers_ib` contains the peer's parameters for messages that find no
+    /// receive request, if the peer offers InfiniBand's semantics.
     Deciding { offers_ib: Option<RnrConfig> },
 }
 
@@ -586,16 +586,17 @@ fn keep<E>(
     }
 }
 
-// The caller's check of the private data's length leaves room for an offer.
+// The check of the length of private data reserves `AGREEMENT_BYTES`, which must be enough for an offer.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
-/// Returns this side's parameters for messages that find no receive request.
+/// Returns this side's parameters, for the agreement on InfiniBand's semantics, for messages that find no
+/// receive request.
 fn own_rnr(param: &ConnParam) -> RnrConfig {
     RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry }
 }
 
-/// Returns the agreement of both peers. `peer_rnr` is the peer's parameters if both peers want InfiniBand's
-/// semantics.
+/// Returns the agreement of both peers. `peer_rnr` contains the peer's parameters if both peers want
+/// InfiniBand's semantics.
 fn agreement_of(peer_rnr: Option<RnrConfig>, param: &ConnParam) -> Agreement {
     Agreement { peer_rnr, rnr_timeout: param.rnr_timeout, outlives_peer: param.outlives_peer }
 }
