@@ -63,7 +63,7 @@ use self::poller::Poller;
 ///
 /// Either call [`poll`](Self::poll) from your own loop (lowest latency), or let a thread poll the engine
 /// ([`spawn`](Self::spawn)). Nothing is sent, received, acknowledged or retransmitted between polls. Dropping
-/// the engine resets its connections and flushes their work.
+/// the engine resets its connections and flushes their posted requests.
 pub struct Engine {
     context: Context,
     participant: Participant,
@@ -109,7 +109,7 @@ impl Engine {
         self.poller.await_answers(patience)
     }
 
-    /// Sends posted requests, without the rest of a poll.
+    /// Runs the commands of users and sends posted requests, without the rest of a poll.
     fn send_posted(&mut self) {
         let now = self.now();
         let guard = self.participant.enter();

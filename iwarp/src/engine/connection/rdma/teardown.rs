@@ -76,9 +76,10 @@ impl Rdma {
         Next::Same
     }
 
-    /// Called when the deadline of a graceful close has passed. Does nothing if the close waits neither for
-    /// answers nor for receive requests of the peer. Otherwise aborts the connection if there was no progress
-    /// since the deadline was set, and calls [`close_or_await`](Self::close_or_await) if there was progress.
+    /// Called when the deadline of a graceful close has passed. Does nothing if the close can wait neither
+    /// for answers nor, with InfiniBand's semantics, for receive requests of the peer. Otherwise aborts the
+    /// connection if there was no progress since the deadline was set, and calls
+    /// [`close_or_await`](Self::close_or_await) if there was progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = &*self else { return Next::Same };
         if !stream.awaits_answers() && !stream.may_await_peer() {
