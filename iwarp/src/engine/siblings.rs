@@ -26,7 +26,7 @@ pub(super) struct Siblings {
 }
 
 impl Siblings {
-    /// Whether there are or were other engines.
+    /// Whether [`Engine::on_queues`] has created this engine, so that there may be other engines.
     #[inline]
     pub(super) fn exist(&self) -> bool {
         !self.engines.is_empty()
@@ -66,7 +66,8 @@ impl Engine {
     ///
     /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; by default
     /// it is the engine with the fewest connections. Listeners accept connections on all engines. If an
-    /// engine is dropped, its connections end, and another engine serves the queue of the dropped engine.
+    /// engine is dropped, its connections end, and one of the remaining engines serves the queue of the
+    /// dropped engine.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if there is no port, or if there are more than
