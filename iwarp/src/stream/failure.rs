@@ -30,7 +30,7 @@ pub(crate) enum Failure {
 /// How the connection of a stream that has failed ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// A Terminate is the stream's next and last message. FIN follows.
+    /// A Terminate is sent as the stream's last message. FIN follows.
     Terminating,
     /// The peer has sent its Terminate. FIN follows.
     Terminated,
@@ -64,9 +64,9 @@ impl Failure {
     }
 
     /// Whether the peer is known to be the cause, by an invalid message or by its Terminate. A local
-    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). Such an error is also
-    /// MPA's error for the case that no slot is left for a buffer (RFC 6581 section 8). A lost TCP connection
-    /// may have any cause.
+    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). MPA also reports such
+    /// an error if no slot is left for a received buffer (RFC 6581 section 8). A lost TCP connection may have
+    /// any cause.
     pub(crate) fn is_peers(&self) -> bool {
         const OURS: [TerminateError; 3] = [
             TerminateError::LocalCatastrophic,
@@ -83,7 +83,8 @@ impl Failure {
         }
     }
 
-    /// Returns the Terminate for the report to the application; `None` without a Terminate.
+    /// Returns the Terminate for the report to the application; `None` without a Terminate. `may_send` says
+    /// whether a Terminate of this side is sent.
     pub(super) fn report(&self, may_send: bool) -> Option<Arc<TerminateReport>> {
         let terminate = self.terminate()?.clone();
         let origin = match self {

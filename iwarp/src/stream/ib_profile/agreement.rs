@@ -177,7 +177,8 @@ mod tests {
         assert_eq!(sent, data(b"mine"));
     }
 
-    /// A proxy terminates the TCP connection and forwards the private data unchanged.
+    /// A proxy terminates the TCP connection and forwards the private data unchanged. The offer is recognized
+    /// as forwarded, and is removed.
     #[test]
     fn an_offer_for_another_connection_is_none() {
         for other in [8, 7 << 8, 7 << 24, 1 << 24 | 7] {

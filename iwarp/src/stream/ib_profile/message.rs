@@ -74,7 +74,8 @@ impl ProfileMessage {
             5 => Self::Ends(payload),
             _ => return None,
         };
-        // Every field has only one valid value, so the whole header is compared.
+        // Given the MSN and the message, every field has only one valid value, so the whole header is
+        // compared.
         let (expected, bytes) = message.to_segment(msn);
         (*header == expected && bytes == payload.to_be_bytes()).then_some(message)
     }
