@@ -121,7 +121,8 @@ pub struct ConnectionReport {
     pub unacknowledged_bytes: u64,
     /// Bytes received in order.
     pub rx_bytes: u64,
-    /// Bytes received out of order, and held until the missing bytes arrive.
+    /// Bytes received out of order, and held until the missing bytes arrive. In streaming mode, received
+    /// bytes for which the user's buffer has no space are included.
     pub out_of_order_bytes: u64,
 }
 

@@ -13,9 +13,10 @@ use crate::rdmap::{Terminate, TerminateError};
 pub(crate) enum Failure {
     /// An error that this side has found. A Terminate is sent to the peer.
     Here(Box<Terminate>),
-    /// Memory was revoked while a correct message of the peer, or the answer to such a message, used it. A
-    /// Terminate is sent to the peer. The error counts as a fault of our user. (A peer may also revoke
-    /// memory, by a Send with Invalidate after its own Read. The two cases are not distinguished here.)
+    /// Memory that a correct message of the peer, or the answer to such a message, uses is not valid, for
+    /// example because it was revoked in the meantime. A Terminate is sent to the peer. The error counts as a
+    /// fault of our user. (A peer may also revoke memory, by a Send with Invalidate after its own Read. The
+    /// two cases are not distinguished here.)
     User(Box<Terminate>),
     /// The peer's Terminate.
     Peer(Box<Terminate>),

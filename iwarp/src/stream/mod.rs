@@ -63,7 +63,8 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) pool: &'a mut RequestPool,
 }
 
-/// One RDMA stream. The owner has to call [`end`](Self::end) instead of dropping the stream.
+/// One RDMA stream. The owner has to call [`end`](Self::end) or [`end_unfinished`](Self::end_unfinished)
+/// instead of dropping the stream.
 pub(crate) struct Stream {
     state: StreamState,
     framer: Framer,
@@ -393,10 +394,10 @@ impl Stream {
     /// Completes all started requests, oldest first: finished requests with success, the other requests in
     /// error. The queue pair flushes the requests that are still queued. A request that is known to be the
     /// cause has its own status. Without such a request, `first` is the status of the request that the peer's
-    /// Terminate names, or else of the oldest request. (If the cause is known, the failure is ours, and
-    /// `first` of [`Outcome`](crate::queues::Outcome) is a flush error.) On InfiniBand no request succeeds
-    /// after a request in error. So a request is also flushed if the peer has accepted it while an older Read
-    /// or atomic waited for its response. Returns whether any request completed in error.
+    /// Terminate names, or else of the oldest unfinished request. (If the cause is known, the failure is
+    /// ours, and `first` of [`Outcome`](crate::queues::Outcome) is a flush error.) On InfiniBand no request
+    /// succeeds after a request in error. So a request is also flushed if the peer has accepted it while an
+    /// older Read or atomic waited for its response. Returns whether any request completed in error.
     fn complete_started(
         &mut self,
         pool: &mut RequestPool,

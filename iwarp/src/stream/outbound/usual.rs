@@ -197,8 +197,8 @@ fn await_acknowledgement(pending: &mut VecDeque<Pending>, request: &SendEntry, e
     pending.push_back(acknowledged_of(request, end, msn));
 }
 
-/// Never inlined, since the inlined code would leave fewer registers for requests whose payload is in
-/// registered memory.
+/// Writes the FPDU of a request with inline payload. Never inlined, since the inlined code would leave fewer
+/// registers for requests whose payload is in registered memory.
 #[inline(never)]
 fn write_inline(framer: &mut Framer, plan: FpduPlan, out: &mut [u8], head: &UlpduHead, bytes: &[u8]) {
     let mut fpdu = framer.begin_with(plan, out, head);
