@@ -28,8 +28,8 @@ pub(super) enum PeerOp {
 impl PeerRequest {
     /// Returns the Terminate for the case that the request cannot be answered completely, and that `sent`
     /// bytes of the response were sent. For a Read Request, the Terminate contains the header of the request,
-    /// advanced by these bytes. For an Atomic Request, it does not (RFC 5040 section 4.8, RFC 7306 section
-    /// 8.1).
+    /// advanced by these bytes. For an Atomic Request, the Terminate does not contain the header of the
+    /// request (RFC 5040 section 4.8, RFC 7306 section 8.1).
     pub(super) fn terminate(&self, error: TerminateError, sent: u32) -> Terminate {
         let echoed = match self.op {
             PeerOp::Read(request) => Some(request.advanced(sent)),

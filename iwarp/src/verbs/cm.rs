@@ -219,8 +219,8 @@ impl CmId {
     }
 
     /// Ends the connection at once: sends RST and flushes all requests. The event has the reason
-    /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted). For connect requests and listeners it does
-    /// the same as [`disconnect`](Self::disconnect).
+    /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted). For connect requests and listeners, this
+    /// function does the same as [`disconnect`](Self::disconnect).
     pub fn abort(&self) {
         self.shared.abort();
     }
