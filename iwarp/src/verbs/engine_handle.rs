@@ -71,7 +71,7 @@ impl EngineHandle {
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Queues a command for the next poll of the engine.
+    /// Queues a command for the next poll of the engine. If the engine was dropped, refuses the command.
     pub(crate) fn command(&self, command: CmCommand) {
         let mut commands = self.commands.lock().expect("no holder of this lock panics");
         if self.is_stopped() {

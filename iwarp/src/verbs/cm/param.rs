@@ -124,17 +124,17 @@ pub struct ConnParam {
     /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream. Once
     ///   there is a receive request, the peer sends this message and all later messages again. The peer may
     ///   abort the message after a time ([`rnr_retry`](Self::rnr_retry)). While the message waits, our Reads
-    ///   and atomics are answered, and our requests complete. If one side closes, the close does not wait for
-    ///   the message, and the message is lost.
+    ///   and atomics are answered, and our requests complete. If this side closes, the close does not wait
+    ///   for the message, and the message is lost.
     ///
     /// - A Send or Write completes when the peer has accepted the request. A Send is accepted when the
     ///   message is in the buffer of a receive request, and a Write when its data is in the memory of the
-    ///   peer. The peer reports this by a TCP acknowledgement, which it sends in the poll that places the
-    ///   bytes or in the next poll. Requests after a message that waits for a receive request complete after
-    ///   that message. If the peer refuses a request, exactly this request fails. A message that arrives
-    ///   after the peer's close resets the connection. A Send completes before an answer to it is received. A
-    ///   graceful close waits for at most the engine's `close_timeout` until the peer has posted receive
-    ///   requests for our messages. After that time the remaining requests are flushed.
+    ///   peer. The peer reports this by a TCP acknowledgement, which its engine sends in the poll that places
+    ///   the bytes, or soon afterwards. Requests after a message that waits for a receive request complete
+    ///   after that message. If the peer refuses a request, exactly this request fails. A message that
+    ///   arrives after the peer's close resets the connection. A Send completes before an answer to it is
+    ///   received. A graceful close waits for at most the engine's `close_timeout` until the peer has posted
+    ///   receive requests for our messages. After that time the remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
@@ -396,7 +396,7 @@ pub struct ListenOptions {
     /// Maximum number of connections of one address that may fail through the peer's fault per second, on
     /// each engine; `None`: no limit. Faults are an invalid or late Request, a message for which we send a
     /// Terminate, and a Terminate of the peer. Beyond the limit, SYNs of the address get no answer for the
-    /// rest of the second. After that second, another host behind the same address can connect. Default: 32.
+    /// rest of the second. After that second, the address can connect again. Default: 32.
     pub failures_per_address: Option<u32>,
     /// Maximum number of TCP connections that are not established; `None`: no limit other than
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
@@ -419,9 +419,9 @@ pub struct ListenOptions {
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {
-    /// Listens on `port` for at most 16,384 connections (the default limit on queue pairs) from any address.
-    /// At most 128 of these connections may be undecided. At most 32 connections of an address may fail in a
-    /// second.
+    /// Returns the options of a listener on `port` for at most 16,384 connections (the default limit on queue
+    /// pairs) from any address. At most 128 of these connections may be undecided. At most 32 connections of
+    /// an address may fail in a second.
     pub fn new(port: u16) -> Self {
         Self {
             port,
