@@ -44,9 +44,9 @@ impl MrOptions<'_> {
 /// A registered region. Dropping this value deregisters the region; the drop returns when no engine uses the
 /// memory any more.
 ///
-/// Memory may be registered several times, each time with different rights and in a different domain. Then
-/// readers see the data of all writers, and two writers can overwrite each other's data (RFC 5042 section
-/// 6.3.6). See [`other_writers`](Self::other_writers).
+/// Memory may be registered several times, for example with different rights or in different protection
+/// domains. Then readers see the data of all writers, and two writers can overwrite each other's data (RFC
+/// 5042 section 6.3.6). See [`other_writers`](Self::other_writers).
 pub struct MemoryRegion {
     registration: Registration,
     /// Keeps the protection domain and the context alive, so that they stay counted against their limits.
