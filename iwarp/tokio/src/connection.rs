@@ -427,7 +427,7 @@ impl Connection {
         &self.shared.receives
     }
 
-    /// Returns the maximum number of bytes that a stream may have in flight.
+    /// Returns the maximum number of bytes that may be in flight to this side of a stream.
     pub(crate) fn stream_bytes(&self) -> usize {
         self.shared.stream_bytes
     }

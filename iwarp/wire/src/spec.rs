@@ -70,8 +70,8 @@ pub struct Spec {
     pub mac: Option<[u8; 6]>,
     /// Maximum number of bytes of an IP packet. `None`: the default of the kind of wire.
     pub mtu: Option<u16>,
-    /// Whether MPA uses CRCs. `None`: MPA uses CRCs on every wire except `local`, whose frames never leave
-    /// memory.
+    /// Whether this endpoint requests CRCs of MPA. `None`: it requests CRCs on every wire except `local`,
+    /// whose frames never leave memory.
     pub crc: Option<bool>,
     /// Maximum number of bytes of a ring of a local wire
     /// ([`LocalConfig::ring_bytes`](dp::local::LocalConfig::ring_bytes)): a power of two from 256 KiB to 256

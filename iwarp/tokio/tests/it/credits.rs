@@ -43,7 +43,7 @@ async fn a_peer_that_takes_credit_back_ends_the_stream() {
     }
 }
 
-/// A peer can give credit exactly for what was sent, and not for more.
+/// A peer can give credit only for bytes and Writes that were sent.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_gives_credit_for_what_was_sent_at_most() {
     for (bytes, writes) in [(11, 1), (10, 2)] {

@@ -72,7 +72,8 @@ async fn one_direction_ends_and_the_other_goes_on() {
     assert_eq!((&*question, &*answer), ("question", "answer"));
 }
 
-/// The peer has read all bytes and is gone. A shutdown is then no error, but a write is an error.
+/// The peer is gone, and no written bytes are left to send. A shutdown is then no error, but a write is an
+/// error.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_is_gone_needs_no_end() {
     for waits in [false, true] {
