@@ -42,9 +42,9 @@ pub struct EngineConfig {
     /// Operation it ends with code 5 (RFC 6581 section 8). `None`: the number of the port's buffers. Default:
     /// `None`.
     pub held_buffers: Option<usize>,
-    /// Number of outstanding Reads and atomics on all connections together for which memory is allocated at
-    /// the start. This memory is allocated twice: for our requests, and for the peers' requests. If the
-    /// connections' depths allow more, more memory is allocated when it is needed
+    /// Maximum number of outstanding Reads and atomics on all connections together for which memory is
+    /// allocated when connections begin. The limit applies to our requests, and again to the peers' requests.
+    /// If the connections' depths allow more requests, more memory is allocated when it is needed
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)). Default: 16,384.
     pub request_records: usize,
     /// Maximum time that the end of a connection waits for one step. Such a step is the sending of a

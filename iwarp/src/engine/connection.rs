@@ -123,7 +123,7 @@ pub(super) enum Event<'a> {
     Disconnect,
 }
 
-/// The slots of shared slabs that a connection holds.
+/// The numbers of slots that a connection holds in the shared slabs.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     pub(super) buffers: usize,

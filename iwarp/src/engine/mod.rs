@@ -139,9 +139,9 @@ impl Engine {
         self.end_sleep();
     }
 
-    /// Prepares a sleep, during which no thread polls the engine until [`end_sleep`](Self::end_sleep): from
-    /// now on, new work is announced on the descriptors. Returns how long the sleep may last. Returns `None`
-    /// if there is work now; then the engine stays awake.
+    /// Prepares a sleep. Until [`end_sleep`](Self::end_sleep), no thread polls the engine, and new work is
+    /// announced on the descriptors. Returns how long the sleep may last. Returns `None` if there is work
+    /// now; then the engine stays awake.
     fn begin_sleep(&mut self, limit: Duration) -> Option<Duration> {
         let now = self.now();
         // A deadline in the past is due now: without `max`, the difference would be the absolute value.

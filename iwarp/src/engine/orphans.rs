@@ -1,4 +1,4 @@
-//! Queue pairs without a peer whose requests are retried for a while, as InfiniBand does
+//! Queue pairs that have no peer any more, and whose requests are retried for a while, as InfiniBand does
 //! ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)).
 
 use std::collections::VecDeque;

@@ -79,7 +79,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// Polls at `clock` an engine that was due at `due`. Returns the engine's time.
+    /// Polls an engine at `clock`. The poll was due at `due`. Returns the engine's time.
     fn poll(time: &mut PolledTime, clock: i64, due: Option<i64>) -> i64 {
         let now = match time.advance(at(clock)) {
             (now, false) => now,

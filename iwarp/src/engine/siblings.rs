@@ -1,9 +1,9 @@
 //! Engines on the queues of one device, which share the addresses of the device.
 //!
-//! Each engine has its own queue, stack and connections, and a thread if the program wants one. A frame that
-//! arrives on the queue of its connection touches no shared state. The stacks hand over all other frames
-//! ([`tcp_lite::steering`]). The engine that receives such a frame wakes the engine of the frame's
-//! connection.
+//! Each engine has its own queue, stack and connections, and a thread if the program wants one. While an
+//! engine processes a frame that arrived on the queue of the frame's connection, the engine touches no shared
+//! state. Any other frame is handed over to the stack that has to process it ([`tcp_lite::steering`]), and
+//! the engine that received the frame wakes the engine of that stack.
 
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Processes {
-    /// One report for each served context, sorted by process number.
+    /// One report for each served context that has answered, sorted by process number.
     pub answered: Vec<ProcessReport>,
     /// The numbers of the processes that do not answer, for example because they are stopped, or whose answer
     /// has another format.

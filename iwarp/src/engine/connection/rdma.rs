@@ -63,8 +63,8 @@ pub(super) enum RdmaStage {
 }
 
 impl Rdma {
-    /// Begins Full Operation. If `may_send` is set, this side need not wait for the peer's first FPDU.
-    /// `on_rtr` is announced when that FPDU has arrived.
+    /// Begins Full Operation. If `may_send` is set, this side need not wait for the peer's first FPDU. If
+    /// `on_rtr` is set, the connection is announced with its values when that FPDU has arrived.
     pub(super) fn begin(
         base: &mut Base,
         state: &mut EngineState,
@@ -360,8 +360,8 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair. Either the user has set the `Ask`, or a completion queue that has
-    /// lost a completion.
+    /// Acts on an `Ask` of the queue pair. The `Ask` is a request of the user, or was set because a
+    /// completion queue has lost a completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
             // After any `Ask`, the caller calls `on_recv_posted`.
@@ -443,7 +443,7 @@ impl Rdma {
             base.note_progress(state);
         }
         if is_terminating {
-            // The Terminate is sent, or waits for space in TCP's send buffer.
+            // Requests that were posted after the failure are flushed. No request follows the Terminate.
             self.flush_late();
         }
         match result {

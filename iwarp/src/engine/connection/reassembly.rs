@@ -103,7 +103,8 @@ impl Reassembly {
         Some(Rest { offset, buf, frontier, released })
     }
 
-    /// Drops out-of-order bytes, beginning with those at the highest offsets, as far as `may` allows.
+    /// Drops buffers with at least `bytes` out-of-order bytes in total, beginning with those at the highest
+    /// offsets, as far as `may` allows.
     pub(super) fn give_up(
         &mut self,
         bytes: usize,

@@ -220,9 +220,8 @@ impl Streaming {
         let Self { plain, reassembly, .. } = *self;
         let startup = Startup::new(Role::Initiator(initiating), reassembly);
         if !plain.take_unread().is_empty() {
-            // RFC 5044 section 7.1 (MPA-134): both peers start MPA at the same byte. The peer sent an unread
-            // byte in streaming mode, before the byte at which MPA starts for this side, so the peers
-            // disagree about this byte.
+            // RFC 5044 section 7.1 (MPA-134): both peers start MPA at the same byte. The peer has sent a byte
+            // in streaming mode that the user has not read, so the peers do not start at the same byte.
             let error = ConnectionError::Startup(StartupFault::EarlyBytes);
             return startup.fail_startup(base, state, error);
         }

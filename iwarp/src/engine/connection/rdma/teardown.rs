@@ -182,8 +182,9 @@ impl Ends for Box<Rdma> {
             stream.end_unfinished(&mut state.request_pool);
             return Closing::withholding(withheld_until);
         }
-        // On InfiniBand the oldest request runs out of retries, and the other requests are flushed. A peer
-        // that resets the connection is alive, so programs expect that all requests are flushed.
+        // If the peer vanishes on InfiniBand, the oldest request runs out of retries, and the other requests
+        // are flushed. A peer that resets the connection is alive, so programs expect that all requests are
+        // flushed.
         let has_vanished = is_lost
             && matches!(base.report.error(), Some(ConnectionError::Tcp(reason)) if reason != CloseReason::Reset);
         let fails = is_orphan || (has_vanished && stream.fails_when_peer_vanishes());
