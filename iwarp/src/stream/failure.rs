@@ -11,12 +11,12 @@ use crate::rdmap::{Terminate, TerminateError};
 /// return a `Result` that contains it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// An error that this side has found. A Terminate is sent to the peer.
+    /// An error that this side has found. The Terminate is sent to the peer, if possible.
     Here(Box<Terminate>),
     /// Memory that a correct message of the peer, or the answer to such a message, uses is not valid, for
-    /// example because it was revoked in the meantime. A Terminate is sent to the peer. The error counts as a
-    /// fault of our user. (A peer may also revoke memory, by a Send with Invalidate after its own Read. The
-    /// two cases are not distinguished here.)
+    /// example because it was revoked in the meantime. The Terminate is sent to the peer, if possible. The
+    /// error counts as a fault of our user. (A peer may also revoke memory, by a Send with Invalidate after
+    /// its own Read. The two cases are not distinguished here.)
     User(Box<Terminate>),
     /// The peer's Terminate.
     Peer(Box<Terminate>),
@@ -28,7 +28,7 @@ pub(crate) enum Failure {
     Lost(MpaError),
 }
 
-/// How the connection of a stream that has failed ends.
+/// How a connection ends whose stream has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// A Terminate is sent as the stream's last message. FIN follows.
@@ -105,7 +105,7 @@ impl Failure {
     }
 
     /// Returns the error for the report to the application. An unreadable Terminate is reported as RDMAP's
-    /// unspecified error, since it is an RDMAP message that cannot be processed.
+    /// unspecified error, since such a Terminate is an RDMAP message that cannot be processed.
     pub(crate) fn stream_error(&self) -> StreamError {
         match self {
             Self::Here(terminate) | Self::User(terminate) => stream_error(terminate, false),

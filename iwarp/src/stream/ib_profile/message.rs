@@ -16,8 +16,9 @@
 //! A stream offset counts the bytes that the receiver of the message has sent on this TCP connection,
 //! including the bytes of MPA's startup.
 //!
-//! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes after the control byte.
-//! So if a user answers with a Send, no `Limit` message is needed.
+//! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes after the control byte,
+//! unless it follows Immediate Data that belongs to it. So if a user answers with a Send, no `Limit` message
+//! is needed.
 
 use crate::ddp::UntaggedHeader;
 

@@ -27,10 +27,10 @@
 //! later requests. The sender keeps the dropped requests. The receiver still accepts responses to its own
 //! requests; otherwise the two peers could wait for each other for ever. No memory is held for a message
 //! without a receive request. When there is a receive request, the receiver reports this
-//! ([`Ready`](ProfileMessage::Ready)). The sender then sends a mark ([`Resume`](ProfileMessage::Resume)), and
-//! after it the dropped requests. An InfiniBand sender retries a limited number of times, and the receiver
-//! announces the time between two retries. Here, if the number of retries is limited, the request fails when
-//! as much time has passed as these retries would take.
+//! ([`Ready`](ProfileMessage::Ready)). The sender then sends [`Resume`](ProfileMessage::Resume), and after
+//! this message the dropped requests. An InfiniBand sender retries a limited number of times, and the
+//! receiver announces the time between two retries. Here, if the number of retries is limited, the request
+//! fails when as much time has passed as these retries would take.
 //!
 //! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)).
 //! The report is sent before the Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
@@ -197,8 +197,8 @@ impl IbProfile {
         self.ends != u64::MAX || is_within(msn, self.peer_limit)
     }
 
-    /// Called when the peer sends a limit. Returns whether the limit is new. (A message that was sent again
-    /// contains an older limit.)
+    /// Called when the peer sends a limit. Returns whether the limit is new: a message may repeat an earlier
+    /// limit.
     #[inline]
     pub(super) fn on_limit(&mut self, limit: u32) -> bool {
         let more = !is_within(limit, self.peer_limit);
@@ -450,7 +450,7 @@ impl IbProfile {
                 self.refused = None;
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
-            // If this side has sent no FPDU, the message concerns no request.
+            // If this side has sent no FPDU, any offset is accepted, since the message concerns no request.
             ProfileMessage::Ends(offset) if offset <= self.written || self.written == 0 => {
                 (self.ends, self.peer) = (offset, Peer::Gone);
                 Ok(Change::Ends(offset))

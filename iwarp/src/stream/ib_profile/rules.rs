@@ -47,7 +47,7 @@ impl Rules {
     }
 
     /// Whether the peer has promised a receive request for the message of a request, or the message needs
-    /// none.
+    /// none. By iWARP's rules no message needs a promise.
     #[inline]
     pub(in crate::stream) fn have_recv(&self, sent_to: &SentTo) -> bool {
         self.profile().is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))

@@ -29,7 +29,7 @@ use super::{Failure, StreamCounters};
 
 /// Maximum number of receive requests that are bound to messages after the current message. Out-of-order
 /// Sends beyond these messages are held until the missing bytes arrive. A higher limit would need more memory
-/// for each queue pair; a lower limit would place fewer Sends early.
+/// for each queue pair; with a lower limit, fewer Sends would be placed out of order.
 const BOUND_AHEAD: u8 = 31;
 
 const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed early has its whole header");

@@ -13,7 +13,7 @@ use super::{BOUND_AHEAD, Delivery, Failure, Inbound, NextSend, ReceivedUlpdu, pl
 enum SendFault {
     /// An error of the peer.
     Protocol(TerminateError),
-    /// The memory of the receive request is no longer registered.
+    /// The memory of the receive request is not valid.
     OwnMemory,
     /// No receive request is bound for a posted buffer, which is a defect of this crate.
     Unbound,

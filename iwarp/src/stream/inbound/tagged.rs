@@ -115,8 +115,8 @@ impl Delivery<'_> {
     }
 
     /// If the oldest outstanding request is a Read, returns its sink, and the part of our user's request that
-    /// it reads. Responses arrive in the order of their requests, including those of atomics (RFC 7306
-    /// section 7).
+    /// this Read covers. Responses arrive in the order of their requests, including those of atomics (RFC
+    /// 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, ReadPart), TerminateError> {
         match self.state.outstanding.front_mut(&mut self.pool.outstanding) {
             Some(Outstanding::Read { sink, part }) => Ok((sink, *part)),
