@@ -140,7 +140,7 @@ impl Stream {
         self.may_send
     }
 
-    /// Returns a value that accepts ULPDUs of the peer.
+    /// Returns the [`Delivery`] that accepts ULPDUs of the peer.
     pub(crate) fn delivery<'a>(&'a mut self, context: StreamContext<'a>) -> Delivery<'a> {
         let StreamContext { guard, counters, pool } = context;
         let Self { state, inbound, outbound, may_send, .. } = self;
@@ -197,9 +197,10 @@ impl Stream {
         self.state.qp.sends.is_held() && self.state.unsent == 0
     }
 
-    /// Called when the peer's TCP has acknowledged all bytes below an offset of the stream. The requests that
-    /// wait for this complete only when [`complete_acknowledged`](Self::complete_acknowledged) is called: a
-    /// Terminate in the same segment may name one of these requests.
+    /// Called when the peer's TCP has acknowledged the bytes below the stream offset `acknowledged`. The
+    /// requests that wait for this acknowledgement complete only when
+    /// [`complete_acknowledged`](Self::complete_acknowledged) is called: a Terminate in the same segment may
+    /// name one of these requests.
     pub(crate) fn on_acknowledged(&mut self, acknowledged: u64) {
         self.state.set_acknowledged(acknowledged);
     }
@@ -272,13 +273,14 @@ impl Stream {
         self.state.rules.profile().is_some_and(|ib| ib.awaits_recv())
     }
 
-    /// Called while a message of the peer waits for a receive request. When a receive request is posted, the
-    /// engine is notified ([`Ask::Receive`](crate::queues::Ask::Receive)).
+    /// Makes the queue pair notify the engine when a receive request is posted
+    /// ([`Ask::Receive`](crate::queues::Ask::Receive)). Called while a message of the peer waits for a
+    /// receive request.
     pub(crate) fn await_recv(&self) {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// If a receive request is posted by now, binds it to the waiting message, and notifies the peer. Returns
+    /// If a receive request is available now, binds it to the waiting message, and notifies the peer. Returns
     /// whether there was a receive request.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
@@ -460,7 +462,7 @@ impl Stream {
         qp.report();
     }
 
-    /// Reports the event that no send request is open, if this is so and the user has requested the event.
+    /// If no send request is open, and the user has requested the event for this, reports the event.
     pub(crate) fn report_if_drained(&self) {
         let qp = &self.state.qp;
         qp.sends.report_if_drained(&qp.signals);

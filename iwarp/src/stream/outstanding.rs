@@ -327,8 +327,7 @@ impl StreamState {
         let Self { qp, consumer, pending, unsent, .. } = self;
         let (sends, signals) = (&qp.sends, &qp.signals);
         if sends.is_held() {
-            // The engine is woken, since the event that no request is pending is generated in the code that
-            // sends requests.
+            // The engine is woken, since the code that sends requests reports that no request is pending.
             qp.engine.ring();
         }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());

@@ -76,7 +76,7 @@ impl ByKind {
 impl RequestQueue {
     pub(super) fn new(ird: u16, extensions: Extensions) -> Self {
         // RFC 5040 sections 5.2.2, 6.1 and 8.1.2 (RDMAP-226, RDMAP-301, RDMAP-370): each stream has its own
-        // buffers. The number of buffers is the negotiated IRD.
+        // buffers. The number of buffers for Reads, and the number for atomics, is the negotiated IRD.
         let mut queue = UntaggedQueue::new();
         let posted = queue.post(request_buffers(extensions, ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
@@ -102,8 +102,8 @@ impl RequestQueue {
 
     /// Delivers a segment. The last segment of a message consumes a buffer for Reads or for atomics.
     ///
-    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request consumes one buffer, and no more
-    /// requests than IRD are accepted at a time.
+    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request consumes one buffer, and at most IRD
+    /// requests of each kind are accepted at a time.
     ///
     /// # Errors
     /// [`DdpError::NoBuffer`] if no buffer is left for this kind of message.

@@ -1,10 +1,10 @@
 //! Sending: chooses the next message, writes its FPDUs into TCP segments, and completes sends.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write usually
-//! completes when its last segment is written to TCP. If its payload is not copied, or with InfiniBand's
-//! semantics, it completes when its bytes are acknowledged. A Read or atomic completes when its response is
-//! delivered. All requests complete in post order. A Terminate follows the FPDU that is being written, and is
-//! sent before all other messages except those of queue 4.
+//! completes when its last segment is written to TCP. A Send or Write whose payload is not copied, and each
+//! Send or Write with InfiniBand's semantics, completes when its bytes are acknowledged. A Read or atomic
+//! completes when its response is delivered. All requests complete in post order. A Terminate follows the
+//! FPDU that is being written, and is sent before all other messages except those of queue 4.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -418,7 +418,8 @@ impl Outbound {
     }
 
     /// If no message is being written and a message of queue 4 has to be sent before all other messages,
-    /// makes it the current message. Returns whether the current message is a message of queue 4.
+    /// makes the message of queue 4 the current message. Returns whether the current message is a message of
+    /// queue 4.
     fn start_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
