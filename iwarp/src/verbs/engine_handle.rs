@@ -1,4 +1,5 @@
-//! The handle of an engine: user threads send commands to the engine and read its state through this handle.
+//! The handle of an engine: user threads send commands to the engine and read the engine's state through this
+//! handle.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

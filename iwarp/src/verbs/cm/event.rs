@@ -125,9 +125,10 @@ struct QueuedEvent {
     kind: CmEventKind,
 }
 
-/// The channel on which identifiers report events. The descriptor is readable while events are queued. Cheap
-/// to clone. Dropping the last clone drops the queued events, and rejects their connect requests. Unlike a
-/// [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs no arming.
+/// The channel on which identifiers report events. The channel's descriptor is readable while events are
+/// queued. Cheap to clone. Dropping the last clone drops the queued events, and rejects their connect
+/// requests. Unlike a [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs
+/// no arming.
 ///
 /// # Limit
 ///

@@ -14,7 +14,7 @@ pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 /// Maximum number of bytes after the private data that offer [`ConnParam::ib_semantics`], or agree to them.
 pub(crate) const AGREEMENT_BYTES: usize = 12;
 
-/// The value of [`ConnParam::rnr_retry`] that has no limit.
+/// The value of [`ConnParam::rnr_retry`] that sets no limit.
 pub const RNR_RETRY_FOR_EVER: u8 = 7;
 
 /// The highest code of [`ConnParam::min_rnr_timer`].
@@ -129,12 +129,13 @@ pub struct ConnParam {
     ///
     /// - A Send or Write completes when the peer has accepted the request. A Send is accepted when the
     ///   message is in the buffer of a receive request, and a Write when its data is in the memory of the
-    ///   peer. The peer reports this by a TCP acknowledgement, which its engine sends in the poll that places
-    ///   the bytes, or soon afterwards. Requests after a message that waits for a receive request complete
-    ///   after that message. If the peer refuses a request, exactly this request fails. A message that
-    ///   arrives after the peer's close resets the connection. A Send completes before an answer to it is
-    ///   received. A graceful close waits for at most the engine's `close_timeout` until the peer has posted
-    ///   receive requests for our messages. After that time the remaining requests are flushed.
+    ///   peer. The peer reports the acceptance by a TCP acknowledgement, which its engine sends in the poll
+    ///   that places the bytes, or soon afterwards. Requests after a message that waits for a receive request
+    ///   complete after that message. If the peer refuses a request, this request fails, and all later
+    ///   requests are flushed. A message that arrives after the peer's close resets the connection. A Send
+    ///   completes before an answer to it is received. A graceful close waits for at most the engine's
+    ///   `close_timeout` until the peer has posted receive requests for our messages. After that time the
+    ///   remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
@@ -161,8 +162,8 @@ pub struct ConnParam {
     /// Default: 0.
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays usable when the peer ends the
-    /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receives wait.
-    /// A send that is open or posted later completes with
+    /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receive
+    /// requests stay posted. A send that is open or posted later completes with
     /// [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded) after the retry time
     /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). If no connection is made
     /// because the peer is unreachable or rejects it, sends complete with this status at once. A peer that
