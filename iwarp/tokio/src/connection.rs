@@ -407,7 +407,8 @@ impl Connection {
         self.shared.id.abort();
     }
 
-    /// Waits for the end of the connection, and returns its cause. [`Error::Closed`] means a graceful end.
+    /// Waits for the end of the connection, and returns its cause. [`Error::Closed`] means a graceful end, or
+    /// that the endpoint's runtime has shut down.
     pub async fn closed(&self) -> Error {
         let mut phase = self.shared.phase.clone();
         self.engine().hand_over();

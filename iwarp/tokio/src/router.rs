@@ -77,7 +77,7 @@ struct State {
     stream_places: Waiters,
 }
 
-/// The tasks that completions wake, and the number of places in the send queue that they free.
+/// The tasks that completions wake, and the number of places in the send queue that these completions free.
 #[derive(Default)]
 struct Wakeups {
     wakers: Vec<Waker>,

@@ -66,7 +66,8 @@ pub struct Spec {
     pub address: Option<IpCidr>,
     /// The gateway to addresses outside of this endpoint's network.
     pub gateway: Option<IpAddress>,
-    /// The Ethernet address of this endpoint. `None`: the address of the device.
+    /// The Ethernet address of this endpoint. `None`: the address of the device, or on a tap interface an
+    /// address that is derived from the IP address.
     pub mac: Option<[u8; 6]>,
     /// Maximum number of bytes of an IP packet. `None`: the default of the kind of wire.
     pub mtu: Option<u16>,

@@ -1,4 +1,4 @@
-//! Requests that wait at a listener, and wakers that are called for events.
+//! Tests of requests that wait at a listener, and of the wakers that are called for events.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! Tests how connections begin and end.
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -1,5 +1,5 @@
-//! The credits of a stream. The peers in these tests break the rules for credits, receive credits, or close
-//! before they have given credit for all bytes.
+//! Tests of the credits of a stream. The peers in these tests break the rules for credits, receive credits,
+//! or close before they have given credit for all bytes.
 
 use std::io::ErrorKind;
 
@@ -109,7 +109,7 @@ async fn a_peer_fills_the_ring_exactly() {
     }
 }
 
-/// Waits until the peer has all bytes that were sent, since bytes that arrive after its close would be
+/// Waits until the peer has all bytes that were sent, since bytes that arrive after the peer's close would be
 /// answered by a reset.
 async fn all_has_arrived(stream: &Stream) {
     while stream.connection().queue_pair().has_open_sends() {

@@ -1,5 +1,5 @@
-//! Streams of bytes: copies by tokio, both directions at once, the end of a stream, peers that break the
-//! rules, and HTTP by hyper.
+//! Tests of streams of bytes: copies by tokio, both directions at once, the end of a stream, peers that break
+//! the rules, and HTTP by hyper.
 
 use std::io::IoSlice;
 use std::time::Duration;
