@@ -56,7 +56,7 @@ pub struct EngineConfig {
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) are acknowledged in the poll in
     /// which they arrive. If not, the acknowledgement waits at least until the next poll, so that it can be
     /// sent together with the user's answer. If an engine is polled only in calls of a user, set this field,
-    /// since the user may not call again. Default: `false`.
+    /// since the user might not call again for a long time. Default: `false`.
     pub acknowledge_at_once: bool,
 }
 

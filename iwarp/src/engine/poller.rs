@@ -239,13 +239,13 @@ impl Poller {
         self.time.end_pause(clock, due)
     }
 
-    /// Returns when [`poll`](Self::poll) next has work, in the time of the clock.
+    /// Returns the time at which [`poll`](Self::poll) next has work, as the clock shows it.
     pub(super) fn next_deadline(&mut self, clock: Instant) -> Option<Instant> {
         let due = self.next_due(self.time.of(clock))?;
         Some(self.time.clock_at(due))
     }
 
-    /// As [`next_deadline`](Self::next_deadline), in the time of the engine.
+    /// As [`next_deadline`](Self::next_deadline), in the engine's time.
     fn next_due(&mut self, now: Instant) -> Option<Instant> {
         let may_send = self.state.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
         if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {

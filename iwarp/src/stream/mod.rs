@@ -184,7 +184,7 @@ impl Stream {
         self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.rules.have_messages())
     }
 
-    /// Whether FIN may follow, since the stream has nothing left to send or to wait for.
+    /// Whether FIN may follow: the stream has nothing left to send, and waits for nothing.
     pub(crate) fn is_drained(&self) -> bool {
         let may_be_taken = self.state.rules.is_peer_there();
         let is_sent = !may_be_taken || !self.state.has_requests() || self.is_held();
@@ -469,8 +469,8 @@ impl Stream {
     }
 
     /// Whether the requests that the peer has not accepted may stay in the send queue after the end
-    /// ([`end_unfinished`](Self::end_unfinished)). The user must have set a retry time. If a message from the
-    /// peer has arrived only in part, the queue pair ends, and the requests may not stay.
+    /// ([`end_unfinished`](Self::end_unfinished)). They may only if the user has set a retry time. If a
+    /// message from the peer has arrived only in part, the queue pair ends, and the requests may not stay.
     pub(crate) fn may_retry(&self) -> bool {
         !self.state.qp.attributes.retry_time().is_zero() && self.state.consumer.taken_recvs() == 0
     }

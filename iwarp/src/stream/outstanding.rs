@@ -327,7 +327,8 @@ impl StreamState {
         let Self { qp, consumer, pending, unsent, .. } = self;
         let (sends, signals) = (&qp.sends, &qp.signals);
         if sends.is_held() {
-            // The engine is woken, since the code that sends requests reports that no request is pending.
+            // While the queue is held, `start_request` reports when no request is in progress. The engine is
+            // woken so that it calls `start_request`.
             qp.engine.ring();
         }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());

@@ -29,8 +29,8 @@
 //! without a receive request. When there is a receive request, the receiver reports this
 //! ([`Ready`](ProfileMessage::Ready)). The sender then sends [`Resume`](ProfileMessage::Resume), and after
 //! this message the dropped requests. An InfiniBand sender retries a limited number of times, and the
-//! receiver announces the time between two retries. Here, if the number of retries is limited, the request
-//! fails when as much time has passed as these retries would take.
+//! receiver announces the time between two retries. uwarp's sender waits for `Ready` instead. If the number
+//! of retries is limited, the request fails when as much time has passed as these retries would take.
 //!
 //! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)).
 //! The report is sent before the Terminate, or before FIN if the peer gets no Terminate. TCP withholds the

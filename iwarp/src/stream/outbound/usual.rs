@@ -160,7 +160,7 @@ impl Outbound {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
             }
         }
-        // A message of queue 4 is sent after the requests.
+        // If no request is left, the general path sends the waiting messages of queue 4.
         let behind = |stop, ib: &IbProfile| match stop {
             FillOutcome::Empty if ib.has_messages() => FillOutcome::Other,
             stop => stop,

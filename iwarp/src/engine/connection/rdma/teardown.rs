@@ -111,8 +111,8 @@ impl Rdma {
             base.count_peer_failure(state);
         }
         base.name_cause();
-        // TCP might acknowledge dropped bytes before the peer knows that they are dropped, no matter which
-        // peer is at fault.
+        // From now on, received bytes are dropped, no matter which peer is at fault. With InfiniBand's
+        // semantics, TCP must not acknowledge them before the peer knows that they are dropped.
         let offset = self.deframer.untaken_from();
         if self.stream.end_taking(offset) {
             state.tcp.withhold(base.conn, Some(offset));
