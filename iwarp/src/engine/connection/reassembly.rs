@@ -25,8 +25,8 @@ pub(super) struct Reassembly {
     frontier: u64,
     held: HeldList,
     /// A buffer that begins with the next byte, if no other buffers are held. [`push`](Self::push) sets this
-    /// buffer. The next [`take`](Self::take) removes the buffer, and holds the bytes that are not consumed,
-    /// for which a slot is free.
+    /// buffer. The next [`take`](Self::take) removes the buffer, and holds the bytes that are not consumed. A
+    /// slot for these bytes is free.
     next_buf: Option<Mbuf>,
 }
 

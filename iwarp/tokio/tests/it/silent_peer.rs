@@ -112,7 +112,7 @@ async fn an_accepted_connection_knows_what_was_agreed_on() {
 }
 
 /// A server closes right after it has accepted a connection, or right after its first message. The close is
-/// graceful, since it waits for the peer.
+/// graceful, since it first waits until the peer is ready.
 #[tokio::test(crate = "crate::limited")]
 async fn a_connection_that_is_closed_at_once_closes_gracefully() {
     for sends in [false, true] {

@@ -142,7 +142,8 @@ async fn parts_of_a_write_follow_each_other_around_the_ring() {
     let data = bytes(300);
     for _ in 0..20 {
         let parts = [IoSlice::new(&data[..1]), IoSlice::new(&[]), IoSlice::new(&data[1..])];
-        // Fewer bytes may be written, if the credit for the bytes that were read is still on its way.
+        // The write may accept only a part of the bytes, if the credit for the bytes that were read is still
+        // on its way.
         let written = a.write_vectored(&parts).await.unwrap();
         let mut received = [0; 300];
         tokio::try_join!(a.write_all(&data[written..]), b.read_exact(&mut received)).unwrap();
