@@ -226,8 +226,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Connection`] with the cause if the connection has ended. If the peer stayed silent, the cause
-    /// is [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if the connection was
-    /// closed.
+    /// is [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if the connection was closed
+    /// gracefully, or this side has aborted it.
     pub async fn established(&self) -> Result<()> {
         if self.shared.is_established.load(Ordering::Acquire) {
             return Ok(());
