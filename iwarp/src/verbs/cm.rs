@@ -212,7 +212,7 @@ impl CmId {
     /// refuses requests, unless [`QueuePair::take_late_sends`] was called. In streaming mode, sends the bytes
     /// of the user that are not sent yet, then FIN. Messages that the peer sends after our FIN are dropped. A
     /// `Disconnected` event follows for a connection that is established or in streaming mode. A connection
-    /// during MPA startup or connect is aborted, and a `ConnectError` event follows. A connect request is
+    /// that is still being set up is aborted, and a `ConnectError` event follows. A connect request is
     /// rejected. A listener stops listening, but requests that it has already announced can still be accepted
     /// or rejected.
     pub fn disconnect(&self) {
