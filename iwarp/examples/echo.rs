@@ -98,7 +98,7 @@ impl Host {
         Ok(self.qp.post_send(&SendRequest::new(0, SendOp::Send, self.buffer.sge(0, length)))?)
     }
 
-    /// Polls once. Returns the next completion if it belongs to a receive. Completions of sends are ignored.
+    /// Polls once. Returns the completion if a receive has succeeded; drops any other completion.
     fn received(&self) -> Option<WorkCompletion> {
         let wc = self.cq.poll_one()?;
         (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)

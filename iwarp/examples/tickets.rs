@@ -1,6 +1,6 @@
 //! A ticket counter: two clients draw numbers from one word in the memory of the server, and no number is
-//! drawn twice. A client that has drawn its numbers sends Immediate Data. The server's program waits only for
-//! such messages.
+//! drawn twice. Then the first client sends Immediate Data. The server's program is notified of this message,
+//! but not of the draws.
 //!
 //! `cargo run -p iwarp --no-default-features --example tickets`
 

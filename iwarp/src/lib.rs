@@ -111,57 +111,59 @@
 //!
 //! * **The engine has to be polled.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges,
 //!   retransmits and sends. A program that stops polling appears silent to its peers.
-//!   [`Engine::spawn`](engine::Engine::spawn) starts a thread that polls, and backs off when idle.
+//!   [`Engine::spawn`](engine::Engine::spawn) starts a thread that polls, and sleeps when there is no work.
 //!   [`EngineThread::on_queues`](engine::EngineThread::on_queues) starts such a thread for each queue of a
 //!   device.
 //! * **A thread that sleeps until a completion arrives** arms its queue, polls the queue, and then waits:
-//!   [`CompletionChannel`](verbs::CompletionChannel#arm-poll-wait) describes this.
+//!   [`CompletionChannel`](verbs::CompletionChannel#arm-poll-wait) describes these steps.
 //! * **A completed Write means that TCP has accepted the bytes**, not that they have arrived. Requests take
 //!   effect in order, so a later Read (or a later Send that the peer answers) confirms the arrival. A
 //!   completed Read has its bytes in local memory. The bytes of a completed Write have also arrived if both
 //!   peers have agreed on [`ConnParam::ib_semantics`](verbs::ConnParam::ib_semantics).
-//! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". A Send that
+//! * **A Send needs a posted receive** that is long enough. iWARP has no "receiver not ready": a Send that
 //!   finds no receive ends the connection, so post receives before connecting. Two peers that use this crate
 //!   may agree that such a Send waits instead, and completes when a receive has taken the message
 //!   ([`ConnParam::ib_semantics`](verbs::ConnParam::ib_semantics)).
 //! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) change an aligned 64-bit word of the peer, for
-//!   example by an addition. They are atomic for all queue pairs of the peer's process. A program should
-//!   not access the same word in another way. `examples/tickets.rs` is an example.
+//!   example by an addition. Atomics of all queue pairs of the peer's process are atomic to each other. A
+//!   program should not access the same word in another way. `examples/tickets.rs` is an example.
 //! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or after a Write) carries eight
 //!   bytes into a receive of the peer. The receive's buffer has to have room for these bytes, unless both
 //!   peers have agreed on `ib_semantics`.
 //! * **Not every peer supports atomics and Immediate Data** (RFC 7306 section 1.1), and no message of MPA
-//!   negotiates them. Agree on them in your own protocol, for example in the private data of connect and
+//!   negotiates them. Agree on their use in your own protocol, for example in the private data of connect and
 //!   accept. A program may also try an atomic that adds 0, which changes nothing. A peer without atomics ends
 //!   the connection with layer 0, type 2, code 6 (unexpected opcode). This side accepts atomics and Immediate
-//!   Data unless [`QpInit::extensions`](verbs::QpInit::extensions) excludes them, and sends them only when
-//!   the program posts them.
-//! * **An error ends the connection.** The peer gets a Terminate if possible. Posted requests complete as
-//!   flushed. The cause is in each of these completions
+//!   Data unless [`QpInit::extensions`](verbs::QpInit::extensions) excludes these messages, and sends such a
+//!   message only when the program posts it.
+//! * **An error ends the connection.** The peer gets a Terminate if possible. Requests that are not
+//!   complete end in error, most of them as flushed. The cause of the end is in each flushed completion
 //!   ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)), in
 //!   [`QueuePair::cause`](verbs::QueuePair::cause) and in the
-//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event: layer, type and code of the error, or a reset,
-//!   a silent peer, or a lost link. The operator `?` converts the cause to a [`std::io::Error`].
+//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event. The cause is, for example, an error with its
+//!   layer, type and code, a reset, a silent peer, or a lost link. The operator `?` converts the cause to a
+//!   [`std::io::Error`].
 //! * **A dead peer is detected within ten seconds**, or within a time that you set: see
 //!   [`KeepalivePolicy`](verbs::KeepalivePolicy).
 //! * **A responder sends second** (RFC 5044 section 7.1.2): the posts of a responder wait for the first
 //!   message of the initiator, unless the initiator has requested peer-to-peer setup, which is the default
 //!   here. `Established::ready` reports whether posts are sent at once.
-//! * **A peer may change registered memory** as long as the memory is registered with remote rights. So the
-//!   memory is read and written by copies, never through references. [Memory order](#memory-order) says in
-//!   which order other threads see the copied bytes.
+//! * **A peer may change registered memory** as long as the memory is registered with the rights of remote
+//!   writes or atomics. So the memory is read and written by copies, never through references.
+//!   [Memory order](#memory-order) says in which order other threads see the copied bytes.
 //!
 //! # Memory order
 //!
 //! Another thread may see an incomplete copy. Only these rules hold for such a thread:
 //!
-//! * **The bytes of a Write or a Send become visible by increasing address**, and the bytes of a message
-//!   become visible before the bytes of the next message. So a program may poll the last byte
-//!   ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8), an acquire load): when this byte has changed,
-//!   all bytes before it have arrived. [`MemoryRegion::write_at`](verbs::MemoryRegion::write_at) also stores
-//!   in this order. The rule does not hold with [`ConnParam::markers`](verbs::ConnParam::markers), since
-//!   payload is then placed out of order. For a completion, the order holds in any case: all bytes that were
-//!   placed before the completion are visible to the thread that polls the completion.
+//! * **The bytes of a Write or a Send become visible in order**, by increasing address within each
+//!   scatter/gather element, and the bytes of a message become visible before the bytes of the next message.
+//!   So a program may poll the last byte ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8), an acquire
+//!   load): when this byte has changed, all bytes before it have arrived.
+//!   [`MemoryRegion::write_at`](verbs::MemoryRegion::write_at) also stores in this order. The rule does not
+//!   hold with [`ConnParam::markers`](verbs::ConnParam::markers), since payload is then placed out of order.
+//!   For a completion, the order holds in any case: all bytes that were placed before the completion are
+//!   visible to the thread that polls the completion.
 //! * **An aligned word of eight bytes is stored at once**, unless a message, an FPDU or a TCP segment begins
 //!   or ends within the word. An atomic always changes its word at once.
 //! * **A read has no order within itself.** This is true of
@@ -173,27 +175,28 @@
 //! a record that its peer Writes is safe under two conditions. The peer Writes version, data and version at
 //! increasing addresses, in one message or several, from memory that the peer does not change until the
 //! Writes are completed. The reader loads the second version, which is one byte, by `load_u8`, copies the
-//! data by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both versions are equal, the
-//! data is of this version, as long as fewer than 256 Writes have arrived since the first load. A **remote
-//! reader** that gets versions and data by one Read cannot detect a torn record by comparing the versions. In
-//! this case, put a checksum into the record, or let the owner answer a Send.
+//! data by `read_at`, executes a `fence(Acquire)`, and loads the first version. If both versions are equal,
+//! the data is of this version, as long as the peer has written the record fewer than 256 times since the
+//! first load. A **remote reader** that gets versions and data by one Read cannot detect a torn record by
+//! comparing the versions. In this case, put a checksum into the record, or let the owner answer a Send.
 //!
 //! # Status, metrics and events
 //!
 //! [`Context::status`](verbs::Context::status) returns the connections, addresses and counters of all
-//! engines. Three features, off by default, export this state. `status` passes it to `uwarp status`, through
-//! a socket that only this user may use (`iwarp::status::serve`). `metrics` passes it to the exporter of the
-//! program (`iwarp::metrics::publish`). `tracing` emits events for connections, MPA startup, Terminates,
-//! timeouts and links. For a program without an exporter, [`prometheus`] makes the answers to Prometheus. The
-//! subscriber of events runs in the thread that polls the engine, so a slow subscriber delays the engine.
+//! engines. Three features, which are off by default, export such state and events. `status` passes the state
+//! to `uwarp status`, through a socket that only this user may use (`iwarp::status::serve`). `metrics` passes
+//! the counters to the exporter of the program (`iwarp::metrics::publish`). `tracing` emits events for
+//! connections, MPA startup, Terminates, timeouts and links. For a program without an exporter,
+//! [`prometheus`] generates the HTTP responses for Prometheus. The subscriber of events runs in the thread
+//! that polls the engine, so a slow subscriber delays the engine.
 //!
 //! # Layers
 //!
-//! [`memory`] is registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of [`rdmap`]
-//! are pure: they use no clock, thread, randomness or I/O. `queues` is the state that users and engines
-//! share. The protocol of a stream (`stream`) uses all of these modules, and hands bytes to a TCP of
-//! [`tcp_lite`]. [`verbs`] has the objects of users, and [`engine`] moves their data over a port. A table of
-//! the package `tests` says which module may use which modules (`src/layout/table.rs`).
+//! [`memory`] implements registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of
+//! [`rdmap`] are pure: they use no clock, thread, randomness or I/O. `queues` contains the state that users
+//! and engines share. The protocol of a stream (`stream`) uses all of these modules, and hands bytes to a TCP
+//! of [`tcp_lite`]. [`verbs`] has the objects of users, and [`engine`] moves their data over a port. A table
+//! of the package `tests` lists the modules that each module may use (`src/layout/table.rs`).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //! the exporter that the program has installed.
 //!
 //! The data path does no extra work for this, since [`publish`] publishes a snapshot of counters that exist
-//! already. Call it periodically, for example before each scrape:
+//! already. Call `publish` periodically, for example before each scrape:
 //!
 //! ```
 //! # use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A server lends buffers to clients. The clients do not trust the server or each other. RFC 5042 appendix A
-//! requires of such a server:
+//! A server lends buffers to clients. The clients do not trust the server or each other. The table lists what
+//! RFC 5042 appendix A requires of such a server, and how this example complies:
 //!
 //! | | appendix A | here |
 //! |---|---|---|
@@ -72,9 +72,9 @@ impl Lender {
         Ok(Some(Loan { buffer, window }))
     }
 
-    /// Takes a buffer back when `done` reports that the client has finished with the buffer. Returns the
-    /// buffer's bytes. The bytes no longer change, because the buffer's STag is invalid now even if the
-    /// client has not invalidated it.
+    /// Takes back the buffer of `loan`. `done` is the completion of the message by which the client has
+    /// returned the buffer. Returns the buffer's bytes, and how the client has returned the buffer. The bytes
+    /// no longer change, because the buffer's STag is invalid now even if the client has not invalidated it.
     pub(crate) fn take_back(
         &mut self,
         loan: Loan,

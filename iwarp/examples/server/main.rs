@@ -1,4 +1,4 @@
-//! A server that lends buffers to clients that it does not trust. Each client gets its own STag, which is
+//! A server lends buffers to clients that the server does not trust. Each client gets its own STag, which is
 //! valid on the client's stream only and covers zeroed memory. The server reads only bytes that the client
 //! can no longer change (`lending.rs`).
 //!
@@ -145,7 +145,7 @@ impl Host {
         Ok(End { qp: self.pd.create_qp(&init)?, buffer: self.pd.reg_mr(2048, Access::LOCAL_WRITE)? })
     }
 
-    /// Polls once. Returns the next completion if it belongs to a receive. Completions of sends are ignored.
+    /// Polls once. Returns the completion if a receive has succeeded; drops any other completion.
     fn received(&self) -> Option<WorkCompletion> {
         let wc = self.cq.poll_one()?;
         (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)

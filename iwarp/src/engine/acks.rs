@@ -19,8 +19,8 @@ pub(super) struct Acks {
     /// Connections whose peer also waits for a limit, which is the MSN up to which the peer's messages find a
     /// receive request ([`ib_profile`](crate::stream::ib_profile)).
     limits: VecDeque<ConnId>,
-    /// The time from which `patience` counts: when the first connection was added to `owed`, or to `limits`
-    /// while `owed` was empty.
+    /// The time from which `patience` counts: the last time when a connection was added to the empty list
+    /// `owed`, or to the empty list `limits` while `owed` was also empty.
     since: Instant,
     /// Maximum time that an acknowledgement or a limit waits for an answer of the user.
     patience: Duration,
@@ -39,7 +39,7 @@ impl Acks {
     }
 
     /// From now on, an acknowledgement waits for an answer of the user for at most `patience`. If the user
-    /// polls the engine itself, `patience` can be zero, since the user can answer between two polls.
+    /// polls the engine, `patience` can be zero, since the user can answer between two polls.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
@@ -80,7 +80,7 @@ impl Acks {
         self.limits.len()
     }
 
-    /// Returns the number of connections whose limit has to be sent in its own message in a poll at `now`.
+    /// Returns the number of connections whose limit has to be sent separately in a poll at `now`.
     #[inline]
     pub(super) fn due_limits(&self, now: Instant) -> usize {
         if self.limits.is_empty() || now < self.since + self.patience { 0 } else { self.limits.len() }

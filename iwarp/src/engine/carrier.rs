@@ -6,12 +6,12 @@ use tcp_lite::{Duration, Instant, Stack};
 use crate::verbs::AsyncEventKind;
 
 /// The time between two queries of the port while the link is up or the port is gone. A port that detects
-/// departed neighbours is queried in every poll instead. An engine wakes for a query only on a port where the
-/// loss of the link means the loss of the peer. A listening device of that kind accepts its next peer during
-/// a query, so the device is queried even without connections. On other ports, a link that fails while
-/// nothing is sent does no harm. A query may be a system call or a read over the bus, so ten queries per
-/// second cost nothing noticeable. The shortest timeout that depends on the result of a query is half a
-/// second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// departed neighbours is queried in every poll instead. In these two states, an engine wakes for a query
+/// only on a point-to-point port, where the loss of the link means the loss of the peer. A listening
+/// point-to-point device accepts its next peer during a query, so the engine queries the device even without
+/// connections. On other ports, a link that fails while nothing is sent does no harm. Ten queries per second
+/// cost nothing noticeable, even if a query is a system call or a read over the bus. The shortest timeout
+/// that depends on the result of a query is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The time between two queries of the port while the link is down. The engine wakes for each query. Data

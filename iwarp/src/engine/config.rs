@@ -22,8 +22,8 @@ const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from
 pub struct EngineConfig {
     /// Whether this side requests CRCs on all its connections.
     ///
-    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting for administrators. No API call changes or
-    /// returns the setting.
+    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting for administrators. No call on an engine or
+    /// a connection changes or returns the setting.
     ///
     /// If the setting is off, CRCs are used only if the peer requests CRCs.
     /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
@@ -42,9 +42,9 @@ pub struct EngineConfig {
     /// Operation it ends with code 5 (RFC 6581 section 8). `None`: the number of the port's buffers. Default:
     /// `None`.
     pub held_buffers: Option<usize>,
-    /// Number of outstanding Reads and atomics on all connections together for which memory is allocated at
-    /// the start. There is one such number for our requests and an equal number for the peers' requests. If
-    /// the connections' depths allow more, more memory is allocated when it is needed
+    /// Maximum number of outstanding Reads and atomics on all connections together for which memory is
+    /// allocated when connections begin. The limit applies to our requests, and again to the peers' requests.
+    /// If the connections' depths allow more requests, more memory is allocated when it is needed
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)). Default: 16,384.
     pub request_records: usize,
     /// Maximum time that the end of a connection waits for one step. Such a step is the sending of a
@@ -56,15 +56,15 @@ pub struct EngineConfig {
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) are acknowledged in the poll in
     /// which they arrive. If not, the acknowledgement waits at least until the next poll, so that it can be
     /// sent together with the user's answer. If an engine is polled only in calls of a user, set this field,
-    /// since the user may not call again. Default: `false`.
+    /// since the user might not call again for a long time. Default: `false`.
     pub acknowledge_at_once: bool,
 }
 
 impl EngineConfig {
     /// Returns the defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and a
     /// seed from the operating system. Keepalives are on: a silent peer is detected within ten seconds. If
-    /// the link is lost, connections end after ten seconds, or after half a second if there is only one peer
-    /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point), [`TcpConfig::link_timeout`]).
+    /// the link is lost, connections end after ten seconds, or after half a second if the port has only one
+    /// peer ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point), [`TcpConfig::link_timeout`]).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if an address cannot be parsed or if there are too many addresses.

@@ -1,7 +1,7 @@
-//! One connection from SYN to the last FIN.
+//! One connection, from the SYN to the end of TCP.
 //!
-//! A connection is in one phase. The phase owns its state. An event consumes the phase and returns the next
-//! phase. Only this file distinguishes the phases; each phase has a file for its actions.
+//! A connection is in one phase. The phase owns its state. The handler of an event consumes the phase and
+//! returns the next phase. Only this file distinguishes the phases; each phase has a file for its actions.
 //!
 //! | file | what |
 //! |---|---|
@@ -103,7 +103,7 @@ pub(super) enum Event<'a> {
     Send,
     /// The queue pair has an `Ask`, which is a request other than a post.
     Asked(Ask),
-    /// The deadline of the phase has passed, unless the deadline was moved since it was scheduled.
+    /// The deadline of the phase has passed.
     Deadline,
     /// It is time to check whether the connection was idle for too long.
     IdleCheck,
@@ -123,7 +123,7 @@ pub(super) enum Event<'a> {
     Disconnect,
 }
 
-/// The slots of shared slabs that a connection holds.
+/// The numbers of slots that a connection holds in the shared slabs.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     pub(super) buffers: usize,
@@ -139,13 +139,13 @@ pub(super) enum TurnOutcome {
     Done,
     /// There is more to send.
     More,
-    /// There is more to send, and no packet buffer is free.
+    /// There is more to send, but no packet buffer is free.
     NoMbuf,
 }
 
 impl Phase {
-    /// Returns the bytes of packet buffers that hold out-of-order data, and the next time of the timers that
-    /// only Full Operation has.
+    /// Returns the bytes of packet buffers that hold out-of-order data, and the earliest deadline of the
+    /// timers that only Full Operation has.
     fn upkeep(&self) -> (usize, Deadline) {
         match self {
             Phase::Rdma(rdma) => rdma.upkeep(),
@@ -241,9 +241,9 @@ impl Connection {
         self.base.timers.next().min(self.phase.upkeep().1)
     }
 
-    /// Whether the engine's record of the connection is still correct after a call: the held bytes and the
-    /// deadline are unchanged, and the connection has not ended. In Full Operation, the record is usually
-    /// still correct.
+    /// Whether the engine's record of the connection is certainly still correct after a call: the connection
+    /// is in Full Operation, the held bytes and the deadline are unchanged, and the connection has not ended.
+    /// Usually the result is `true` in Full Operation; it is `false` in all other phases.
     #[inline]
     pub(super) fn is_recorded(&self) -> bool {
         let Phase::Rdma(rdma) = &self.phase else { return false };
@@ -318,7 +318,8 @@ impl Connection {
         self.base.finish(state, is_orphan);
     }
 
-    /// Handles a deadline that has passed, unless it was moved since it was scheduled.
+    /// Calls the handlers of the connection's timers. The handlers of the deadline and of the idle check are
+    /// called only if these are due: both may have been moved after the engine scheduled this call.
     pub(super) fn on_time(&mut self, state: &mut EngineState) {
         let now = state.now;
         if self.base.timers.take_due(now) {
@@ -400,7 +401,8 @@ impl Connection {
 
     // ---- sending ----
 
-    /// Schedules the connection to send: requests were posted to its queue pair, or TCP has space again.
+    /// Schedules the connection to send, for example because requests were posted to its queue pair, or
+    /// because TCP has space again.
     pub(super) fn schedule_tx(&self, state: &mut EngineState) {
         self.base.schedule_tx(state);
     }
@@ -419,8 +421,8 @@ impl Connection {
         }
     }
 
-    /// Lets the connection send: acts on the `Ask` of the queue pair, and hands about `bytes` bytes to TCP.
-    /// No frame is sent here: `Poller::send_frames` sends the frames at the end of the poll.
+    /// Lets the connection send: acts on the `Ask` of the queue pair, and hands at most about `bytes` bytes
+    /// to TCP. No frame is sent here: `Poller::send_frames` sends the frames at the end of the poll.
     #[inline]
     pub(super) fn give_to_tcp(
         &mut self,

@@ -63,7 +63,7 @@ use self::poller::Poller;
 ///
 /// Either call [`poll`](Self::poll) from your own loop (lowest latency), or let a thread poll the engine
 /// ([`spawn`](Self::spawn)). Nothing is sent, received, acknowledged or retransmitted between polls. Dropping
-/// the engine resets its connections and flushes their work.
+/// the engine resets its connections and flushes their posted requests.
 pub struct Engine {
     context: Context,
     participant: Participant,
@@ -109,7 +109,7 @@ impl Engine {
         self.poller.await_answers(patience)
     }
 
-    /// Sends posted requests, without the rest of a poll.
+    /// Runs the commands of users and sends posted requests, without the rest of a poll.
     fn send_posted(&mut self) {
         let now = self.now();
         let guard = self.participant.enter();
@@ -139,9 +139,9 @@ impl Engine {
         self.end_sleep();
     }
 
-    /// Prepares a sleep, during which no thread polls the engine until [`end_sleep`](Self::end_sleep): from
-    /// now on, new work is announced on the descriptors. Returns how long the sleep may last. Returns `None`
-    /// if there is work now; then the engine stays awake.
+    /// Prepares a sleep. Until [`end_sleep`](Self::end_sleep), no thread polls the engine, and new work is
+    /// announced on the descriptors. Returns how long the sleep may last. Returns `None` if there is work
+    /// now; then the engine stays awake.
     fn begin_sleep(&mut self, limit: Duration) -> Option<Duration> {
         let now = self.now();
         // A deadline in the past is due now: without `max`, the difference would be the absolute value.

@@ -1,4 +1,4 @@
-//! Queue pairs without a peer whose requests are retried for a while, as InfiniBand does
+//! Queue pairs that have no peer any more, and whose requests are retried for a while, as InfiniBand does
 //! ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)).
 
 use std::collections::VecDeque;
@@ -25,8 +25,8 @@ impl Orphans {
         self.added = Some(at);
     }
 
-    /// Removes and returns the time of a new queue pair. The caller has to call [`end_due`](Self::end_due) at
-    /// that time.
+    /// Returns the time of the queue pair that was added since the last call; `None` if no queue pair was
+    /// added. The caller has to call [`end_due`](Self::end_due) at that time.
     #[inline]
     pub(super) fn take_added(&mut self) -> Option<Instant> {
         self.added.take()

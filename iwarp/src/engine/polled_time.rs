@@ -11,8 +11,8 @@ use tcp_lite::{Duration, Instant};
 /// A poll that is late by more than this time counts as a standstill. A busy machine delays polls by less.
 const LATE: Duration = Duration::from_millis(500);
 
-/// After a standstill, every timer that would be due is extended by this time, or by the time that it had
-/// left if that time is shorter. In this time the peer may answer, or retransmit lost data.
+/// After a standstill, the timer that is due first has this time left, or the time that it had left before
+/// the standstill if that time is shorter. In this time the peer may answer, or retransmit lost data.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl PolledTime {
         Self { now: Instant::ZERO, standstills: Duration::ZERO, graced: Instant::ZERO }
     }
 
-    /// Returns the time at which the clock shows `clock`, and whether the last poll was so long ago that
+    /// Returns the engine's time when the clock shows `clock`, and whether the last poll was so long ago that
     /// there may have been a [standstill](Self::end_pause). The time never goes back.
     #[inline]
     pub(super) fn advance(&mut self, clock: Instant) -> (Instant, bool) {
@@ -42,8 +42,8 @@ impl PolledTime {
         (now, true)
     }
 
-    /// Sets the time after a pause, at which the clock shows `clock`. `due` is the time when the engine had
-    /// to be polled; `None` if no poll was due.
+    /// Sets the engine's time at the end of a pause, when the clock shows `clock`. Returns the engine's time.
+    /// `due` is the engine's time at which a poll was due; `None` if no poll was due.
     pub(super) fn end_pause(&mut self, clock: Instant, due: Option<Instant>) -> Instant {
         let (now, last) = (self.of(clock), self.now);
         self.now = match due.map(|due| due.max(last)) {
@@ -60,12 +60,12 @@ impl PolledTime {
         self.now
     }
 
-    /// Returns the time at which the clock shows `clock`.
+    /// Returns the engine's time when the clock shows `clock`.
     pub(super) fn of(&self, clock: Instant) -> Instant {
         clock - self.standstills
     }
 
-    /// Returns what the clock shows at `time`.
+    /// Returns what the clock shows at the engine's time `time`.
     pub(super) fn clock_at(&self, time: Instant) -> Instant {
         time + self.standstills
     }
@@ -79,7 +79,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// Polls at `clock` an engine that was due at `due`. Returns the engine's time.
+    /// Polls an engine at `clock`. The poll was due at `due`. Returns the engine's time.
     fn poll(time: &mut PolledTime, clock: i64, due: Option<i64>) -> i64 {
         let now = match time.advance(at(clock)) {
             (now, false) => now,

@@ -206,7 +206,7 @@ impl Poller {
         if owed > 0 {
             self.acknowledge(owed);
         }
-        // While TCP sends, it may give up connections.
+        // While TCP sends, it may give up connections. This causes events, so the call is a step.
         let (sent, had_events) = self.step(guard, Self::send_frames);
         busy |= sent | had_events;
         self.state.counters.polls += 1;
@@ -239,13 +239,13 @@ impl Poller {
         self.time.end_pause(clock, due)
     }
 
-    /// Returns when [`poll`](Self::poll) next has work, in the time of the clock.
+    /// Returns the time at which [`poll`](Self::poll) next has work, as the clock shows it.
     pub(super) fn next_deadline(&mut self, clock: Instant) -> Option<Instant> {
         let due = self.next_due(self.time.of(clock))?;
         Some(self.time.clock_at(due))
     }
 
-    /// As [`next_deadline`](Self::next_deadline), in the time of the engine.
+    /// As [`next_deadline`](Self::next_deadline), in the engine's time.
     fn next_due(&mut self, now: Instant) -> Option<Instant> {
         let may_send = self.state.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
         if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {
@@ -267,7 +267,9 @@ impl Poller {
         [own, wire, link, again, tcp].into_iter().flatten().min()
     }
 
-    /// Resets all connections and sends the resets.
+    /// Ends the engine: refuses the queued commands, resets all connections and sends the resets, and fails
+    /// all requests and connects that would be retried. If the device has other queues, hands the port over
+    /// to their engines.
     pub(super) fn shut_down(&mut self, clock: Instant) {
         self.set_time(clock);
         self.state.handle.stop();
@@ -321,8 +323,8 @@ impl Poller {
         (result, self.state.tcp.has_events() && self.run_events(guard))
     }
 
-    /// Handles the queued events of TCP. Only [`step`](Self::step) calls this. Returns whether there were
-    /// events.
+    /// Handles the queued events of TCP, and then completes the requests whose bytes the peer has
+    /// acknowledged. Only [`step`](Self::step) calls this. Returns whether there were events.
     fn run_events(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(event) = self.state.tcp.event() {
@@ -397,7 +399,8 @@ impl Poller {
         }
     }
 
-    /// Handles a connection of a listener that TCP has established.
+    /// Handles a connection that TCP has established for the listener `tcp`: adds the connection, or resets
+    /// it if it is not admitted.
     fn accepted(&mut self, conn: ConnId, tcp: ListenerId) {
         let now = self.state.now;
         let listener = self.state.listeners.iter_mut().find(|listener| listener.tcp == tcp);

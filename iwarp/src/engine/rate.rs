@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use tcp_lite::{Duration, Instant};
 
-/// The number of connections of an address in this second.
+/// The numbers of admitted and of failed connections of an address in this second.
 #[derive(Clone, Copy, Default)]
 struct Used {
     begun: u32,

@@ -1,11 +1,11 @@
 //! An engine that its own thread and threads of the user poll in turns.
 //!
-//! A program that polls a completion queue waits for the engine. If the program polls the engine itself, its
-//! request is sent without a context switch, and two threads do not compete for one CPU. So each call of
-//! [`turn`](SharedEngine::turn) polls the engine, unless another thread is polling it. As long as callers
-//! poll, the engine's thread steps back, and only checks from time to time whether they still poll. When
-//! callers stop polling, or call [`hand_over`](SharedEngine::hand_over), the thread polls, and sleeps when
-//! there is no work.
+//! A program that polls a completion queue waits for the engine. If the program itself polls the engine, the
+//! program's request is sent without a context switch, and two threads do not compete for one CPU. So each
+//! call of [`turn`](SharedEngine::turn) polls the engine, unless another thread is polling it. As long as
+//! callers poll, the engine's thread steps back, and only checks from time to time whether they still poll.
+//! When callers stop polling, or call [`hand_over`](SharedEngine::hand_over), the thread polls, and sleeps
+//! when there is no work.
 //!
 //! The polling thread holds the lock of the engine. A call of `turn` does not wait for the lock, since an
 //! engine that is being polled needs no second poll.
@@ -55,7 +55,8 @@ pub struct SharedOptions {
 impl Default for SharedOptions {
     fn default() -> Self {
         // The thread rarely has a CPU to itself, so it spins for only some tens of microseconds. On a virtual
-        // machine, a thousand checks per second reduce the bandwidth of callers on the same CPU by 6 %.
+        // machine, a thousand checks per second reduce the bandwidth of callers on the same CPU by 6 %. So
+        // the wait between two checks grows while callers poll.
         Self {
             cpu: None,
             spin_polls: 100,
@@ -72,7 +73,8 @@ impl Default for SharedOptions {
 /// such as `ib_write_lat` does not wait for an engine's thread.
 const PATIENCE: Duration = Duration::from_micros(2);
 
-/// Number of empty turns of a caller before it yields the CPU: the peer may need the CPU to answer.
+/// Number of empty turns of callers after which a caller yields the CPU, since the peer may need the CPU to
+/// answer.
 const TURNS_BEFORE_YIELD: u64 = 64;
 
 /// An engine that its own thread and callers poll. Dropping this value stops the thread and resets the
@@ -200,7 +202,7 @@ impl SharedEngine {
     }
 
     /// Announces that callers will not poll from now on: they wait for a descriptor, or do not wait at all.
-    /// The thread begins to poll at once.
+    /// If the engine has a thread, the thread begins to poll at once.
     pub fn hand_over(&self) {
         if self.inner.handover.give() {
             self.inner.call.notify();
@@ -390,7 +392,7 @@ impl Turned {
     /// Waits while callers poll, until a caller hands over, `until` is readable, or `limit` passes.
     fn step_back(&self, limit: Duration, until: Option<BorrowedFd<'_>>) {
         if self.handover.step_back() {
-            // A failed wait ends at once; then the thread and the callers poll at the same time.
+            // A failed wait ends at once; then the thread competes with the callers for the engine's lock.
             let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
             fds.push(PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN));
             fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));

@@ -1,9 +1,9 @@
 //! Engines on the queues of one device, which share the addresses of the device.
 //!
-//! Each engine has its own queue, stack and connections, and a thread if the program wants one. A frame that
-//! arrives on the queue of its connection touches no shared state. The stacks hand over all other frames
-//! ([`tcp_lite::steering`]). The engine that receives such a frame wakes the engine of the frame's
-//! connection.
+//! Each engine has its own queue, stack and connections, and a thread if the program wants one. While an
+//! engine processes a frame that arrived on the queue of the frame's connection, the engine touches no shared
+//! state. Any other frame is handed over to the stack that has to process it ([`tcp_lite::steering`]), and
+//! the engine that received the frame wakes the engine of that stack.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct Siblings {
 }
 
 impl Siblings {
-    /// Whether there are or were other engines.
+    /// Whether [`Engine::on_queues`] has created this engine, so that there may be other engines.
     #[inline]
     pub(super) fn exist(&self) -> bool {
         !self.engines.is_empty()
@@ -66,7 +66,8 @@ impl Engine {
     ///
     /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; by default
     /// it is the engine with the fewest connections. Listeners accept connections on all engines. If an
-    /// engine is dropped, its connections end, and another engine serves the queue of the dropped engine.
+    /// engine is dropped, its connections end, and one of the remaining engines serves the queue of the
+    /// dropped engine.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if there is no port, or if there are more than

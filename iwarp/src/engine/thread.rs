@@ -25,18 +25,18 @@ pub struct ThreadOptions {
     /// Number of idle polls with yields before the thread sleeps. The sleep ends at the next deadline, at a
     /// doorbell, or when the port's file descriptor (if there is one) is readable. Default: 200.
     pub yield_polls: u32,
-    /// Maximum time of a sleep on a port without a file descriptor. The first frame may wait for this time.
-    /// Default: 200 us.
+    /// Maximum time of a sleep on a port without a file descriptor. A frame that arrives during the sleep may
+    /// wait for this time. Default: 200 us.
     pub max_sleep: Duration,
 }
 
 impl Default for ThreadOptions {
     fn default() -> Self {
         // An idle poll takes some hundred nanoseconds. The thread spins for a few tenths of a millisecond,
-        // longer than a round trip in a data centre, so it is awake when a prompt answer arrives. Then it
-        // polls a tenth as often, and yields in between, so that other threads get the CPU while a slower
-        // answer is still likely. Then it sleeps. A sleep costs two system calls. Sleeps of 200 us keep this
-        // cost below a few percent of a core, and delay a first frame by at most 200 us.
+        // longer than a round trip in a data centre, so it is awake when a prompt answer arrives. Then the
+        // thread polls 200 more times and yields after each poll, so that other threads get the CPU while a
+        // slower answer is still likely. Then the thread sleeps. A sleep costs two system calls. Sleeps of
+        // 200 us keep this cost below a few percent of a core, and delay a first frame by at most 200 us.
         Self { cpu: None, spin_polls: 2_000, yield_polls: 200, max_sleep: Duration::from_micros(200) }
     }
 }

@@ -1,9 +1,9 @@
 //! Events of `tracing` (feature `tracing`), for example about engines, connections, MPA startup, Terminates
 //! and links.
 //!
-//! The fields of events have the names that users know. `engine` is the index of the engine in its context;
-//! `local` and `remote` identify a connection. FPDUs and segments generate no events. [`tcp_lite`] reports
-//! the SYNs that listeners receive, and retransmission timeouts (its feature of the same name).
+//! `engine` is the index of the engine in its context; `local` and `remote` identify a connection. FPDUs and
+//! segments generate no events. The crate `tcp_lite` has its own feature `tracing`, which reports the SYNs
+//! that listeners receive, and retransmission timeouts.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Two engines on an in-memory wire with one connection between them. Tests that need the private state of an
-//! engine use them, for example the tests of the invariant checks.
+//! Two engines on an in-memory wire with one connection between them, for tests that need the private state
+//! of an engine, such as the tests of the invariant checks.
 
 use dp::link::{LinkConfig, pair};
 use tcp_lite::Instant;

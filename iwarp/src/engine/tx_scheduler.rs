@@ -14,7 +14,7 @@ pub(super) struct TxScheduler {
     /// For each slot, whether the slot is in a queue.
     queued: Vec<bool>,
     /// Slots of queue pairs that have just begun to send. The first turn of such a queue pair comes before
-    /// `bulk`, so that small messages do not wait for bulk data.
+    /// the turns of `bulk`, so that small messages do not wait for bulk data.
     fresh: VecDeque<u32>,
     /// Slots of queue pairs that have had their first turn and have more to send.
     bulk: VecDeque<u32>,

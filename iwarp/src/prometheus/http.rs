@@ -1,4 +1,5 @@
-//! The HTTP/1.1 responses of an exporter. The program owns the sockets, and serves them in threads or tasks.
+//! The HTTP/1.1 responses of an exporter. The application owns the sockets, and may serve connections in
+//! threads or in tasks: this module does no I/O.
 
 use std::io;
 
@@ -8,8 +9,8 @@ use crate::verbs::ContextStatus;
 /// Maximum number of bytes of a request's header. Prometheus sends a header of some 300 bytes.
 const LONGEST_REQUEST: usize = 8192;
 
-/// Returns the first line of a request, or `None` while the request's header is incomplete. `received` is all
-/// bytes that were received on the connection so far.
+/// Returns the first line of a request, or `None` while the request's header is incomplete. `received`
+/// contains all bytes that were received on the connection so far.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] if the header is longer than 8192 bytes.

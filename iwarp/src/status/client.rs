@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Processes {
-    /// One report for each served context, sorted by process number.
+    /// One report for each served context that has answered, sorted by process number.
     pub answered: Vec<ProcessReport>,
     /// The numbers of the processes that do not answer, for example because they are stopped, or whose answer
     /// has another format.
@@ -90,7 +90,8 @@ fn ask(mut stream: UnixStream) -> io::Result<StatusAnswer> {
     Ok(serde_json::from_slice(&answer).map_or(StatusAnswer::Silent, StatusAnswer::Report))
 }
 
-/// Connects to the socket. Returns `None` if no process has the socket open any more.
+/// Connects to the socket. Returns `None` if no process has the socket open any more, or if the socket was
+/// removed.
 fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
     match UnixStream::connect(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {

@@ -34,7 +34,7 @@ pub struct ProcessReport {
     pub registered_bytes: u64,
     /// The engines that have answered.
     pub engines: Vec<EngineReport>,
-    /// The indices of the engines that have not answered, since no thread polled them.
+    /// The indices of the engines that have not answered in time, since no thread polled them.
     pub silent_engines: Vec<usize>,
 }
 
@@ -121,7 +121,8 @@ pub struct ConnectionReport {
     pub unacknowledged_bytes: u64,
     /// Bytes received in order.
     pub rx_bytes: u64,
-    /// Bytes received out of order, and held until the missing bytes arrive.
+    /// Bytes received out of order, and held until the missing bytes arrive. In streaming mode, received
+    /// bytes for which the user's buffer has no space are included.
     pub out_of_order_bytes: u64,
 }
 

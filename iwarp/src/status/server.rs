@@ -1,6 +1,6 @@
-//! The socket of a context. A client that sends a line gets the report. A client may also close the
-//! connection without sending a line, only to check whether a process listens. In this case the engines are
-//! not queried.
+//! The socket of a context. A client that sends the request line gets the report. A client may also close the
+//! connection without a request, only to check whether a process listens. In this case the engines are not
+//! queried.
 
 use std::fs;
 use std::io::{self, Read, Write};

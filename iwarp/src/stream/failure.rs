@@ -11,11 +11,12 @@ use crate::rdmap::{Terminate, TerminateError};
 /// return a `Result` that contains it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// An error that this side has found. A Terminate is sent to the peer.
+    /// An error that this side has found. The Terminate is sent to the peer, if possible.
     Here(Box<Terminate>),
-    /// Memory was revoked while a correct message of the peer, or the answer to such a message, used it. A
-    /// Terminate is sent to the peer. The error counts as a fault of our user. (A peer may also revoke
-    /// memory, by a Send with Invalidate after its own Read. The two cases are not distinguished here.)
+    /// Memory that a correct message of the peer, or the answer to such a message, uses is not valid, for
+    /// example because it was revoked in the meantime. The Terminate is sent to the peer, if possible. The
+    /// error counts as a fault of our user. (A peer may also revoke memory, by a Send with Invalidate after
+    /// its own Read. The two cases are not distinguished here.)
     User(Box<Terminate>),
     /// The peer's Terminate.
     Peer(Box<Terminate>),
@@ -27,10 +28,10 @@ pub(crate) enum Failure {
     Lost(MpaError),
 }
 
-/// How the connection of a stream that has failed ends.
+/// How a connection ends whose stream has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// A Terminate is the stream's next and last message. FIN follows.
+    /// A Terminate is sent as the stream's last message. FIN follows.
     Terminating,
     /// The peer has sent its Terminate. FIN follows.
     Terminated,
@@ -64,9 +65,9 @@ impl Failure {
     }
 
     /// Whether the peer is known to be the cause, by an invalid message or by its Terminate. A local
-    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). Such an error is also
-    /// MPA's error for the case that no slot is left for a buffer (RFC 6581 section 8). A lost TCP connection
-    /// may have any cause.
+    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). MPA also reports such
+    /// an error if no slot is left for a received buffer (RFC 6581 section 8). A lost TCP connection may have
+    /// any cause.
     pub(crate) fn is_peers(&self) -> bool {
         const OURS: [TerminateError; 3] = [
             TerminateError::LocalCatastrophic,
@@ -83,7 +84,8 @@ impl Failure {
         }
     }
 
-    /// Returns the Terminate for the report to the application; `None` without a Terminate.
+    /// Returns the Terminate for the report to the application; `None` without a Terminate. `may_send` says
+    /// whether a Terminate of this side is sent.
     pub(super) fn report(&self, may_send: bool) -> Option<Arc<TerminateReport>> {
         let terminate = self.terminate()?.clone();
         let origin = match self {
@@ -103,7 +105,7 @@ impl Failure {
     }
 
     /// Returns the error for the report to the application. An unreadable Terminate is reported as RDMAP's
-    /// unspecified error, since it is an RDMAP message that cannot be processed.
+    /// unspecified error, since such a Terminate is an RDMAP message that cannot be processed.
     pub(crate) fn stream_error(&self) -> StreamError {
         match self {
             Self::Here(terminate) | Self::User(terminate) => stream_error(terminate, false),

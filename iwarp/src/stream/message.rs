@@ -23,8 +23,8 @@ pub(super) enum Addressing {
     /// RFC 5041 section 5.2 (DDP-115): both values belong to the message.
     Tagged { opcode: Opcode, stag: Stag, to: u64 },
     /// By queue and MSN. `field` is the four bytes after the control byte. For a Send with Invalidate they
-    /// are its STag. For other Sends with InfiniBand's semantics they are a limit. For all other messages
-    /// they are 0.
+    /// are the STag to invalidate. For other Sends with InfiniBand's semantics they are a limit, unless the
+    /// Send follows Immediate Data that belongs to it. For all other messages they are 0.
     Untagged { opcode: Opcode, field: u32, msn: u32 },
     /// A message of queue 4, with InfiniBand's semantics. The message has one segment.
     Profile(UntaggedHeader),

@@ -63,7 +63,8 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) pool: &'a mut RequestPool,
 }
 
-/// One RDMA stream. The owner has to call [`end`](Self::end) instead of dropping the stream.
+/// One RDMA stream. The owner has to call [`end`](Self::end) or [`end_unfinished`](Self::end_unfinished)
+/// instead of dropping the stream.
 pub(crate) struct Stream {
     state: StreamState,
     framer: Framer,
@@ -139,7 +140,7 @@ impl Stream {
         self.may_send
     }
 
-    /// Returns a value that accepts ULPDUs of the peer.
+    /// Returns the [`Delivery`] that accepts ULPDUs of the peer.
     pub(crate) fn delivery<'a>(&'a mut self, context: StreamContext<'a>) -> Delivery<'a> {
         let StreamContext { guard, counters, pool } = context;
         let Self { state, inbound, outbound, may_send, .. } = self;
@@ -183,7 +184,7 @@ impl Stream {
         self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.rules.have_messages())
     }
 
-    /// Whether FIN may follow, since the stream has nothing left to send or to wait for.
+    /// Whether FIN may follow: the stream has nothing left to send, and waits for nothing.
     pub(crate) fn is_drained(&self) -> bool {
         let may_be_taken = self.state.rules.is_peer_there();
         let is_sent = !may_be_taken || !self.state.has_requests() || self.is_held();
@@ -196,9 +197,10 @@ impl Stream {
         self.state.qp.sends.is_held() && self.state.unsent == 0
     }
 
-    /// Called when the peer's TCP has acknowledged all bytes below an offset of the stream. The requests that
-    /// wait for this complete only when [`complete_acknowledged`](Self::complete_acknowledged) is called: a
-    /// Terminate in the same segment may name one of these requests.
+    /// Called when the peer's TCP has acknowledged the bytes below the stream offset `acknowledged`. The
+    /// requests that wait for this acknowledgement complete only when
+    /// [`complete_acknowledged`](Self::complete_acknowledged) is called: a Terminate in the same segment may
+    /// name one of these requests.
     pub(crate) fn on_acknowledged(&mut self, acknowledged: u64) {
         self.state.set_acknowledged(acknowledged);
     }
@@ -271,13 +273,14 @@ impl Stream {
         self.state.rules.profile().is_some_and(|ib| ib.awaits_recv())
     }
 
-    /// Called while a message of the peer waits for a receive request. When a receive request is posted, the
-    /// engine is notified ([`Ask::Receive`](crate::queues::Ask::Receive)).
+    /// Makes the queue pair notify the engine when a receive request is posted
+    /// ([`Ask::Receive`](crate::queues::Ask::Receive)). Called while a message of the peer waits for a
+    /// receive request.
     pub(crate) fn await_recv(&self) {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// If a receive request is posted by now, binds it to the waiting message, and notifies the peer. Returns
+    /// If a receive request is available now, binds it to the waiting message, and notifies the peer. Returns
     /// whether there was a receive request.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
@@ -393,10 +396,10 @@ impl Stream {
     /// Completes all started requests, oldest first: finished requests with success, the other requests in
     /// error. The queue pair flushes the requests that are still queued. A request that is known to be the
     /// cause has its own status. Without such a request, `first` is the status of the request that the peer's
-    /// Terminate names, or else of the oldest request. (If the cause is known, the failure is ours, and
-    /// `first` of [`Outcome`](crate::queues::Outcome) is a flush error.) On InfiniBand no request succeeds
-    /// after a request in error. So a request is also flushed if the peer has accepted it while an older Read
-    /// or atomic waited for its response. Returns whether any request completed in error.
+    /// Terminate names, or else of the oldest unfinished request. (If the cause is known, the failure is
+    /// ours, and `first` of [`Outcome`](crate::queues::Outcome) is a flush error.) On InfiniBand no request
+    /// succeeds after a request in error. So a request is also flushed if the peer has accepted it while an
+    /// older Read or atomic waited for its response. Returns whether any request completed in error.
     fn complete_started(
         &mut self,
         pool: &mut RequestPool,
@@ -459,15 +462,15 @@ impl Stream {
         qp.report();
     }
 
-    /// Reports the event that no send request is open, if this is so and the user has requested the event.
+    /// If no send request is open, and the user has requested the event for this, reports the event.
     pub(crate) fn report_if_drained(&self) {
         let qp = &self.state.qp;
         qp.sends.report_if_drained(&qp.signals);
     }
 
     /// Whether the requests that the peer has not accepted may stay in the send queue after the end
-    /// ([`end_unfinished`](Self::end_unfinished)). The user must have set a retry time. If a message from the
-    /// peer has arrived only in part, the queue pair ends, and the requests may not stay.
+    /// ([`end_unfinished`](Self::end_unfinished)). They may only if the user has set a retry time. If a
+    /// message from the peer has arrived only in part, the queue pair ends, and the requests may not stay.
     pub(crate) fn may_retry(&self) -> bool {
         !self.state.qp.attributes.retry_time().is_zero() && self.state.consumer.taken_recvs() == 0
     }

@@ -93,7 +93,7 @@ impl Outstanding {
 }
 
 /// The part of a request that a Read Request covers. A Read Request has one sink, so a request with several
-/// elements needs one Read Request for each element.
+/// elements needs one Read Request for each element that has bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadPart {
     /// No part: the Read Request is the ready-to-receive message, which no user posted.
@@ -327,8 +327,8 @@ impl StreamState {
         let Self { qp, consumer, pending, unsent, .. } = self;
         let (sends, signals) = (&qp.sends, &qp.signals);
         if sends.is_held() {
-            // The engine is woken, since the event that no request is pending is generated in the code that
-            // sends requests.
+            // While the queue is held, `start_request` reports when no request is in progress. The engine is
+            // woken so that it calls `start_request`.
             qp.engine.ring();
         }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
@@ -339,8 +339,8 @@ impl StreamState {
             *unsent = (*unsent).min(pending.len());
             // The entry has to be free before the completion is visible.
             consumer.release_sends(1);
-            // The completion of a Read reports a byte count, so a Read completes separately, after the
-            // requests before it.
+            // The completion of an atomic, or of a Read of at least one byte, reports a byte count. So such a
+            // request completes separately, after the requests before it.
             if done.byte_len > 0 || count == TOGETHER {
                 consumer.complete_sends(
                     sends,
@@ -375,8 +375,8 @@ impl StreamState {
     }
 
     /// Whether InfiniBand would report an invalid request in place of this Terminate of the peer. This is so
-    /// if the peer does not understand the request, if the request is longer than its buffer, or if an atomic
-    /// is not aligned.
+    /// if the peer does not understand the request, if the request's message is longer than the peer's
+    /// buffer, or if an atomic is not aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
         if !self.rules.have_invalid_requests() {
             return false;
@@ -394,8 +394,8 @@ impl StreamState {
         }
     }
 
-    /// Records that the oldest outstanding Read or atomic fails because our user has revoked the memory for
-    /// its response.
+    /// Records that the oldest outstanding Read or atomic fails because the memory for its response is not
+    /// valid.
     pub(super) fn fail_oldest(&mut self) {
         if let Some(pending) = self.next_response() {
             pending.fault = Some(WcStatus::LocalProtectionError);

@@ -28,8 +28,8 @@ pub(super) enum PeerOp {
 impl PeerRequest {
     /// Returns the Terminate for the case that the request cannot be answered completely, and that `sent`
     /// bytes of the response were sent. For a Read Request, the Terminate contains the header of the request,
-    /// advanced by these bytes. For an Atomic Request, it does not (RFC 5040 section 4.8, RFC 7306 section
-    /// 8.1).
+    /// advanced by these bytes. For an Atomic Request, the Terminate does not contain the header of the
+    /// request (RFC 5040 section 4.8, RFC 7306 section 8.1).
     pub(super) fn terminate(&self, error: TerminateError, sent: u32) -> Terminate {
         let echoed = match self.op {
             PeerOp::Read(request) => Some(request.advanced(sent)),
@@ -76,7 +76,7 @@ impl ByKind {
 impl RequestQueue {
     pub(super) fn new(ird: u16, extensions: Extensions) -> Self {
         // RFC 5040 sections 5.2.2, 6.1 and 8.1.2 (RDMAP-226, RDMAP-301, RDMAP-370): each stream has its own
-        // buffers. The number of buffers is the negotiated IRD.
+        // buffers. The number of buffers for Reads, and the number for atomics, is the negotiated IRD.
         let mut queue = UntaggedQueue::new();
         let posted = queue.post(request_buffers(extensions, ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
@@ -102,8 +102,8 @@ impl RequestQueue {
 
     /// Delivers a segment. The last segment of a message consumes a buffer for Reads or for atomics.
     ///
-    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request consumes one buffer, and no more
-    /// requests than IRD are accepted at a time.
+    /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request consumes one buffer, and at most IRD
+    /// requests of each kind are accepted at a time.
     ///
     /// # Errors
     /// [`DdpError::NoBuffer`] if no buffer is left for this kind of message.

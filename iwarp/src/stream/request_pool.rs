@@ -1,6 +1,6 @@
-//! The Reads and atomics of all connections of an engine that wait for their responses, both ours and the
-//! peers'. Each connection has queues in this pool. When a connection begins, it reserves slots for its ORD
-//! and IRD.
+//! The pool of the Reads and atomics that wait for their responses, on all connections of an engine: our
+//! requests and the peers' requests. Each connection has queues in this pool. When a connection begins, it
+//! reserves slots for its ORD and IRD.
 
 use dp::invariant::Check;
 

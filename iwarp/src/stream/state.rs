@@ -29,8 +29,8 @@ pub(super) struct StreamState {
     /// Queue 3, with one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
     /// Requests that are started and not yet completed, in post order. Normally, a Send or Write is added
-    /// only when its last segment is written. The entries of all pending requests are still in the send
-    /// queue.
+    /// only when its last segment is written, and only if it cannot complete at once. The entries of all
+    /// pending requests are still in the send queue.
     pub(super) pending: VecDeque<Pending>,
     /// Number of requests at the end of `pending` that still have to be sent: a Read that has elements left,
     /// and requests that the peer has dropped.
@@ -83,7 +83,7 @@ impl StreamState {
         self.unsent | self.consumer.count_sends() != 0
     }
 
-    /// Removes the next receive request from its queue. Returns `false` if no receive request is posted.
+    /// Removes the next receive request from its queue. Returns `false` if no receive request is available.
     #[inline]
     pub(super) fn take_recv(&mut self) -> bool {
         self.consumer.take_recv(&self.qp.receives, &self.qp.signals)

@@ -74,7 +74,8 @@ impl ContextShared {
         engine
     }
 
-    /// Returns the engine with this index, or without an index the engine with the fewest connections.
+    /// Returns the running engine with this index, or without an index the running engine with the fewest
+    /// connections.
     pub(crate) fn engine(&self, index: Option<usize>) -> Result<Arc<EngineHandle>, VerbsError> {
         let engines = self.engines.read().expect("no holder of this lock panics");
         let mut alive = engines.iter().filter(|engine| !engine.is_stopped());
@@ -254,8 +255,8 @@ impl Context {
     /// Returns the objects of the context, and the connections of its engines. Each engine answers in its
     /// next poll. Engines that are not polled within `patience` are listed in [`ContextStatus::silent`].
     ///
-    /// If a thread polls an engine itself, that engine does not answer this thread: call this function from
-    /// another thread.
+    /// The engines cannot answer while the thread that polls them waits in this call. So call this function
+    /// from another thread.
     pub fn status(&self, patience: Duration) -> ContextStatus {
         self.status_with(patience, &|| {})
     }

@@ -42,8 +42,9 @@ dp::counters! {
         /// TCP connections that were reset because of a limit of their listener. The listener's statistics
         /// count them by limit.
         pub connections_refused: u64,
-        /// Number of times that more Reads and atomics were outstanding than
-        /// [`EngineConfig::request_records`](crate::engine::EngineConfig::request_records) has records for.
+        /// Number of times that memory was allocated because more Reads and atomics were outstanding than
+        /// there was memory for. The memory that is allocated in advance is limited by
+        /// [`EngineConfig::request_records`](crate::engine::EngineConfig::request_records).
         pub request_growths: u64,
         /// Polls that found work.
         pub busy_polls: u64,

@@ -1,4 +1,5 @@
-//! The handle of an engine: user threads send commands to the engine and read its state through this handle.
+//! The handle of an engine: user threads send commands to the engine and read the engine's state through this
+//! handle.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -71,7 +72,7 @@ impl EngineHandle {
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Queues a command for the next poll of the engine.
+    /// Queues a command for the next poll of the engine. If the engine was dropped, refuses the command.
     pub(crate) fn command(&self, command: CmCommand) {
         let mut commands = self.commands.lock().expect("no holder of this lock panics");
         if self.is_stopped() {

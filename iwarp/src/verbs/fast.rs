@@ -16,7 +16,8 @@ pub struct FastOptions<'a> {
     /// Limits the region to the peer of this queue pair; `None`: every queue pair of the protection domain
     /// can use the region. Default: `None`.
     pub qp: Option<&'a QueuePair>,
-    /// Forbids the peer to invalidate the region, even with `qp`. Default: `false`.
+    /// Forbids the peer to invalidate the region, even if `qp` limits the region to this peer. Default:
+    /// `false`.
     pub keep: bool,
 }
 

@@ -25,7 +25,8 @@ pub struct MrOptions<'a> {
     pub qp: Option<&'a QueuePair>,
     /// The low eight bits of the STag. Default: 0.
     pub key: u8,
-    /// Forbids the peer to invalidate the region, even with `qp`. Default: `false`.
+    /// Forbids the peer to invalidate the region, even if `qp` limits the region to this peer. Default:
+    /// `false`.
     pub keep: bool,
 }
 
@@ -44,9 +45,9 @@ impl MrOptions<'_> {
 /// A registered region. Dropping this value deregisters the region; the drop returns when no engine uses the
 /// memory any more.
 ///
-/// Memory may be registered several times, each time with different rights and in a different domain. Then
-/// readers see the data of all writers, and two writers can overwrite each other's data (RFC 5042 section
-/// 6.3.6). See [`other_writers`](Self::other_writers).
+/// Memory may be registered several times, for example with different rights or in different protection
+/// domains. Then readers see the data of all writers, and two writers can overwrite each other's data (RFC
+/// 5042 section 6.3.6). See [`other_writers`](Self::other_writers).
 pub struct MemoryRegion {
     registration: Registration,
     /// Keeps the protection domain and the context alive, so that they stay counted against their limits.
@@ -129,8 +130,7 @@ impl MemoryRegion {
     /// Returns a scatter/gather element with `length` bytes from `offset`. The range is checked when the
     /// request is posted.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
-        // A length beyond 32 bits exceeds every message. The clamped length is refused when the request is
-        // posted.
+        // A length beyond 32 bits exceeds every message, and is clamped to 2^32 - 1.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Sge { addr: self.addr().wrapping_add(offset as u64), length, lkey: self.lkey() }
     }

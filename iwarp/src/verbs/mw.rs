@@ -105,8 +105,8 @@ impl QueuePair {
         Ok(bind.rkey)
     }
 
-    /// As [`bind_mw`](Self::bind_mw), with a request that the caller has made. The key in the request is
-    /// [`MemoryWindow::next_rkey`].
+    /// As [`bind_mw`](Self::bind_mw), with a request that the caller has made. The caller gets the key for
+    /// the request from [`MemoryWindow::next_rkey`].
     ///
     /// # Errors
     /// The errors of [`bind_mw`](Self::bind_mw).

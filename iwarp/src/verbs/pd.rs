@@ -11,7 +11,8 @@ use super::{
 };
 
 /// A protection domain. A region and a queue pair can be used together only if they belong to the same
-/// protection domain. Cheap to clone.
+/// protection domain. The memory of receive requests in a shared receive queue belongs to the protection
+/// domain of this queue. Cheap to clone.
 #[derive(Clone)]
 pub struct ProtectionDomain {
     pub(super) shared: Arc<PdShared>,

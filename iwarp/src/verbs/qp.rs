@@ -370,9 +370,10 @@ impl QueuePair {
     }
 
     /// Returns the first known reason why the connection ended, or was not made. The reason is set before the
-    /// first request is flushed, so each [completion](super::WorkCompletion::cause) contains it. Returns
-    /// `None` before the end, and after an end by this side: [`CmId::disconnect`](super::CmId::disconnect),
-    /// [`CmId::abort`](super::CmId::abort), a [change](Self::modify) to `Closing` or `Error`, or a drop.
+    /// first request is flushed, so the [completion](super::WorkCompletion::cause) of each flushed request
+    /// contains it. Returns `None` before the end, and after an end by this side:
+    /// [`CmId::disconnect`](super::CmId::disconnect), [`CmId::abort`](super::CmId::abort), a
+    /// [change](Self::modify) to `Closing` or `Error`, or a drop.
     ///
     /// After a graceful close by the peer the reason is [`ConnectionError::PeerClosed`], although the event
     /// of the close has no error ([`CmEventKind::Disconnected`](super::CmEventKind::Disconnected)).

@@ -24,7 +24,7 @@ pub struct ContextStatus {
     pub queue_pairs: Vec<QpStatus>,
     /// The engines that have answered, in the order of their indices.
     pub engines: Vec<Arc<EngineStatus>>,
-    /// The indices of the engines that did not answer, since no thread polled them.
+    /// The indices of the engines that did not answer in time, since no thread polled them.
     pub silent: Vec<usize>,
 }
 

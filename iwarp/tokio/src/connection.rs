@@ -107,7 +107,7 @@ impl Unconnected {
         id: CmId,
         phase: watch::Receiver<Phase>,
     ) -> Result<Connection> {
-        // The connection is created first, so that a dropped future ends it.
+        // The connection is created first, so that dropping the future ends the connection.
         let mut shared = self.connection(endpoint, id, phase, Arc::default());
         shared.agreed = shared.established().await?;
         shared.engine = shared.id.engine().unwrap_or_default();
@@ -226,8 +226,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Connection`] with the cause if the connection has ended. If the peer stayed silent, the cause
-    /// is [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if the connection was
-    /// closed.
+    /// is [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if the connection was closed
+    /// gracefully, or this side has aborted it.
     pub async fn established(&self) -> Result<()> {
         if self.shared.is_established.load(Ordering::Acquire) {
             return Ok(());
@@ -286,7 +286,7 @@ impl Connection {
         self.transfer(op, local).await.map(drop)
     }
 
-    /// Writes bytes that are not registered, through a buffer of the connection.
+    /// Writes bytes that need not be registered: this function copies the bytes.
     ///
     /// # Errors
     /// The errors of [`write`](Self::write), and [`Error::TooLong`] if there are more bytes than
@@ -352,7 +352,7 @@ impl Connection {
         self.send_copy(SendOp::Send, bytes).await
     }
 
-    /// Sends registered bytes without another copy.
+    /// Sends registered bytes, which this crate does not copy.
     ///
     /// # Errors
     /// The errors of [`send`](Self::send), except [`Error::TooLong`].
@@ -365,8 +365,8 @@ impl Connection {
     /// # Errors
     /// [`Error::Connection`] with the cause if the connection has ended and all messages were returned. After
     /// a graceful close by the peer, the cause is [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
-    /// [`Error::Closed`] if this side has closed the connection. [`Error::Request`] if a message of the peer
-    /// did not fit.
+    /// [`Error::Closed`] if this side has closed the connection. [`Error::Request`] if a receive failed, for
+    /// instance because the peer's message did not fit into the buffer.
     pub async fn recv(&self) -> Result<Message> {
         let received = self.shared.router.received(self.engine()).await?;
         self.message(&received)
@@ -375,7 +375,8 @@ impl Connection {
     /// Copies the message of a completed receive, and posts the receive's buffer again.
     pub(crate) fn message(&self, (buffer, completion): &Received) -> Result<Message> {
         let (shared, buffer) = (&self.shared, *buffer);
-        // With InfiniBand's semantics, Immediate Data is not in the buffer.
+        // Immediate Data is returned separately. Without InfiniBand's semantics, the buffer contains it as
+        // well.
         let len = if completion.immediate.is_some() { 0 } else { completion.byte_len as usize };
         let mut data = vec![0; len];
         shared.receives.read(buffer, &mut data)?;
@@ -406,7 +407,8 @@ impl Connection {
         self.shared.id.abort();
     }
 
-    /// Waits for the end of the connection, and returns its cause. [`Error::Closed`] means a graceful end.
+    /// Waits for the end of the connection, and returns its cause. [`Error::Closed`] means a graceful end, or
+    /// that the endpoint's runtime has shut down.
     pub async fn closed(&self) -> Error {
         let mut phase = self.shared.phase.clone();
         self.engine().hand_over();
@@ -426,7 +428,7 @@ impl Connection {
         &self.shared.receives
     }
 
-    /// Returns the maximum number of bytes that a stream has in flight.
+    /// Returns the maximum number of bytes that may be in flight to this side of a stream.
     pub(crate) fn stream_bytes(&self) -> usize {
         self.shared.stream_bytes
     }

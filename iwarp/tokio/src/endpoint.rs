@@ -192,7 +192,8 @@ pub struct EndpointOptions {
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        // A task may compute for a long time after its request has completed, while peers read memory.
+        // A task may compute for a long time after its request has completed, while peers read memory. So the
+        // thread soon checks whether the task still polls.
         let thread = SharedOptions {
             step_back: Duration::from_micros(100),
             longest_step_back: Duration::from_micros(500),

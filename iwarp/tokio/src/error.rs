@@ -18,7 +18,8 @@ pub enum Error {
     /// The connection could not be made, or has ended.
     #[error("the connection has ended: {0}")]
     Connection(#[from] ConnectionError),
-    /// The connection was closed gracefully, or is being closed, by this side or by both sides.
+    /// The connection was closed gracefully or is being closed, by this side or by both sides, or this side
+    /// has aborted it.
     #[error("the connection is closed")]
     Closed,
     /// The peer rejected the connection.

@@ -135,7 +135,7 @@ impl Request {
         endpoint.routes.add(&id, Route::Connection(sender))?;
         if let Err(error) = id.accept(&unconnected.qp, &options.param) {
             endpoint.routes.remove(&id);
-            // The engine has already ended the connection.
+            // If the engine has already ended the connection, the error is the cause of the end.
             return Err(id.cause().map_or(error.into(), Error::Connection));
         }
         let ib_semantics = ib_semantics && options.param.ib_semantics;

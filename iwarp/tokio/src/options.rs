@@ -19,10 +19,10 @@ pub struct ConnectionOptions {
     /// has `recv_depth` buffers of this size from the start, and allocates more buffers for requests in
     /// flight when it needs them. Default: 4096.
     pub message_bytes: usize,
-    /// Maximum number of bytes that a stream ([`Connection::into_stream`](crate::Connection::into_stream))
-    /// has in flight in each direction. Both peers register this much memory, whose pages are touched only
-    /// when they are used. The default is the bandwidth-delay product of 10 Gbit/s and 1.6 ms.
-    /// Default: 2 MiB.
+    /// Maximum number of bytes in flight from the peer to this side of a stream
+    /// ([`Connection::into_stream`](crate::Connection::into_stream)). Each of the two peers registers this
+    /// much memory for this direction. Pages of this memory are touched only when they are used. The default
+    /// is the bandwidth-delay product of 10 Gbit/s and 1.6 ms. Default: 2 MiB.
     pub stream_bytes: usize,
     /// Further parameters: private data, the depths of Reads, timeouts, markers. By default
     /// [`ib_semantics`](ConnParam::ib_semantics) is offered. If both peers use this crate, a Send then waits

@@ -102,7 +102,7 @@ impl Slice {
     /// Returns a copy of the bytes.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the region is not readable here.
+    /// [`Error::Verbs`] if the bytes cannot be read.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.len];
         self.region.read_at(self.offset, &mut bytes)?;

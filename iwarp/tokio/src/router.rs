@@ -63,21 +63,21 @@ struct State {
     received: VecDeque<Received>,
     /// The futures that wait for a message. Each future has one entry, with a waker while the future sleeps.
     receivers: Slab<Option<Waker>>,
-    /// The directions of a stream that wait for a message.
+    /// The tasks that wait for a message on a direction of a stream.
     stream_receivers: Waiters,
     /// The cause of the connection's end, which is set once a receive was flushed. After that, no further
     /// message arrives.
     ended: Option<Option<ConnectionError>>,
     /// Buffers of the connection that no request uses.
     buffers: Vec<Region>,
-    /// Memory whose last request has completed.
+    /// Memory of completed requests whose futures were dropped.
     released: Vec<Pinned>,
-    /// The directions of a stream that wait for a place in the send queue. Other futures wait on
+    /// The tasks that wait for a place in the send queue on a direction of a stream. Other futures wait on
     /// `Router::places`.
     stream_places: Waiters,
 }
 
-/// The tasks that completions wake, and the number of places in the send queue that they free.
+/// The tasks that completions wake, and the number of places in the send queue that these completions free.
 #[derive(Default)]
 struct Wakeups {
     wakers: Vec<Waker>,
@@ -199,7 +199,7 @@ impl Router {
         self.free_places(1);
     }
 
-    /// Called if no future waits for the request any more. The request completes without a future.
+    /// Called if no future waits for the request. The request completes without a future.
     pub(crate) fn forget(&self, wr_id: u64) {
         self.abandon(Tag::number(wr_id));
     }
@@ -214,7 +214,8 @@ impl Router {
         self.state().buffers.pop()
     }
 
-    /// Releases the memory of a completed request. Must be called on a thread of the user.
+    /// Releases the memory of a request that is complete or was not posted. A buffer of the connection is
+    /// kept for later requests. Must be called on a thread of the user.
     pub(crate) fn release(&self, pinned: Pinned) {
         if let Pinned::Buffer(buffer) = pinned {
             self.state().buffers.push(buffer);

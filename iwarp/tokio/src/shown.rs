@@ -13,7 +13,7 @@ pub(crate) fn show(context: &Context) -> Option<StatusSocket> {
 }
 
 dp::events! {
-    /// Reports that the folder or the socket was refused.
+    /// Reports why the endpoint is not visible to `uwarp status`.
     fn not_shown(error: &io::Error) {
         tracing::warn!(%error, "uwarp status does not show this endpoint");
     }

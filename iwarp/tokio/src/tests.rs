@@ -17,8 +17,8 @@ pub(crate) const SERVER: &str = "10.0.0.2:7471";
 /// The size of a stream's ring in bytes ([`ConnectionOptions::stream_bytes`]).
 pub(crate) const RING: usize = 10_000;
 
-/// Returns a client and a server. The threads of their engines do not poll again soon after a task has polled
-/// once.
+/// Returns a client and a server. After a task has polled an engine, the engine's thread steps back for an
+/// hour, unless the engine is handed over.
 pub(crate) fn endpoints() -> (Endpoint, Endpoint) {
     let (a, b) = pair(&LinkConfig::default());
     let hour = Duration::from_secs(3600);
@@ -47,8 +47,8 @@ pub(crate) async fn streams() -> (Stream, Stream) {
     tokio::try_join!(a.into_stream(), b.into_stream()).unwrap()
 }
 
-/// Polls the engine as a task does, until the engine's thread has stepped back. After that, no thread polls
-/// the engine until a task hands it over.
+/// Polls the engine as a task does, until the engine's thread has stepped back. After that, the engine's
+/// thread does not poll until a task hands the engine over.
 pub(crate) async fn step_back(engine: &SharedEngine) {
     let mut quiet = 0;
     for _ in 0..1000 {

@@ -1,5 +1,5 @@
-//! The feature `tracing` reaches the engine. A program has only one subscriber, so this test has its own
-//! program.
+//! Tests that the feature `tracing` reaches the engine. A program has only one subscriber, so this test has
+//! its own program.
 #![cfg(feature = "tracing")]
 
 #[path = "common/limited.rs"]

@@ -1,4 +1,4 @@
-//! Tests of the example `cache`, for example with a server that is killed.
+//! Tests of the example program `cache`, such as a test with a server that is killed.
 
 #[path = "common/limited.rs"]
 mod limited;
@@ -113,7 +113,7 @@ fn the_chapter_on_tokio_starts_the_example() {
     }
 }
 
-/// Two network namespaces, each with an interface `eth0`, which the drop removes.
+/// Two network namespaces, each with an interface `eth0`. Dropping this value removes the namespaces.
 struct Hosts([String; 2]);
 
 impl Hosts {

@@ -1,5 +1,5 @@
-//! A program that waits uses no processor. This is the only test of its process, since the test measures the
-//! processor time of the whole process.
+//! Tests that a program that waits uses hardly any processor time. This is the only test of its process,
+//! since the test measures the processor time of the whole process.
 
 #[path = "common/limited.rs"]
 mod limited;

@@ -13,9 +13,9 @@
 //! | `memif:/tmp/memif.sock,role=server,id=0,addr=..` | shared memory through DPDK's memif | DPDK |
 //! | `dpdk:-a 0000:03:00.0` | a DPDK device that EAL arguments name | DPDK, [an address](Spec::set_address) |
 //!
-//! The kernel must not have the same address. The kinds with the key `addr` also have the keys `gw`, `mac`,
-//! `mtu` and `crc`. The kind `local` has the keys `mtu`, `crc` and `ring`. DPDK wires need the feature
-//! `dpdk`.
+//! The address of this endpoint must not be an address of the kernel. The kinds with the key `addr` also have
+//! the keys `gw`, `mac`, `mtu` and `crc`. The kind `local` has the keys `mtu`, `crc` and `ring`. DPDK wires
+//! need the feature `dpdk`.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

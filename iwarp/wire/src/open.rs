@@ -100,8 +100,8 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     Ok(Wire { port: Box::new(port), config, address })
 }
 
-/// Opens a kernel interface with this address. Ports of other processes of the host on the same interface can
-/// reach the address.
+/// Opens a kernel interface, on which this endpoint has the address `address`. Ports of other processes of
+/// the host on the same interface can reach this address.
 ///
 /// # Errors
 /// [`OpenError::Packet`] if the interface cannot be opened, [`OpenError::Verbs`] if the engine's

@@ -66,12 +66,13 @@ pub struct Spec {
     pub address: Option<IpCidr>,
     /// The gateway to addresses outside of this endpoint's network.
     pub gateway: Option<IpAddress>,
-    /// The Ethernet address of this endpoint. `None`: the address of the device.
+    /// The Ethernet address of this endpoint. `None`: the address of the device, or on a tap interface an
+    /// address that is derived from the IP address.
     pub mac: Option<[u8; 6]>,
     /// Maximum number of bytes of an IP packet. `None`: the default of the kind of wire.
     pub mtu: Option<u16>,
-    /// Whether MPA uses CRCs. `None`: MPA uses CRCs on every wire except `local`, whose frames never leave
-    /// memory.
+    /// Whether this endpoint requests CRCs of MPA. `None`: it requests CRCs on every wire except `local`,
+    /// whose frames never leave memory.
     pub crc: Option<bool>,
     /// Maximum number of bytes of a ring of a local wire
     /// ([`LocalConfig::ring_bytes`](dp::local::LocalConfig::ring_bytes)): a power of two from 256 KiB to 256

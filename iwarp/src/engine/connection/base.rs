@@ -98,8 +98,8 @@ impl Base {
         }
     }
 
-    /// Whether no data was received or sent for longer than the user allows. If so, records this as the
-    /// error.
+    /// Whether no data was received or sent for longer than the user allows. If so, records the idle timeout
+    /// as the error.
     pub(super) fn has_idled(&mut self, state: &EngineState) -> bool {
         let progress_us = self.user.id().map_or(0, |id| id.progress_us());
         let is_idle = self.timers.is_idle(Instant::from_micros(progress_us as i64), state.now);
@@ -156,7 +156,8 @@ impl Base {
 
     /// Sets the cause of the queue pair's end before any request is flushed. The cause is the first error.
     /// Without an error, the cause is that the peer has closed the connection. No cause is set if the user
-    /// has ended the connection, or if a second attempt to connect follows.
+    /// has aborted the connection, if the user has closed the connection and no error has occurred, or if a
+    /// second attempt to connect follows.
     pub(super) fn name_cause(&self) {
         let Some(qp) = &self.qp else { return };
         let cause = match self.report.error() {
@@ -225,7 +226,8 @@ impl Base {
 
     // ---- TCP ----
 
-    /// Schedules the connection to send: requests were posted to its queue pair, or TCP has space again.
+    /// Schedules the connection to send, for example because requests were posted to its queue pair, or
+    /// because TCP has space again.
     pub(super) fn schedule_tx(&self, state: &mut EngineState) {
         state.schedule_tx(self.conn);
     }

@@ -1,4 +1,5 @@
-//! How a connection closes after its last phase (RFC 5040 section 7; RFC 5041 section 7).
+//! How a connection closes when its stream has ended or its startup has failed (RFC 5040 section 7; RFC 5041
+//! section 7).
 
 use crate::queues::Ask;
 use crate::verbs::ConnectionError;

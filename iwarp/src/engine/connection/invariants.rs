@@ -43,8 +43,8 @@ mod tests {
 
     type Break = fn(&mut Connection);
 
-    /// The defects that the check has to find: the stage of the connection, the peer whose state is changed,
-    /// the change, and the message of the check.
+    /// For each defect that the check has to find: the stage of the connection, the side whose state is
+    /// changed, the change, and the message of the check.
     const BROKEN: [(Stage, usize, Break, &str); 21] = [
         (Opening, CLIENT, |c| c.base.timers.clear_deadline(), "startup has no deadline"),
         (Opening, CLIENT, |c| c.base.user = User::Done, "this end has connected for no user"),

@@ -94,7 +94,7 @@ impl Connection {
         Some(Self::new(base, Phase::Startup(Startup::new(role, Reassembly::default()))))
     }
 
-    /// Returns a connection that this side opens. The SYN is sent.
+    /// Returns a connection that this side opens. The caller has started the TCP handshake.
     pub(in crate::engine) fn connecting(
         conn: ConnId,
         id: Arc<CmShared>,
@@ -113,7 +113,7 @@ impl Connection {
         Self::new(base, Phase::Opening(Box::new(Opening::Startup { qp, param })))
     }
 
-    /// Returns a connection that this side opens in streaming mode. The SYN is sent.
+    /// Returns a connection that this side opens in streaming mode. The caller has started the TCP handshake.
     pub(in crate::engine) fn connecting_stream(
         conn: ConnId,
         id: Arc<CmShared>,

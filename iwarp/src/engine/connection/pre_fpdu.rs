@@ -1,7 +1,8 @@
 //! The bytes that this side sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
-//! These bytes are the startup frames, and the bytes that the user sends in streaming mode. The bytes are
-//! sent in the order of the user's calls: after a reject, streaming mode and MPA may begin again.
+//! These bytes are the startup frames, and the bytes that the user sends in streaming mode. All of these
+//! bytes are sent in the order of the user's calls. User bytes may follow a startup frame, since the
+//! connection may return to streaming mode after a reject, and MPA may then start again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use super::super::state::EngineState;
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
-    /// The pieces that TCP has not accepted, in order. Bytes that the user sends after the last piece are no
-    /// piece: they are sent in streaming mode.
+    /// The pieces that TCP has not accepted, in order. The bytes that the user sends in streaming mode after
+    /// the last piece are not in this list: [`send`](Self::send) receives them as `plain`.
     pieces: VecDeque<Piece>,
     /// The result of the last attempt to send; `Blocked` if bytes were added since that attempt.
     sent: Sent,
@@ -57,7 +58,7 @@ impl PreFpdu {
         self.sent != Sent::All
     }
 
-    /// Whether TCP has found no packet buffer for the bytes.
+    /// Whether the last attempt to send has found no free packet buffer.
     pub(super) fn lacks_mbuf(&self) -> bool {
         self.sent == Sent::NoMbuf
     }

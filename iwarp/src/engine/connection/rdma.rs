@@ -63,8 +63,8 @@ pub(super) enum RdmaStage {
 }
 
 impl Rdma {
-    /// Begins Full Operation. If `may_send` is set, this side need not wait for the peer's first FPDU.
-    /// `on_rtr` is announced when that FPDU has arrived.
+    /// Begins Full Operation. If `may_send` is set, this side need not wait for the peer's first FPDU. If
+    /// `on_rtr` is set, the connection is announced with its values when that FPDU has arrived.
     pub(super) fn begin(
         base: &mut Base,
         state: &mut EngineState,
@@ -108,7 +108,7 @@ impl Rdma {
                 next
             }
             Event::Disconnect => self.disconnect(base, state),
-            // A graceful close has its own deadlines, even while requests are still being sent.
+            // A connection that is ending has other deadlines, even while requests are still being sent.
             Event::IdleCheck if self.is_draining() || self.is_terminating() => Next::Same,
             Event::IdleCheck if base.has_idled(state) => self.disconnect(base, state),
             Event::IdleCheck => Next::Same,
@@ -164,7 +164,9 @@ impl Rdma {
         matches!(self.stage, RdmaStage::Terminating)
     }
 
-    /// Passes the ULPDUs in a received buffer to the stream. Whole FPDUs take the fast path of the deframer;
+    /// Passes the ULPDUs in a received buffer to the stream. If the stream has no markers, the deframer holds
+    /// no bytes and the buffer is the next in order, then the fast path of the deframer handles valid FPDUs
+    /// at the front of the buffer, as long as each FPDU lies in one segment of the buffer.
     /// [`deframe_any`](Self::deframe_any) handles the rest. Returns how many bytes of earlier out-of-order
     /// data are no longer held.
     ///
@@ -213,8 +215,8 @@ impl Rdma {
         Ok(ulpdus.finish())
     }
 
-    /// Records that the peer waits for an acknowledgement: its requests complete when the received FPDUs are
-    /// acknowledged.
+    /// Records that the peer waits for an acknowledgement: the peer's requests complete when TCP acknowledges
+    /// their FPDUs.
     fn owe_ack(&mut self, state: &mut EngineState, conn: ConnId) {
         if !std::mem::replace(&mut self.owes_ack, true) {
             state.acks.owe(state.now, conn);
@@ -262,7 +264,8 @@ impl Rdma {
         let ReceiveSnapshot { first, fpdus, placed } = before;
         let fpdus = state.stream_counters.rx_fpdus - fpdus;
         let wants_to_send = self.wants_to_send();
-        // If the peer's first FPDU is a Terminate instead of its RTR, startup has failed.
+        // If this side may send only after the peer's first FPDU, and this FPDU is a Terminate, startup has
+        // failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         if first && self.stream.may_send() && !ended_startup {
             self.on_first_fpdu(base, state);
@@ -317,7 +320,8 @@ impl Rdma {
         }
     }
 
-    /// Receives the bytes after the startup frames as FPDUs, and schedules the connection to send.
+    /// Receives as FPDUs the bytes that arrived after the startup frames, and schedules the connection to
+    /// send.
     pub(super) fn receive_rest(
         mut self: Box<Self>,
         base: &mut Base,
@@ -345,7 +349,8 @@ impl Rdma {
             return Next::Same;
         }
         // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the connection and its only
-        // stream. The posted requests are sent, then our half is closed gracefully as well.
+        // stream. If the FIN is graceful, the posted requests are still sent, and then our half is closed
+        // gracefully.
         self.stream.on_peer_closed();
         if self.may_end_here() && self.stream.may_send() {
             self.close_gracefully(base, state);
@@ -355,8 +360,8 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair. Either the user has set the `Ask`, or a completion queue that has
-    /// lost a completion.
+    /// Acts on an `Ask` of the queue pair. The `Ask` is a request of the user, or was set because a
+    /// completion queue has lost a completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
             // After any `Ask`, the caller calls `on_recv_posted`.
@@ -420,7 +425,7 @@ impl Rdma {
         asked
     }
 
-    /// Hands about `bytes` bytes of FPDUs to TCP.
+    /// Hands at most about `bytes` bytes of FPDUs to TCP.
     #[inline]
     pub(super) fn give_to_tcp(
         &mut self,
@@ -438,7 +443,7 @@ impl Rdma {
             base.note_progress(state);
         }
         if is_terminating {
-            // The Terminate is sent, or waits for space in TCP's send buffer.
+            // Requests that were posted after the failure are flushed. No request follows the Terminate.
             self.flush_late();
         }
         match result {
@@ -495,7 +500,7 @@ pub(super) enum Next {
 
 /// The state before FPDUs are received.
 pub(super) struct ReceiveSnapshot {
-    /// Whether no FPDU has arrived yet.
+    /// Whether this side may not send yet, since the peer's first FPDU has not arrived.
     first: bool,
     fpdus: u64,
     placed: u64,

@@ -1,7 +1,8 @@
 //! Received bytes before Full Operation, in order and out of order.
 //!
 //! A startup frame may arrive in any segmentation and order, and FPDUs may follow it. Out-of-order bytes are
-//! held in the engine's slots for held buffers. Small adjacent pieces are copied into one buffer.
+//! held in the slots of [`HeldSlab`], which all connections of an engine share. Small adjacent pieces are
+//! copied into one buffer.
 
 use std::ops::Range;
 
@@ -24,8 +25,8 @@ pub(super) struct Reassembly {
     frontier: u64,
     held: HeldList,
     /// A buffer that begins with the next byte, if no other buffers are held. [`push`](Self::push) sets this
-    /// buffer. The next [`take`](Self::take) removes the buffer, and holds the bytes that are not consumed,
-    /// for which a slot is free.
+    /// buffer. The next [`take`](Self::take) removes the buffer, and holds the bytes that are not consumed. A
+    /// slot for these bytes is free.
     next_buf: Option<Mbuf>,
 }
 
@@ -91,8 +92,9 @@ impl Reassembly {
         released
     }
 
-    /// Removes and returns the next buffer of bytes that were not consumed, which are FPDUs. The buffers are
-    /// returned by increasing offset, each with TCP's next expected byte.
+    /// Removes and returns the held buffer with the lowest offset. The bytes of this buffer were not consumed
+    /// by startup, so they are FPDUs. `Rest::frontier` is the stream offset of the next byte that TCP
+    /// expects.
     pub(super) fn pop_rest(&mut self, slab: &mut HeldSlab) -> Option<Rest> {
         let HeldBuf { start: offset, buf, ahead, .. } = self.held.pop(slab)?;
         let frontier = self.frontier;
@@ -101,7 +103,8 @@ impl Reassembly {
         Some(Rest { offset, buf, frontier, released })
     }
 
-    /// Drops out-of-order bytes, beginning with those at the highest offsets, as far as `may` allows.
+    /// Drops buffers with at least `bytes` out-of-order bytes in total, beginning with those at the highest
+    /// offsets, as far as `may` allows.
     pub(super) fn give_up(
         &mut self,
         bytes: usize,

@@ -50,8 +50,8 @@ pub(super) struct Initiating {
 pub(super) enum RequestState {
     /// The Request has not arrived. The options say which Requests are allowed.
     Awaited(Box<ResponderOptions>),
-    /// The user decides on the Request. `offers_ib` is the peer's parameters if the peer offers InfiniBand's
-    /// semantics.
+    /// The user decides on the Request. `offers_ib` contains the peer's parameters for messages that find no
+    /// receive request, if the peer offers InfiniBand's semantics.
     Deciding { offers_ib: Option<RnrConfig> },
 }
 
@@ -170,7 +170,7 @@ impl Startup {
             self = match outcome {
                 Ok(None) => return Phase::Startup(self),
                 Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(base, state, guard, event),
-                // The loop continues, since bytes after the Request are an error of the peer.
+                // The loop continues, so that bytes after the Request are detected as an error of the peer.
                 Ok(Some(StartupEvent::Request(request))) => match self.on_request(base, state, request) {
                     ControlFlow::Continue(deciding) => deciding,
                     ControlFlow::Break(next) => return next,
@@ -321,9 +321,9 @@ impl Startup {
         let (mut negotiated, reply) = match responder.accept(accept, deadline) {
             Ok(answer) => answer,
             Err(ResponderError::InsufficientIrd { needed }) => {
-                // RFC 6581 section 9.1 (MPA2-063): layer 2, type 0, code 6. The error is reported only
-                // locally. Before the first FPDU of the peer, only the Reply may be sent (RFC 5044 section
-                // 7.1.2 rule 4).
+                // RFC 6581 section 9.1 (MPA2-063): the error is layer 2, type 0, code 6. The error is
+                // reported only locally. Before the first FPDU of the peer, only the Reply may be sent (RFC
+                // 5044 section 7.1.2 rule 4).
                 let TerminateCode { layer, etype, code } = TerminateCode::mpa(6);
                 let error = StreamError { layer, etype, code, from_peer: false };
                 qp.refuse(error);
@@ -586,16 +586,17 @@ fn keep<E>(
     }
 }
 
-// The caller's check of the private data's length leaves room for an offer.
+// The check of the length of private data reserves `AGREEMENT_BYTES`, which must be enough for an offer.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
-/// Returns this side's parameters for messages that find no receive request.
+/// Returns this side's parameters for messages that find no receive request. The agreement on InfiniBand's
+/// semantics contains these parameters.
 fn own_rnr(param: &ConnParam) -> RnrConfig {
     RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry }
 }
 
-/// Returns the agreement of both peers. `peer_rnr` is the peer's parameters if both peers want InfiniBand's
-/// semantics.
+/// Returns the agreement of both peers. `peer_rnr` contains the peer's parameters if both peers want
+/// InfiniBand's semantics.
 fn agreement_of(peer_rnr: Option<RnrConfig>, param: &ConnParam) -> Agreement {
     Agreement { peer_rnr, rnr_timeout: param.rnr_timeout, outlives_peer: param.outlives_peer }
 }

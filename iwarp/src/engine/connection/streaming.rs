@@ -1,8 +1,9 @@
 //! Streaming mode before MPA, and the switch to MPA (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
 //!
 //! The switch loses no byte. Bytes that the user has sent are sent before our startup frame. Bytes that the
-//! user has not read belong to the peer's startup frame. The positions of FPDUs and markers are relative to
-//! the end of the startup frames.
+//! user of a responder has not read are the beginning of the peer's Request. If the user of an initiator has
+//! not read all bytes, startup fails. The positions of FPDUs and markers are relative to the end of the
+//! startup frames.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl Streaming {
         Self { plain, reassembly, peer_closed: false, closing: None }
     }
 
-    /// Begins streaming mode: our SYN was answered.
+    /// Begins streaming mode after the peer has answered our SYN.
     pub(super) fn begin(
         base: &mut Base,
         state: &mut EngineState,
@@ -143,8 +144,8 @@ impl Streaming {
         announce(base, state, &self.plain, (Some(&listener), info.remote), None);
     }
 
-    /// Handles bytes that arrived. Until the user has read them, TCP's budget counts even bytes that arrived
-    /// in order.
+    /// Handles bytes that arrived. Until the bytes are moved to the user's buffer, TCP's budget counts them,
+    /// even if they arrived in order.
     fn receive(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, received: Received) -> Phase {
         let Received { offset, buf, frontier } = received;
         if offset < frontier {
@@ -219,8 +220,8 @@ impl Streaming {
         let Self { plain, reassembly, .. } = *self;
         let startup = Startup::new(Role::Initiator(initiating), reassembly);
         if !plain.take_unread().is_empty() {
-            // RFC 5044 section 7.1 (MPA-134): both peers start MPA at the same byte. A byte before the Reply
-            // does not belong to MPA, so the peer does not know that it is the responder.
+            // RFC 5044 section 7.1 (MPA-134): both peers start MPA at the same byte. The peer has sent a byte
+            // in streaming mode that the user has not read, so the peers do not start at the same byte.
             let error = ConnectionError::Startup(StartupFault::EarlyBytes);
             return startup.fail_startup(base, state, error);
         }

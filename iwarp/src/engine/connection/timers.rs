@@ -58,7 +58,7 @@ impl Timers {
         take_if_passed(&mut self.deadline, now)
     }
 
-    /// If there is a timeout, checks from now on whether the connection is idle.
+    /// Starts the idle check with the timeout `timeout`; `None` disables the idle check.
     pub(super) fn watch_idle(&mut self, now: Instant, timeout: Option<Duration>) {
         self.idle_timeout = timeout.map_or(FOR_EVER, duration);
         self.rewatch_idle(now);
@@ -82,7 +82,7 @@ impl Timers {
     }
 
     /// Whether the connection was idle for too long, given that its last progress was at `progress`. If not,
-    /// sets the time of the next check.
+    /// sets the time of the next check, unless there is no timeout.
     pub(super) fn is_idle(&mut self, progress: Instant, now: Instant) -> bool {
         if self.idle_timeout == FOR_EVER {
             return false;
@@ -100,7 +100,8 @@ impl RnrTimers {
         Self { timeout: timeout.map_or(FOR_EVER, duration), peer_since: Deadline::NONE, peer: Deadline::NONE }
     }
 
-    /// Returns the time until which a message of the peer that arrives now may wait; `None` means for ever.
+    /// Returns the deadline by which a message that arrives from the peer now must get a receive request;
+    /// `None` means that there is no deadline.
     pub(super) fn limit(&self, now: Instant) -> Option<Instant> {
         (self.timeout < FOR_EVER).then(|| now + self.timeout)
     }

@@ -163,7 +163,7 @@ impl Poller {
         }
     }
 
-    /// Begins the second attempts for connections whose first attempt has failed.
+    /// Begins the second attempts that failed connections have requested.
     #[inline]
     pub(super) fn begin_retries(&mut self, guard: &EpochGuard<'_>) {
         while let Some(retry) = self.retries.pop() {

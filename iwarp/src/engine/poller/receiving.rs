@@ -11,9 +11,9 @@ use crate::memory::EpochGuard;
 /// doorbells and timers wait for a shorter time.
 const MAX_BURSTS: usize = 4;
 
-/// A burst with fewer frames than this is the last burst of the poll: the port has no more frames, or the
-/// frames are superframes, which are enough work. A device may return fewer frames than it has, but returns
-/// at least a quarter of a burst.
+/// A burst with fewer frames than this is the last burst of the poll: the port has no more frames, or has
+/// returned superframes, which are enough work for one poll. A device may return fewer frames than it has,
+/// but returns at least a quarter of a burst.
 const SHORT_BURST: usize = dp::BURST / 4;
 
 /// Minimum number of connections for prefetching the state that a frame needs. The state of fewer connections
@@ -41,7 +41,8 @@ impl ExactSizeIterator for Frames<'_> {}
 
 impl Poller {
     /// Passes received frames to TCP, and handles the events of each frame. Receives at most `MAX_BURSTS`
-    /// bursts.
+    /// bursts from the engine's own queue, and then the frames of
+    /// [`receive_for_queues`](Self::receive_for_queues) if there are any. Returns whether there were frames.
     pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;

@@ -156,7 +156,7 @@ impl Poller {
         }
     }
 
-    /// Lets one connection send about `bytes` bytes, and updates the pass.
+    /// Lets one connection hand at most about `bytes` bytes to TCP, and updates the pass.
     #[inline]
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
         let before = self.state.stream_counters.tx_fetched_bytes;

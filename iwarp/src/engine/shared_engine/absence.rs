@@ -73,7 +73,7 @@ mod tests {
     fn callers_that_come_seldom_are_looked_after() {
         let mut absence = Absence::new(MS, 8 * MS);
         assert!(absences(&mut absence, 99).iter().all(|one| *one == MS));
-        // Even after polling without a pause, the absence becomes short again.
+        // When the callers make fewer turns, the absence becomes short again.
         absences(&mut absence, 100);
         assert_eq!(absence.next(799), MS);
     }

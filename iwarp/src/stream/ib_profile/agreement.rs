@@ -46,12 +46,13 @@ const RNR_TIMES: [u32; 32] = [
     3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// The parameters for messages that find no receive request, which each side sends to the other side.
+/// The parameters for retries of a message that finds no receive request. Each side sends its parameters to
+/// the other side, which applies them to its own messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RnrConfig {
     /// The code for the time between two retries of the other side; less than 32.
     pub(crate) min_rnr_timer: u8,
-    /// The number of retries of the other side; less than 8.
+    /// How often the other side retries a message: 0 to 6 times, or 7 for ever.
     pub(crate) rnr_retry: u8,
 }
 
@@ -98,7 +99,7 @@ pub(crate) enum Offer {
     None,
     /// An offer with the peer's parameters.
     Made(RnrConfig),
-    /// An offer that was made on another TCP connection, so that a proxy has forwarded it.
+    /// An offer that was made on another TCP connection: a proxy has forwarded it.
     ByProxy,
     /// An offer of an older version.
     Old,
@@ -177,7 +178,8 @@ mod tests {
         assert_eq!(sent, data(b"mine"));
     }
 
-    /// A proxy terminates the TCP connection and forwards the private data unchanged.
+    /// A proxy terminates the TCP connection and forwards the private data unchanged. The offer is recognized
+    /// as forwarded, and is removed.
     #[test]
     fn an_offer_for_another_connection_is_none() {
         for other in [8, 7 << 8, 7 << 24, 1 << 24 | 7] {

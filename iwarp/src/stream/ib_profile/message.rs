@@ -16,8 +16,9 @@
 //! A stream offset counts the bytes that the receiver of the message has sent on this TCP connection,
 //! including the bytes of MPA's startup.
 //!
-//! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes after the control byte.
-//! So if a user answers with a Send, no `Limit` message is needed.
+//! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes after the control byte,
+//! unless it follows Immediate Data that belongs to it. So if a user answers with a Send, no `Limit` message
+//! is needed.
 
 use crate::ddp::UntaggedHeader;
 
@@ -74,7 +75,8 @@ impl ProfileMessage {
             5 => Self::Ends(payload),
             _ => return None,
         };
-        // Every field has only one valid value, so the whole header is compared.
+        // Given the MSN and the message, every field has only one valid value, so the whole header is
+        // compared.
         let (expected, bytes) = message.to_segment(msn);
         (*header == expected && bytes == payload.to_be_bytes()).then_some(message)
     }

@@ -19,7 +19,7 @@
 //! up to which each message to queue 0 finds a receive request. A Send has the limit in its header. A
 //! receiver may accept a message for which it had promised no receive request. If its user then sends no
 //! answer, the receiver sends the limit in a message of queue 4 ([`Limit`](ProfileMessage::Limit)). One such
-//! message suffices for as many messages as there are receive requests. With a shared receive queue nothing
+//! message covers as many later messages as there are receive requests. With a shared receive queue nothing
 //! is promised, and one `Limit` is sent for all messages of a poll.
 //!
 //! **A message without a receive request is not accepted** (InfiniBand: "receiver not ready", RNR). The
@@ -27,10 +27,10 @@
 //! later requests. The sender keeps the dropped requests. The receiver still accepts responses to its own
 //! requests; otherwise the two peers could wait for each other for ever. No memory is held for a message
 //! without a receive request. When there is a receive request, the receiver reports this
-//! ([`Ready`](ProfileMessage::Ready)). The sender then sends a mark ([`Resume`](ProfileMessage::Resume)), and
-//! after it the dropped requests. An InfiniBand sender retries a limited number of times, and the receiver
-//! announces the time between two retries. Here the request fails when as much time has passed as these
-//! retries would take.
+//! ([`Ready`](ProfileMessage::Ready)). The sender then sends [`Resume`](ProfileMessage::Resume), and after
+//! this message the dropped requests. An InfiniBand sender retries a limited number of times, and the
+//! receiver announces the time between two retries. uwarp's sender waits for `Ready` instead. If the number
+//! of retries is limited, the request fails when as much time has passed as these retries would take.
 //!
 //! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)).
 //! The report is sent before the Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
@@ -97,7 +97,8 @@ enum Peer {
     NotReady,
     /// The peer has a receive request now. A `Resume` has to be sent before the dropped requests.
     Ready,
-    /// The peer has closed the connection, or its stream has failed. The peer accepts no more requests.
+    /// The peer has closed the connection, or the stream has failed on either side. The peer accepts no more
+    /// requests.
     Gone,
 }
 
@@ -112,14 +113,14 @@ struct Refused {
 /// What was reported to the peer about a refused message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// Nothing was reported. `ready` says whether a receive request was posted since.
+    /// Nothing was reported. `ready` says whether there is now a receive request for the refused message.
     Nothing { ready: bool },
     /// The refusal of the message was reported.
     NotReady,
-    /// The refusal of the message was reported. A receive request was posted since, which still has to be
-    /// reported.
+    /// The refusal of the message was reported. There is now a receive request for the message, which still
+    /// has to be reported.
     ReadyNow,
-    /// The posted receive request was reported.
+    /// The refusal and the receive request were reported.
     Ready,
 }
 
@@ -196,8 +197,8 @@ impl IbProfile {
         self.ends != u64::MAX || is_within(msn, self.peer_limit)
     }
 
-    /// Called when the peer sends a limit. Returns whether the limit is new. (A message that was sent again
-    /// contains an older limit.)
+    /// Called when the peer sends a limit. Returns whether the limit is new: a message may repeat an earlier
+    /// limit.
     #[inline]
     pub(super) fn on_limit(&mut self, limit: u32) -> bool {
         let more = !is_within(limit, self.peer_limit);
@@ -276,7 +277,8 @@ impl IbProfile {
         self.limit
     }
 
-    /// Records that the message whose header has the limit was not sent completely.
+    /// Records that the message whose header has the limit was not sent completely, so that the limit is
+    /// still owed.
     pub(super) fn owe_limit(&mut self) {
         self.owes_limit = true;
     }
@@ -341,7 +343,8 @@ impl IbProfile {
         self.written = end;
     }
 
-    /// Records the stream offset at which the last sent message of queue 4 ends.
+    /// Called when a message of queue 4 that ends at stream offset `end` was sent. If the message was `Ends`,
+    /// acknowledgements are withheld until the peer has acknowledged the bytes below `end`.
     pub(super) fn set_sent(&mut self, end: u64) {
         if self.withheld_until == Some(u64::MAX) && self.last.is_none() {
             self.withheld_until = Some(end);
@@ -447,7 +450,7 @@ impl IbProfile {
                 self.refused = None;
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
-            // If this side has sent no FPDU, the message concerns no request.
+            // If this side has sent no FPDU, any offset is accepted, since the message concerns no request.
             ProfileMessage::Ends(offset) if offset <= self.written || self.written == 0 => {
                 (self.ends, self.peer) = (offset, Peer::Gone);
                 Ok(Change::Ends(offset))
@@ -554,7 +557,8 @@ mod tests {
         assert_eq!(again, Err(Impossible), "nothing is dropped any more");
     }
 
-    /// A peer that was not notified of a receive request has nothing to send again.
+    /// A peer that was not notified of a receive request has nothing to send again, so its `Resume` is an
+    /// error.
     #[test]
     fn a_peer_resumes_only_when_it_was_told_to() {
         let resume = Some(Resume { send_msn: 5, request_msn: 1 });
@@ -592,7 +596,8 @@ mod tests {
         here.refuse(5, terminate());
         here.end(300);
         assert!(here.has_messages() && !here.lets_send() && !here.end_withholding(u64::MAX - 1));
-        // The refusal has not been sent yet, so the requests after the message are not accepted.
+        // The refusal was not sent before the stream failed. It is sent before `Ends`, since the requests
+        // after the refused message were not accepted.
         assert_eq!(here.next_message((7, 9)), Some((NotReady(5), 1)));
         here.set_sent(70);
         assert_eq!(messages(&mut here, 4), [(Ends(300), 2)]);

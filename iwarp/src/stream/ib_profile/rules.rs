@@ -47,7 +47,7 @@ impl Rules {
     }
 
     /// Whether the peer has promised a receive request for the message of a request, or the message needs
-    /// none.
+    /// none. By iWARP's rules no message needs a promise.
     #[inline]
     pub(in crate::stream) fn have_recv(&self, sent_to: &SentTo) -> bool {
         self.profile().is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
@@ -126,8 +126,8 @@ impl Rules {
         }
     }
 
-    /// Whether Immediate Data is kept out of the receive buffer. Then four bytes of Immediate Data before a
-    /// Send belong to that Send.
+    /// Whether Immediate Data is kept out of the receive buffer. If so, Immediate Data whose last four bytes
+    /// are 0xFF belongs to the Send that follows.
     #[inline]
     pub(in crate::stream) fn keep_immediate_apart(&self) -> bool {
         self.0.is_some()
@@ -275,7 +275,7 @@ mod tests {
     fn the_agreement_allows_other_immediate_data() {
         let allowed = |op: &SendOp| answers(|rules| rules.allow(op));
         assert_eq!(allowed(&SendOp::SendImmediate { data: [0; 4] }), [false, true]);
-        // With the agreement, the last four bytes are a mark of Immediate Data that belongs to a Send.
+        // With the agreement, Immediate Data whose last four bytes are 0xFF belongs to a Send.
         let (joined, alone) = ([0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF], [0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFE]);
         for (data, answer) in [(joined, [true, false]), (alone, [true, true])] {
             assert_eq!(allowed(&SendOp::Immediate { data }), answer, "{data:?}");
@@ -300,7 +300,8 @@ mod tests {
         }
     }
 
-    /// By iWARP's rules, all bytes that the peer's TCP has acknowledged count as accepted.
+    /// By iWARP's rules, all bytes that the peer's TCP has acknowledged count as accepted. By the agreement's
+    /// rules, only bytes before the end that the peer has reported count.
     #[test]
     fn acknowledged_bytes_are_taken_up_to_the_end_of_the_peer() {
         let taken = |rules: &mut Rules| {
@@ -373,7 +374,8 @@ mod tests {
         assert_eq!((peer(&mut agreed), agreed.have_messages()), ((takes, None), false));
     }
 
-    /// By iWARP's rules, requests may be sent to a peer that has sent FIN.
+    /// By iWARP's rules, requests may be sent to a peer that has sent FIN. By the agreement's rules, they may
+    /// not.
     #[test]
     fn a_peer_that_has_closed_takes_no_requests() {
         let closed = |rules: &mut Rules| {

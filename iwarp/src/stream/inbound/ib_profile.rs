@@ -70,7 +70,7 @@ impl Delivery<'_> {
             Change::GoBack(msn) => {
                 self.state.complete_acknowledged();
                 self.outbound.go_back(self.state, self.pool, msn);
-                // The oldest requests may send nothing, so that they need no repetition. These requests
+                // The oldest requests may need no repetition, since they send nothing. These requests
                 // complete now.
                 self.state.complete_acknowledged();
             }

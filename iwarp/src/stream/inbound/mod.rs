@@ -1,7 +1,8 @@
 //! Receiving: places FPDUs into memory, completes receives, and handles the requests of the peer.
 //!
 //! A segment is checked in this order: DDP's checks, then RDMAP version and opcode, then the checks of the
-//! opcode (RFC 5040 section 7.2). Nothing is placed before all checks of its segment have passed.
+//! opcode (RFC 5040 section 7.2). No payload is placed before these checks of its segment have passed. The
+//! STag that a Send invalidates is checked when the Send is delivered.
 
 use arrayvec::ArrayVec;
 use dp::invariant::{Check, ensure};
@@ -27,8 +28,8 @@ use super::state::StreamState;
 use super::{Failure, StreamCounters};
 
 /// Maximum number of receive requests that are bound to messages after the current message. Out-of-order
-/// Sends beyond these messages are held until the missing bytes arrive. A higher limit would need memory for
-/// each queue pair; a lower limit would place fewer Sends early.
+/// Sends beyond these messages are held until the missing bytes arrive. A higher limit would need more memory
+/// for each queue pair; with a lower limit, fewer Sends would be placed out of order.
 const BOUND_AHEAD: u8 = 31;
 
 const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed early has its whole header");
@@ -91,8 +92,8 @@ impl Inbound {
     }
 
     /// Returns the MSN up to which messages of the peer find a receive request: the number of accepted
-    /// messages plus the number of receive requests. Requests of a shared receive queue do not count, since
-    /// other queue pairs may take them.
+    /// messages plus the number of receive requests. While a message is refused, only the accepted messages
+    /// count. Requests of a shared receive queue do not count, since other queue pairs may take them.
     pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
         let taken = self.queue_0.first_msn().wrapping_sub(1);
         match self.next_send {
@@ -137,7 +138,7 @@ pub(crate) struct Delivery<'a> {
     pub(super) state: &'a mut StreamState,
     pub(super) inbound: &'a mut Inbound,
     pub(super) outbound: &'a mut Outbound,
-    /// Whether this side may send. The first ULPDU in order sets this flag of the stream.
+    /// `Stream::may_send`. Handling an in-order ULPDU sets this flag; before that, a responder may not send.
     pub(super) may_send: &'a mut bool,
     pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,
@@ -213,9 +214,10 @@ impl Delivery<'_> {
         self.state.qp.attributes.remote_access().contains(need)
     }
 
-    /// Called when the response to one of our Reads or atomics has arrived, but our user has revoked the
-    /// memory for the response. Returns the failure. The request fails, and the error is our user's fault.
-    /// The Terminate depends on the response:
+    /// Called when the response to one of our Reads or atomics has arrived, but the memory for the response
+    /// is not valid: our user has revoked it, or has posted the request with invalid memory, which
+    /// InfiniBand's semantics detect only now. Returns the failure. The request fails, and the error is our
+    /// user's fault. The Terminate depends on the response:
     ///
     /// - A Read Response names the STag. DDP has to check the STag in every segment, and has one error for an
     ///   STag that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the
@@ -253,7 +255,8 @@ impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
         Self { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival }
     }
 
-    /// Marked as cold, so that this code is not part of the path of each FPDU.
+    /// Returns the failure for an error of this segment. Cold, so that this code is not part of the path of
+    /// each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(Box::new(self.terminate(error.into())))

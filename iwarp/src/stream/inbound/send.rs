@@ -13,7 +13,7 @@ use super::{BOUND_AHEAD, Delivery, Failure, Inbound, NextSend, ReceivedUlpdu, pl
 enum SendFault {
     /// An error of the peer.
     Protocol(TerminateError),
-    /// The memory of the receive request is no longer registered.
+    /// The memory of the receive request is not valid.
     OwnMemory,
     /// No receive request is bound for a posted buffer, which is a defect of this crate.
     Unbound,
@@ -276,8 +276,8 @@ pub(in crate::stream) fn bind(state: &mut StreamState, inbound: &mut Inbound) ->
     state.consumer.taken_recvs() > 0 || bind_next_recv(state, inbound)
 }
 
-/// Removes the next receive request from the receive queue, and posts it to queue 0. Returns `false` if the
-/// receive queue is empty.
+/// Removes the next receive request from the receive queue, and posts it to queue 0. Returns `false` if no
+/// receive request is available.
 #[inline(always)]
 fn bind_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     let is_taken = state.take_recv();

@@ -12,7 +12,7 @@ use super::{Delivery, Failure, ReceivedUlpdu};
 enum TaggedFault {
     /// An error of the peer.
     Protocol(TerminateError),
-    /// The segment belongs to one of our Reads, whose sink is no longer registered.
+    /// The segment belongs to one of our Reads, whose sink is not valid.
     Sink(TerminateError),
 }
 
@@ -93,8 +93,8 @@ impl Delivery<'_> {
         {
             let guard = self.guard;
             let target = guard.check_sink(header.stag, header.to, payload_len as u64, pd);
-            // The sink of the Read was valid when the Read was posted, so our user has revoked the STag
-            // since.
+            // If the sink of the Read is not valid, our user has revoked the STag after posting the Read.
+            // With InfiniBand's semantics, the sink may also have been invalid when the Read was posted.
             target
                 .map_err(DdpError::from)
                 .and_then(|target| piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters))
@@ -115,8 +115,8 @@ impl Delivery<'_> {
     }
 
     /// If the oldest outstanding request is a Read, returns its sink, and the part of our user's request that
-    /// it reads. Responses arrive in the order of their requests, including those of atomics (RFC 7306
-    /// section 7).
+    /// this Read covers. Responses arrive in the order of their requests, including those of atomics (RFC
+    /// 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, ReadPart), TerminateError> {
         match self.state.outstanding.front_mut(&mut self.pool.outstanding) {
             Some(Outstanding::Read { sink, part }) => Ok((sink, *part)),

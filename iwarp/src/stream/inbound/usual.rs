@@ -1,7 +1,7 @@
 //! The entry points for a received ULPDU, and the fast path.
 //!
-//! The engine passes a ULPDU that is in order and lies whole in a received buffer to
-//! [`deliver_usual`](Delivery::deliver_usual), and other ULPDUs to [`Delivery::deliver`]. The fast path
+//! The engine passes a ULPDU that the deframer finds whole and in order in one segment of a received buffer
+//! to [`deliver_usual`](Delivery::deliver_usual), and other ULPDUs to [`Delivery::deliver`]. The fast path
 //! accepts most ULPDUs: a segment of an RDMA Write, or a Send of one segment without Solicited Event and
 //! Invalidate. All unusual or invalid ULPDUs take the general path, [`deliver_any`](Delivery::deliver_any),
 //! which alone reports errors. For a ULPDU that both paths accept, they have the same result (`tests.rs`
@@ -112,7 +112,8 @@ impl Delivery<'_> {
         if !self.inbound.queue_0.awaits_whole(msn) {
             return false;
         }
-        // On InfiniBand, the acknowledgement of a Send arrives before any answer to it.
+        // The limit may complete requests of ours. These requests complete before the receive: on InfiniBand,
+        // the acknowledgement of a Send arrives before any answer to the Send.
         if self.state.rules.have_queue_4() {
             self.on_limit(u32::from_be_bytes([l0, l1, l2, l3]));
         }

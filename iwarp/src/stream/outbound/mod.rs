@@ -1,10 +1,10 @@
 //! Sending: chooses the next message, writes its FPDUs into TCP segments, and completes sends.
 //!
-//! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP. A Send or Write without a copy, or with InfiniBand's
-//! semantics, completes when its bytes are acknowledged. A Read or atomic completes when its response is
-//! delivered. All requests complete in post order. A Terminate follows the FPDU that is being written, and is
-//! sent before everything else.
+//! Responses to the peer alternate with the requests of our user, message by message. A Send or Write usually
+//! completes when its last segment is written to TCP. A Send or Write whose payload is not copied, and each
+//! Send or Write with InfiniBand's semantics, completes when its bytes are acknowledged. A Read or atomic
+//! completes when its response is delivered. All requests complete in post order. A Terminate follows the
+//! FPDU that is being written, and is sent before all other messages except those of queue 4.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -35,8 +35,8 @@ use usual::FillOutcome;
 /// such payload needs two more packet buffers, which cost as much as a copy of 4 KiB.
 const EXTERNAL_MIN_EMSS: usize = 8 << 10;
 
-/// Minimum number of payload bytes of a ULPDU that is sent without a copy, since the last ULPDU of a message
-/// may be short.
+/// Minimum number of payload bytes of a ULPDU that is sent without a copy. A shorter ULPDU is copied: the
+/// last ULPDU of a message may be short.
 const EXTERNAL_MIN_BYTES: u32 = 512;
 
 /// Number of bytes at the end of a message without a copy that are always copied.
@@ -119,7 +119,7 @@ enum Phase {
     Open,
     /// The Terminate is written to TCP.
     Terminated,
-    /// As `Silent`, and the connection has been notified.
+    /// As `Silent`, and TCP has all of these messages.
     Ended,
     /// The ready-to-receive message has to be sent first.
     Rtr(RtrKind),
@@ -180,7 +180,7 @@ impl Current {
 }
 
 impl Outbound {
-    /// Creates a send direction. If this side has to send the RTR, only the RTR waits to be sent.
+    /// Creates a send direction. If this side has to send the RTR, the RTR is the first message.
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
@@ -418,12 +418,14 @@ impl Outbound {
     }
 
     /// If no message is being written and a message of queue 4 has to be sent before all other messages,
-    /// makes it the current message. Returns whether the current message is a message of queue 4.
+    /// makes the message of queue 4 the current message. Returns whether the current message is a message of
+    /// queue 4.
     fn start_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
-        // A Send contains the limit. Before any other message, a message of queue 4 has to report the limit.
+        // A Send contains the limit. Before any other message, a message of queue 4 has to report the limit
+        // if the peer waits for it.
         let next = cx.state.next_request();
         let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
         let Some(ib) = cx.state.rules.profile_mut() else { return false };
@@ -514,7 +516,7 @@ impl Outbound {
     /// Called when the last segment of the current message is written to TCP. The segment ends at the stream
     /// offset `end`.
     ///
-    /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes only now.
+    /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes now at the earliest.
     #[inline]
     fn finish_message(&mut self, state: &mut StreamState, pool: &mut RequestPool, end: u64) {
         let Some(current) = self.current.take() else { return };
@@ -617,7 +619,7 @@ impl Outbound {
         self.phase = Phase::Silent;
     }
 
-    /// Whether nothing is being sent or waits to be sent, not counting the send queue.
+    /// Whether nothing is being sent or waits to be sent, not counting the send queue and queue 4.
     pub(super) fn is_idle(&self) -> bool {
         self.current.is_none()
             && self.responses.is_empty()
@@ -634,8 +636,8 @@ impl Outbound {
         }
     }
 
-    /// Drops what was to be sent, except a Terminate, and a message of queue 4 that has begun. If a request's
-    /// message was being written, the request counts as started.
+    /// Drops what was to be sent, except a Terminate that has not begun and a message of queue 4 that has
+    /// begun. If a request's message was being written, the request counts as started.
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, state: &mut StreamState) {
         self.responses.clear(&mut pool.peer_requests);
         self.external = None;

@@ -44,7 +44,8 @@ impl Outbound {
         if flags.contains(SendFlags::FENCE) && !state.outstanding.is_empty() && !has_begun {
             return Ok(false);
         }
-        // With CRCs the payload is read here anyway, so a copy costs little more.
+        // With CRCs the payload is read here anyway, so a copy costs little more. Markers would have to be
+        // inserted into the payload.
         if flags.contains(SendFlags::ZERO_COPY)
             && op.sends_elements()
             && !(cx.framer.markers() || cx.framer.crc())
@@ -253,7 +254,7 @@ fn write(remote: RemoteAddr, length: u32) -> Message {
     Message::tagged(Opcode::Write, Stag(remote.rkey), remote.addr, length, PayloadSource::Posted)
 }
 
-/// Returns the elements of a request whose data the peer sends.
+/// Returns the elements into which the response to a Read or atomic is written.
 fn elements(payload: &Payload) -> &[Sge] {
     match payload {
         Payload::Gather(sg_list) => sg_list,

@@ -10,8 +10,8 @@ use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {
     /// Starts the response to the oldest request of the peer. Returns `false` if there is no such request. An
-    /// atomic is executed here, not earlier: the next request waits until the response of this atomic has
-    /// been sent (RFC 7306 section 7).
+    /// atomic is executed here, and the next request is executed only after the response of this atomic was
+    /// written to TCP (RFC 7306 section 7).
     ///
     /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-230, RDMAP-292): responses go to DDP in the order of the
     /// requests.

@@ -160,7 +160,7 @@ impl Outbound {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
             }
         }
-        // A message of queue 4 is sent after the requests.
+        // If no request is left, the general path sends the waiting messages of queue 4.
         let behind = |stop, ib: &IbProfile| match stop {
             FillOutcome::Empty if ib.has_messages() => FillOutcome::Other,
             stop => stop,
@@ -197,8 +197,8 @@ fn await_acknowledgement(pending: &mut VecDeque<Pending>, request: &SendEntry, e
     pending.push_back(acknowledged_of(request, end, msn));
 }
 
-/// Never inlined, since the inlined code would leave fewer registers for requests whose payload is in
-/// registered memory.
+/// Writes the FPDU of a request with inline payload. Never inlined, since the inlined code would leave fewer
+/// registers for requests whose payload is in registered memory.
 #[inline(never)]
 fn write_inline(framer: &mut Framer, plan: FpduPlan, out: &mut [u8], head: &UlpduHead, bytes: &[u8]) {
     let mut fpdu = framer.begin_with(plan, out, head);

@@ -42,9 +42,9 @@ pub enum CmEventKind {
         /// ([`ConnParam::ib_semantics`](super::ConnParam::ib_semantics)).
         ib_semantics: bool,
     },
-    /// The queue pair is in `Rts`.
+    /// The connection is established, and the queue pair is in `Rts`.
     Established {
-        /// The peer's private data (on the connecting side, from the Reply).
+        /// The private data of the peer's Request or Reply.
         private_data: Box<[u8]>,
         /// Maximum number of our outstanding Reads.
         ord: u16,
@@ -54,9 +54,9 @@ pub enum CmEventKind {
         peer: Option<Enhanced>,
         /// MPA revision of the peer's frame.
         revision: u8,
-        /// Whether the peer accepted no Request of revision 2, so that this connection is the second attempt,
-        /// with revision 1 ([`ConnParam::fallback`](super::ConnParam::fallback)). Then depths and RTR were
-        /// not negotiated.
+        /// Whether the peer has closed without a Reply to our Request of revision 2, so that this connection
+        /// is the second attempt, with revision 1 ([`ConnParam::fallback`](super::ConnParam::fallback)). Then
+        /// depths and RTR were not negotiated.
         fell_back: bool,
         /// Whether we send markers, and whether we receive them.
         markers: (bool, bool),
@@ -91,8 +91,8 @@ pub enum CmEventKind {
         /// The Terminate that was sent or received, with its contents.
         terminate: Option<Arc<TerminateReport>>,
     },
-    /// A connection in streaming mode is established. The user began the connection with [`CmId`], or a
-    /// listener (`CmEvent::listener`) accepted it.
+    /// A connection in streaming mode is established. The user opened the connection with
+    /// [`connect_stream`](CmId::connect_stream), or a listener (`CmEvent::listener`) accepted it.
     StreamEstablished {
         /// The peer's address.
         remote: SocketAddr,
@@ -109,9 +109,10 @@ pub enum CmEventKind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CmEvent {
-    /// The identifier of the connection. For the connect request of a listener, the identifier is new.
+    /// The identifier of the connection. If the event announces a new connection of a listener, the
+    /// identifier is new.
     pub id: CmId,
-    /// The listener, if it accepted the connection.
+    /// The listener, if the event announces a new connection of this listener.
     pub listener: Option<CmId>,
     /// The kind of the event, with its details.
     pub kind: CmEventKind,
@@ -124,9 +125,10 @@ struct QueuedEvent {
     kind: CmEventKind,
 }
 
-/// The channel on which identifiers report events. The descriptor is readable while events are queued. Cheap
-/// to clone. Dropping the last clone drops the queued events, and rejects their connect requests. Unlike a
-/// [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs no arming.
+/// The channel on which identifiers report events. The channel's descriptor is readable while events are
+/// queued. Cheap to clone. Dropping the last clone drops the queued events, and rejects their connect
+/// requests. Unlike a [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs
+/// no arming.
 ///
 /// # Limit
 ///
@@ -295,8 +297,8 @@ impl EventChannel {
         }
     }
 
-    /// Number of events that were lost since the channel was created. The lost events are those of
-    /// identifiers that the program does not hold, and those of new connections, which were then rejected.
+    /// Returns the number of events that were lost since the channel was created. The lost events are those
+    /// of identifiers that the program does not hold, and those of new connections, which were then rejected.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

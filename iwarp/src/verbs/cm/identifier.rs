@@ -104,7 +104,7 @@ pub(super) enum CmPhase {
     Connected { engine: Arc<EngineHandle> },
     /// The user has ended the connection that `engine` carries, and `engine` has not reported the end yet.
     Closing { engine: Arc<EngineHandle> },
-    /// Rejected or disconnected, or no longer listening.
+    /// Ended or failed, for example rejected or disconnected, or no longer listening.
     Over,
 }
 
@@ -134,7 +134,7 @@ pub(crate) enum CmCommand {
     StartInitiator { id: Arc<CmShared>, qp: Arc<QpShared>, param: Box<ConnParam>, after: u64 },
     /// Start MPA as responder on a connection in streaming mode, after position `after` of the user's stream.
     StartResponder { id: Arc<CmShared>, options: Box<ResponderOptions>, after: u64 },
-    /// Accept connections.
+    /// Accept connections on the listener's port.
     Listen { id: Arc<CmShared>, listener: Arc<ListenerShared> },
     /// Stop accepting connections.
     Unlisten { port: u16 },
@@ -160,7 +160,8 @@ impl CmCommand {
     }
 
     /// Handles a command whose engine no longer exists. A connection that the command would begin fails. A
-    /// queue pair in the command enters `Error`. A thread that waits for the engine's status is woken.
+    /// queue pair that the command would bind to an existing connection enters `Error`. A thread that waits
+    /// for the engine's status is woken.
     pub(crate) fn refuse(self) {
         match self {
             Self::Connect { id, qp, .. } => {

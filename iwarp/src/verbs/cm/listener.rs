@@ -47,7 +47,8 @@ pub struct ListenerStats {
     pub startup_timeouts: u64,
     /// Connections closed because the Request was invalid or not allowed.
     pub startup_faults: u64,
-    /// Connections that the peer ended before its Request was complete.
+    /// Connections that ended before the Request was complete for any other reason, for example because the
+    /// peer closed.
     pub startup_lost: u64,
     /// Requests announced to the user.
     pub requests: u64,

@@ -14,7 +14,7 @@ pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 /// Maximum number of bytes after the private data that offer [`ConnParam::ib_semantics`], or agree to them.
 pub(crate) const AGREEMENT_BYTES: usize = 12;
 
-/// The value of [`ConnParam::rnr_retry`] that has no limit.
+/// The value of [`ConnParam::rnr_retry`] that sets no limit.
 pub const RNR_RETRY_FOR_EVER: u8 = 7;
 
 /// The highest code of [`ConnParam::min_rnr_timer`].
@@ -124,17 +124,18 @@ pub struct ConnParam {
     /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream. Once
     ///   there is a receive request, the peer sends this message and all later messages again. The peer may
     ///   abort the message after a time ([`rnr_retry`](Self::rnr_retry)). While the message waits, our Reads
-    ///   and atomics are answered, and our requests complete. If one side closes, the close does not wait for
-    ///   the message, and the message is lost.
+    ///   and atomics are answered, and our requests complete. If this side closes, the close does not wait
+    ///   for the message, and the message is lost.
     ///
     /// - A Send or Write completes when the peer has accepted the request. A Send is accepted when the
     ///   message is in the buffer of a receive request, and a Write when its data is in the memory of the
-    ///   peer. The peer reports this by a TCP acknowledgement, which it sends in the poll that places the
-    ///   bytes or in the next poll. Requests after a message that waits for a receive request complete after
-    ///   that message. If the peer refuses a request, exactly this request fails. A message that arrives
-    ///   after the peer's close resets the connection. A Send completes before an answer to it is received. A
-    ///   graceful close waits for at most the engine's `close_timeout` until the peer has posted receive
-    ///   requests for our messages. After that time the remaining requests are flushed.
+    ///   peer. The peer reports the acceptance by a TCP acknowledgement, which its engine sends in the poll
+    ///   that places the bytes, or soon afterwards. Requests after a message that waits for a receive request
+    ///   complete after that message. If the peer refuses a request, this request fails, and all later
+    ///   requests are flushed. A message that arrives after the peer's close resets the connection. A Send
+    ///   completes before an answer to it is received. A graceful close waits for at most the engine's
+    ///   `close_timeout` until the peer has posted receive requests for our messages. After that time the
+    ///   remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
@@ -161,8 +162,8 @@ pub struct ConnParam {
     /// Default: 0.
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays usable when the peer ends the
-    /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receives wait.
-    /// A send that is open or posted later completes with
+    /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receive
+    /// requests stay posted. A send that is open or posted later completes with
     /// [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded) after the retry time
     /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). If no connection is made
     /// because the peer is unreachable or rejects it, sends complete with this status at once. A peer that
@@ -395,8 +396,8 @@ pub struct ListenOptions {
     pub rate_per_address: Option<u32>,
     /// Maximum number of connections of one address that may fail through the peer's fault per second, on
     /// each engine; `None`: no limit. Faults are an invalid or late Request, a message for which we send a
-    /// Terminate, and a Terminate of the peer. Beyond the limit, SYNs of the address get no answer for the
-    /// rest of the second. After that second, another host behind the same address can connect. Default: 32.
+    /// Terminate, and a Terminate of the peer. Once the limit is reached, SYNs of the address get no answer
+    /// for the rest of the second. After that second, the address can connect again. Default: 32.
     pub failures_per_address: Option<u32>,
     /// Maximum number of TCP connections that are not established; `None`: no limit other than
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
@@ -419,9 +420,9 @@ pub struct ListenOptions {
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {
-    /// Listens on `port` for at most 16,384 connections (the default limit on queue pairs) from any address.
-    /// At most 128 of these connections may be undecided. At most 32 connections of an address may fail in a
-    /// second.
+    /// Returns the options of a listener on `port` for at most 16,384 connections (the default limit on queue
+    /// pairs) from any address. At most 128 of these connections may be undecided. On each engine, at most 32
+    /// connections of an address may fail in a second through the peer's fault.
     pub fn new(port: u16) -> Self {
         Self {
             port,

@@ -178,9 +178,9 @@ impl PlainBytes {
 
 impl CmId {
     /// Connects to `remote` in streaming mode. Plain bytes flow in both directions until one side starts MPA
-    /// as initiator and the other as responder. A `StreamEstablished` or `ConnectError` event follows.
-    /// `param` is used only for the engine, port, timeout, keepalive and idle timeout. The idle timeout
-    /// applies in streaming mode as well.
+    /// as initiator and the other as responder. A `StreamEstablished` or `ConnectError` event follows. Of
+    /// `param`, only the engine, the local port, the timeout, the keepalive policy and the idle timeout are
+    /// used. The idle timeout applies in streaming mode as well.
     ///
     /// # Errors
     /// [`VerbsError`] if the identifier is in use, a parameter is out of range, or there is no engine.
@@ -234,7 +234,7 @@ impl CmId {
     /// Starts MPA as initiator on a connection in streaming mode. The Request follows the bytes sent so far,
     /// and no more bytes can be sent in streaming mode. The events are those of [`connect`](Self::connect).
     /// Each side has to know that the other side starts MPA now: if the peer sends more bytes in streaming
-    /// mode, these bytes end the connection (code 4).
+    /// mode, these bytes end the connection (MPA's error code 4).
     ///
     /// # Errors
     /// [`VerbsError`] if the connection is not in streaming mode, some bytes of the peer are unread, the

@@ -28,7 +28,7 @@ pub(super) struct Outgoing {
     end: End,
 }
 
-/// The state of the program's direction.
+/// The state of the outgoing direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,

@@ -1,4 +1,4 @@
-//! Requests that wait at a listener, and wakers that are called for events.
+//! Tests of requests that wait at a listener, and of the wakers that are called for events.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -75,7 +75,7 @@ impl Wake for Task {
 }
 
 impl Task {
-    /// Polls a future, and no other task, until the future is ready.
+    /// Polls a future with the waker of this task until the future is ready.
     async fn run<T>(self: &Arc<Self>, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let waker = Waker::from(Arc::clone(self));
@@ -143,7 +143,7 @@ async fn a_request_of_a_peer_that_has_just_gone_is_passed_over() {
     until_waiting(&listener, 1).await;
     drop(asking);
     let begun = std::time::Instant::now();
-    // The loop does not use the runtime, which would deliver the event.
+    // This loop blocks the runtime, which would otherwise deliver the event.
     while server.counters()[0].connections_failed == 0 {
         assert!(begun.elapsed() < Duration::from_secs(30), "the peer does not go");
         std::thread::sleep(Duration::from_millis(1));

@@ -45,8 +45,8 @@ async fn an_accept_hands_over() {
     .await;
 }
 
-/// Atomics have reserved the places of the send queue. Their futures are dropped while they poll. A further
-/// atomic waits for a place, and hands the engine over.
+/// Atomics have reserved the places of the send queue. The futures of these atomics are dropped while they
+/// still poll the engine. A further atomic waits for a place, and hands the engine over.
 #[tokio::test(crate = "crate::limited")]
 async fn a_full_send_queue_hands_over() {
     in_time(async {

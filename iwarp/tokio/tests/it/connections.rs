@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! Tests how connections begin and end.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -132,7 +132,7 @@ async fn a_dropped_connect_leaves_nothing() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // The engine removes the dropped objects.
+    // The engine removes the dropped objects in later polls.
     let waited = timeout(Duration::from_secs(20), is_as_before).await;
     assert!(waited.is_ok(), "{:?} are left of {before:?}", used(&client));
 }

@@ -1,5 +1,5 @@
-//! The credits of a stream. The peers in these tests break the rules for credits, receive credits, or close
-//! before they have given credit for all bytes.
+//! Tests of the credits of a stream. The peers in these tests break the rules for credits, receive credits,
+//! or close before they have given credit for all bytes.
 
 use std::io::ErrorKind;
 
@@ -43,7 +43,7 @@ async fn a_peer_that_takes_credit_back_ends_the_stream() {
     }
 }
 
-/// A peer can give credit exactly for what was sent, and not for more.
+/// A peer can give credit only for bytes and Writes that were sent.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_gives_credit_for_what_was_sent_at_most() {
     for (bytes, writes) in [(11, 1), (10, 2)] {
@@ -109,7 +109,7 @@ async fn a_peer_fills_the_ring_exactly() {
     }
 }
 
-/// Waits until the peer has all bytes that were sent, since bytes that arrive after its close would be
+/// Waits until the peer has all bytes that were sent, since bytes that arrive after the peer's close would be
 /// answered by a reset.
 async fn all_has_arrived(stream: &Stream) {
     while stream.connection().queue_pair().has_open_sends() {

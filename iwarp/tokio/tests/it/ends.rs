@@ -1,5 +1,5 @@
-//! Many connections that begin or end at once, while the program handles no event, and the end of an
-//! endpoint's runtime.
+//! Tests many connections that are refused or end at once while the program handles no event, and the
+//! shutdown of the runtime in which an endpoint was created.
 
 use std::future::poll_fn;
 use std::task::Poll;

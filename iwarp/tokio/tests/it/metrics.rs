@@ -31,7 +31,7 @@ async fn prometheus_gets_the_counters() {
     let begun = Instant::now();
     let answer = loop {
         let answer = get(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
-        // The answer does not contain an engine that had no processor in time.
+        // The answer does not contain an engine that was not polled in time.
         if answer.contains("\nuwarp_port_rx_frames_total{") {
             break answer;
         }

@@ -1,4 +1,4 @@
-//! One-sided operations, messages, and futures that are dropped.
+//! Tests of one-sided operations, of messages, and of futures that are dropped.
 
 use std::time::Duration;
 

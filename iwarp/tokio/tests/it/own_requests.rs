@@ -1,4 +1,4 @@
-//! Requests that a program posts to the queue pair of a connection itself.
+//! Tests of requests that a program itself posts to the queue pair of a connection.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{SendFlags, SendOp, SendRequest};

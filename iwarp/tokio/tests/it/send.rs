@@ -1,4 +1,4 @@
-//! The values and futures of this crate may move between threads, as `tokio::spawn` requires.
+//! Tests that the values and futures of this crate may move between threads, as `tokio::spawn` requires.
 
 use iwarp_tokio::{
     Connection, ConnectionOptions, Endpoint, EndpointOptions, Error, Listener, Message, Region, RemoteRegion,

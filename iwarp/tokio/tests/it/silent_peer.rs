@@ -1,4 +1,4 @@
-//! Peers that request a connection, and are slow to confirm it, never confirm it, or go away.
+//! Tests with peers that request a connection, and are slow to confirm it, never confirm it, or go away.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn silent_peers_do_not_hold_up_a_loop_that_accepts() {
         let (client, server) = endpoints();
         let listener = Listener::bind(&server, PORT).unwrap();
         let accepting = tokio::spawn(async move {
-            // If the loop waited for a silent peer, the wait would take an hour.
+            // With these options, a loop that waits for a silent peer would wait for an hour.
             let options = ConnectionOptions::default().timeout(HOUR);
             let mut accepted = Vec::new();
             loop {
@@ -112,7 +112,7 @@ async fn an_accepted_connection_knows_what_was_agreed_on() {
 }
 
 /// A server closes right after it has accepted a connection, or right after its first message. The close is
-/// graceful, since it waits for the peer.
+/// graceful, since it first waits until the peer is ready.
 #[tokio::test(crate = "crate::limited")]
 async fn a_connection_that_is_closed_at_once_closes_gracefully() {
     for sends in [false, true] {

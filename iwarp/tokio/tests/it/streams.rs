@@ -1,5 +1,5 @@
-//! Streams of bytes: copies by tokio, both directions at once, the end of a stream, peers that break the
-//! rules, and HTTP by hyper.
+//! Tests of streams of bytes: copies by tokio, both directions at once, the end of a stream, peers that break
+//! the rules, and HTTP by hyper.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -72,7 +72,8 @@ async fn one_direction_ends_and_the_other_goes_on() {
     assert_eq!((&*question, &*answer), ("question", "answer"));
 }
 
-/// The peer has read all bytes and is gone. A shutdown is then no error, but a write is an error.
+/// The peer is gone, and no written bytes are left to send. A shutdown is then no error, but a write is an
+/// error.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_is_gone_needs_no_end() {
     for waits in [false, true] {
@@ -141,7 +142,8 @@ async fn parts_of_a_write_follow_each_other_around_the_ring() {
     let data = bytes(300);
     for _ in 0..20 {
         let parts = [IoSlice::new(&data[..1]), IoSlice::new(&[]), IoSlice::new(&data[1..])];
-        // Fewer bytes may be written, if the credit for the bytes that were read is still on its way.
+        // The write may accept only a part of the bytes, if the credit for the bytes that were read is still
+        // on its way.
         let written = a.write_vectored(&parts).await.unwrap();
         let mut received = [0; 300];
         tokio::try_join!(a.write_all(&data[written..]), b.read_exact(&mut received)).unwrap();

@@ -2,8 +2,9 @@
 //! ([`ib_profile`](crate::stream::ib_profile)). This file limits how long such messages wait.
 //!
 //! InfiniBand counts the retries of such a message, and the receiver announces the time between two retries.
-//! Here the sender waits instead, at most as long as these retries would take. After this time, the message's
-//! request fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
+//! Here the sender waits instead, at most as long as these retries would take. If the number of retries is
+//! limited, then after this time the message's request fails with
+//! [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
 //!
 //! The receiver may have its own time limit, after which the message is an error. Without the agreement, a
 //! message that finds no receive request is an error at once.
@@ -48,7 +49,7 @@ impl Rdma {
             return;
         }
         if !self.stream.bind_awaited() {
-            // Another queue pair has consumed the receive request.
+            // There is no receive request, for example because another queue pair has consumed it.
             return self.stream.await_recv();
         }
         if matches!(self.stage, RdmaStage::Open) {
@@ -82,7 +83,8 @@ impl Rdma {
         }
     }
 
-    /// Returns the maximum time that a message of ours may wait; `None` means for ever.
+    /// Returns the maximum time that a message of ours may wait for a receive request; `None` means that
+    /// there is no limit.
     fn peer_rnr_time(&self) -> Option<Duration> {
         let retry = self.stream.qp().attributes.rnr_retry().unwrap_or(self.peer_rnr.rnr_retry);
         (retry < RNR_RETRY_FOR_EVER).then(|| duration(self.peer_rnr.rnr_time() * u32::from(retry)))

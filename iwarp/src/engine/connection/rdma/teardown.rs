@@ -46,8 +46,8 @@ impl Rdma {
 
     /// Called when nothing can be sent now; acts only in a graceful close. Sends a limit if the peer waits
     /// for one, and otherwise FIN if all requests are finished. If neither is possible, the next request
-    /// waits (because of a fence, ORD or a missing receive request), or answers to Reads are missing. In this
-    /// case, sets a deadline, since the peer may never send what is missing.
+    /// waits (because of a fence, ORD, a missing receive request or a full send buffer), or answers to Reads
+    /// or atomics are missing. In this case, sets a deadline, since the peer may never send what is missing.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = self else { return Next::Same };
         // The limit is sent so that the accepted requests of the peer succeed, since no later message
@@ -66,9 +66,9 @@ impl Rdma {
         Next::Same
     }
 
-    /// Called when TCP accepts no more of the data that a graceful close still has to send. Sets a deadline
-    /// if messages wait for receive requests, since the peer may keep its window closed and acknowledge
-    /// probes for ever.
+    /// Called when TCP accepts no more bytes; acts only in a graceful close. If messages may wait for receive
+    /// requests, calls [`close_or_await`](Self::close_or_await), which sets a deadline, since the peer may
+    /// keep its window closed and acknowledge probes for ever.
     pub(super) fn await_space(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         if self.is_draining() && self.stream.may_await_peer() {
             return self.close_or_await(base, state);
@@ -76,8 +76,10 @@ impl Rdma {
         Next::Same
     }
 
-    /// Called when the deadline for an answer to a Read, or for space in TCP's send buffer, has passed:
-    /// aborts the connection if there was no progress.
+    /// Called when the deadline of a graceful close has passed. Does nothing if the close can wait neither
+    /// for answers nor, with InfiniBand's semantics, for receive requests of the peer. Otherwise aborts the
+    /// connection if there was no progress since the deadline was set, and calls
+    /// [`close_or_await`](Self::close_or_await) if there was progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = &*self else { return Next::Same };
         if !stream.awaits_answers() && !stream.may_await_peer() {
@@ -109,8 +111,8 @@ impl Rdma {
             base.count_peer_failure(state);
         }
         base.name_cause();
-        // TCP might acknowledge dropped bytes before the peer knows that they are dropped, no matter which
-        // peer is at fault.
+        // From now on, received bytes are dropped, no matter which peer is at fault. With InfiniBand's
+        // semantics, TCP must not acknowledge them before the peer knows that they are dropped.
         let offset = self.deframer.untaken_from();
         if self.stream.end_taking(offset) {
             state.tcp.withhold(base.conn, Some(offset));
@@ -180,8 +182,9 @@ impl Ends for Box<Rdma> {
             stream.end_unfinished(&mut state.request_pool);
             return Closing::withholding(withheld_until);
         }
-        // On InfiniBand the oldest request runs out of retries, and the other requests are flushed. A peer
-        // that resets the connection is alive, so programs expect that all requests are flushed.
+        // If the peer vanishes on InfiniBand, the oldest request runs out of retries, and the other requests
+        // are flushed. A peer that resets the connection is alive, so programs expect that all requests are
+        // flushed.
         let has_vanished = is_lost
             && matches!(base.report.error(), Some(ConnectionError::Tcp(reason)) if reason != CloseReason::Reset);
         let fails = is_orphan || (has_vanished && stream.fails_when_peer_vanishes());

@@ -40,8 +40,8 @@ impl World {
         })
     }
 
-    /// Returns, as text, the state that a ULPDU may change: completions, memory, counters, queue 0 and the
-    /// right to send.
+    /// Returns, as text, the state that a ULPDU may change: completions, memory, counters, the receive queue,
+    /// queue 0, the owed limit and the right to send.
     fn seen(&mut self) -> String {
         let memory = self.regions.each_ref().map(|region| {
             let mut bytes = [0; BYTES as usize];
@@ -57,7 +57,8 @@ impl World {
         format!("{completions:?} {memory:?} {counters:?} {taken:?} {queue:?} {}", stream.may_send)
     }
 
-    /// Returns a ULPDU of a Write or Send. Some ULPDUs have an invalid field or a flipped bit.
+    /// Returns a ULPDU of a Write or Send. Some ULPDUs are truncated, or have an invalid field or a flipped
+    /// bit.
     fn ulpdu(&mut self, dice: &mut Dice, fill: u8) -> Vec<u8> {
         let last = if dice.below(10) > 0 { TaggedHeader::LAST } else { 0 };
         let mut ulpdu = Vec::new();
@@ -90,7 +91,7 @@ impl World {
         ulpdu
     }
 
-    /// Returns a receive request with at most two elements.
+    /// Returns a receive request with one or two elements.
     fn recv(&self, dice: &mut Dice, wr_id: u64) -> RecvRequest {
         let mut element = || {
             let lkey = self.regions[dice.below(2) as usize].stag().0;

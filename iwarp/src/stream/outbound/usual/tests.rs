@@ -63,9 +63,9 @@ impl World {
         (usual, result.map(|()| used).map_err(|failure: crate::stream::Failure| format!("{failure:?}")))
     }
 
-    /// Returns, as text, the state that sending may change: completions, counters, queues and sent bytes.
-    /// (The MSN of a message is chosen when the message is started, and the MSN of a usual request when the
-    /// request is written.)
+    /// Returns, as text, the state that sending may change: for example completions, counters, queues and
+    /// sent bytes. (The MSN of a message is chosen when the message is started, and the MSN of a usual
+    /// request when the request is written.)
     fn seen(&mut self) -> String {
         let completions = self.stream.completions();
         let counters = self.stream.counters;
