@@ -282,8 +282,8 @@ fn a_lost_connection_completes_all_that_is_outstanding() {
     assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
 }
 
-// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN after a complete FPDU is an ordinary end. A FIN
-// in the middle of an FPDU counts as a lost connection, and the FPDU is dropped.
+// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN after a complete FPDU ends the connection
+// gracefully. A FIN in the middle of an FPDU counts as a lost connection, and the FPDU is dropped.
 #[test]
 fn a_fin_cuts_an_fpdu_or_does_not() {
     for cut in [0, 1, 10] {

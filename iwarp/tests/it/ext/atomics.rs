@@ -206,7 +206,8 @@ fn an_stag_of_another_stream_is_refused() {
     assert_eq!(word(&words, 0), 0);
 }
 
-/// A peer needs the right to atomics, or both the right to read and the right to write.
+/// Without InfiniBand's semantics, a peer needs the right to atomics, or both the right to read and the right
+/// to write.
 // Proves EXT-153.
 #[test]
 fn reading_and_writing_amount_to_atomics() {

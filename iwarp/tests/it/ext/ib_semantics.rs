@@ -275,7 +275,7 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
 }
 
 /// A Send with Immediate that is posted before the connection is established is sent as soon as the
-/// connection is established. As any Send, a Send with Immediate may have inline bytes, a fence behind a
+/// connection is established. Like any Send, a Send with Immediate may have inline bytes, a fence behind a
 /// Read, several elements, and bytes that are not copied.
 #[test]
 fn a_send_with_immediate_has_every_form_of_a_send() {
@@ -353,7 +353,8 @@ fn agreed_with_a_raw_peer() -> Served {
     served
 }
 
-/// A FIN arrives behind a message that waits for a receive request: the peer has given up the message.
+/// If a FIN arrives behind a message that waits for a receive request, the connection ends without an error:
+/// the peer has given up the message.
 #[test]
 fn a_message_in_front_of_a_fin_waits_no_longer() {
     let mut served = agreed_with_a_raw_peer();

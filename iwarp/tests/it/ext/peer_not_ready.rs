@@ -163,8 +163,8 @@ fn each_message_has_the_whole_time() {
     assert!((30_500..31_500).contains(&took), "{took} us");
 }
 
-/// As in InfiniBand's connection manager, the peer may announce the number of tries for the messages that it
-/// receives. A number that our user sets takes precedence. Numbers above seven are invalid.
+/// As in InfiniBand's connection manager, a peer announces the number of tries for the messages that it
+/// receives. A number that the sender's user sets takes precedence. Numbers above seven are invalid.
 #[test]
 fn the_peer_tells_how_often_it_is_tried() {
     for (own, told, fails) in [(None, 7, false), (None, 1, true), (Some(7), 1, false), (Some(1), 7, true)] {

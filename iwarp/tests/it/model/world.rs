@@ -142,8 +142,9 @@ impl World {
         let bed = bed.configure(|config| {
             config.crc = setting.crc;
             config.quantum_bytes = setting.quantum_bytes;
-            // A wire with these faults may lose a segment and all its retransmissions. RFC 9293's R2 allows
-            // for more retransmissions, even after a slow handshake.
+            // A wire with these faults may lose a segment and all its retransmissions within the default
+            // `user_timeout` of 10 s. The 100 s that RFC 9293 section 3.8.3 requires for data (R2) allow for
+            // more retransmissions, even after a slow handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);

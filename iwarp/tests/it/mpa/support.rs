@@ -52,8 +52,8 @@ fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
 }
 
 impl Sink {
-    /// Places a ULPDU beyond a hole, unless `refuse` names its first byte. Returns whether the ULPDU was
-    /// placed.
+    /// Places a ULPDU beyond a hole, unless `refuse` contains the first byte of the ULPDU. Returns whether
+    /// the ULPDU was placed.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let bytes = whole(ulpdu);
         if bytes.first().is_some_and(|first| self.refuse.contains(first)) {
