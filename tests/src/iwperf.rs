@@ -77,7 +77,7 @@ pub struct Case {
     pub server_ip: String,
     /// The client's address with its prefix length.
     pub client_ip: String,
-    /// MTU, bytes.
+    /// MTU in bytes.
     pub mtu: u16,
     /// Options of both the server and the client.
     pub options: &'static [&'static str],
@@ -112,7 +112,7 @@ pub struct Net {
     pub vdev: String,
     /// Our address with its prefix length.
     pub ip: String,
-    /// MTU, bytes.
+    /// MTU in bytes.
     pub mtu: u16,
 }
 

@@ -15,7 +15,7 @@ use testkit::packet::{Tcp, flag, parse};
 pub struct Seen {
     /// Number of segments with payload.
     pub data: u64,
-    /// Payload of the longest segment, bytes.
+    /// Payload of the longest segment in bytes.
     pub longest: usize,
     /// Number of window probes (RFC 9293 section 3.8.6.1): segments of one byte or no byte from just below
     /// the peer's acknowledgement, while the peer's window was closed.

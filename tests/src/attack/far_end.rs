@@ -14,9 +14,9 @@ use dp::{
 const RING: usize = 1024;
 /// Number of packet buffers.
 pub const BUFFERS: usize = 8192;
-/// Length of a buffer, bytes.
+/// Length in bytes of a buffer.
 pub const BUFFER_BYTES: usize = 2048;
-/// The MTU of the port, bytes.
+/// MTU of the port in bytes.
 const MTU: u16 = 1500;
 
 #[derive(Default)]

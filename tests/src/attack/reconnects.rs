@@ -11,12 +11,12 @@ use super::check;
 use super::crafted_peer::{CraftedPeer, PeerOptions, REPLY, Stage};
 use super::crafted_peers::CraftedPeers;
 
-/// Length of an FPDU's length field, bytes.
+/// Length in bytes of an FPDU's length field.
 const LENGTH: usize = 2;
 const CRC: usize = 4;
-/// Length of an untagged DDP header, bytes.
+/// Length in bytes of an untagged DDP header.
 const UNTAGGED: usize = 18;
-/// Time after which an attacker repeats an unanswered SYN, microseconds. The time is short, so that the
+/// Time in microseconds after which an attacker repeats an unanswered SYN. The time is short, so that the
 /// attacker has a frame for each frame of the honest client. While the attacker waits for its last
 /// connections, `PATIENCE_US` applies instead.
 const IMPATIENCE_US: u64 = 20;
@@ -45,7 +45,7 @@ pub struct Reconnects {
     pub crafted: CraftedPeers,
     options: PeerOptions,
     size: usize,
-    /// Peers with an unanswered SYN, with the time of the SYN, microseconds.
+    /// Peers with an unanswered SYN, each with the time of its SYN in microseconds.
     asking: VecDeque<(u32, u64)>,
     /// Peers that have just become ready.
     ready: Vec<u32>,

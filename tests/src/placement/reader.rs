@@ -21,7 +21,7 @@ pub(super) struct Piece {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) place: Place,
-    /// Length of the payload, bytes.
+    /// Length in bytes of the payload.
     pub(super) bytes: usize,
     /// Whether the FPDU is the last FPDU of its message.
     pub(super) last: bool,

@@ -20,7 +20,7 @@ pub enum Loss {
 pub(crate) struct Wire {
     rate_mbit: u64,
     delay_us: u64,
-    /// Maximum length of the queue in front of the wire, bytes.
+    /// Maximum length in bytes of the queue in front of the wire.
     queue_bytes: u64,
     loss: Loss,
     dice: Dice,

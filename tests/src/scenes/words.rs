@@ -10,7 +10,7 @@ use iwarp::verbs::RemoteAddr;
 pub struct StagWord {
     /// The region's STag, and the tagged offset of its first byte.
     pub remote: RemoteAddr,
-    /// Length of the region, bytes.
+    /// Length in bytes of the region.
     pub length: usize,
 }
 

@@ -82,7 +82,7 @@ impl Span {
 pub struct SmallMtu {
     /// The period.
     pub span: Span,
-    /// Maximum length of an IP packet, bytes.
+    /// Maximum length in bytes of an IP packet.
     pub mtu: u16,
     /// Whether a router reports a dropped packet to the sender (ICMP). Otherwise it drops the packet
     /// silently.
@@ -94,13 +94,13 @@ pub struct SmallMtu {
 pub struct Plan {
     /// Rate, bytes per millisecond.
     pub rate: u64,
-    /// Time on the wire, microseconds.
+    /// Time in microseconds on the wire.
     pub delay_us: u64,
-    /// Maximum length of the queue in front of the wire, bytes.
+    /// Maximum length in bytes of the queue in front of the wire.
     pub queue_bytes: u64,
-    /// Minimum length of the queue at which ECN-capable frames are marked, bytes.
+    /// Minimum length in bytes of the queue at which ECN-capable frames are marked.
     pub mark_bytes: Option<u64>,
-    /// The time at which random faults end, microseconds.
+    /// The time at which random faults end, in microseconds.
     pub until_us: u64,
     /// Probability that a frame is lost.
     pub loss_ppm: u32,
@@ -110,7 +110,7 @@ pub struct Plan {
     pub loss_rules: Vec<LossRule>,
     /// Probability that a frame is delayed.
     pub reorder_ppm: u32,
-    /// Maximum additional delay of a delayed frame, microseconds.
+    /// Maximum additional delay in microseconds of a delayed frame.
     pub reorder_us: u64,
     /// Probability that a frame is duplicated.
     pub duplicate_ppm: u32,
@@ -127,8 +127,8 @@ pub struct Plan {
     pub mark_ppm: u32,
     /// Probability that a segment is split.
     pub split_ppm: u32,
-    /// If segments are joined: the maximum payload of a joined segment, and the time for which a segment
-    /// waits for the next segment, microseconds.
+    /// If segments are joined: the maximum payload of a joined segment in bytes, and the time in microseconds
+    /// for which a segment waits for the next segment.
     pub join: Option<(usize, u64)>,
     /// Periods with a smaller MTU.
     pub small_mtus: Vec<SmallMtu>,

@@ -11,7 +11,7 @@ use super::{Direction, Opener, Report, Sink, Source, Task};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
-/// Size of the receive buffer if the reader pauses, bytes. The buffer is small, so that the window closes.
+/// Size in bytes of the receive buffer if the reader pauses. The buffer is small, so that the window closes.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
 /// Distance between two urgent bytes.

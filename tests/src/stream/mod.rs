@@ -42,7 +42,7 @@ pub struct Task {
     pub opener: Opener,
     /// The side that sends.
     pub direction: Direction,
-    /// Length of the stream, bytes.
+    /// Length in bytes of the stream.
     pub bytes: u64,
     /// Seed of the stream's pattern.
     pub seed: u64,

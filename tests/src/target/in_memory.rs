@@ -30,7 +30,7 @@ const PATIENCE: Patience = Patience { timeout: Duration::from_secs(5), quiet: Du
 const WAIT: Duration = Duration::from_secs(30);
 /// Maximum duration of startup, as in `iwprobe-target`.
 const STARTUP: Duration = Duration::from_secs(10);
-/// Maximum step of the virtual time, microseconds. The target checks the clock itself and reports no
+/// Maximum step of the virtual time, in microseconds. The target checks the clock itself and reports no
 /// deadline.
 const TICK_US: i64 = 1000;
 

@@ -17,7 +17,7 @@ use tests::{ensure, lab_error, witness};
 /// Addresses of the two hosts. `BRIDGE`: the devices of the bridge.
 const ADDRESSES: [&str; 2] = ["10.63.0.1/24", "10.63.0.2/24"];
 const BRIDGE: [&str; 2] = ["w0", "w1"];
-/// Maximum length of a frame in a ring, bytes.
+/// Maximum length in bytes of a frame in a ring.
 const FRAME: usize = 2048;
 const PORT: u16 = 7000;
 const START: Duration = Duration::from_secs(20);

@@ -373,7 +373,7 @@ fn nothing_leaves_before_the_whole_reply() {
 }
 
 // Proves MPA2-146, MPA2-151: FPDUs that a responder sends too early are accepted behind a Reply without the
-// peer-to-peer model, in the segment of the Reply or in a later one.
+// peer-to-peer model, even in the segment of the Reply.
 #[test]
 fn early_fpdus_are_borne_where_it_is_allowed() {
     let mut framer = Framer::new(false, true);

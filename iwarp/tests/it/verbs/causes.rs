@@ -1,5 +1,5 @@
-//! The cause of a connection's end. The cause is in each completion that fails, in the queue pair, and,
-//! unless the end is graceful, in the event of the end.
+//! The cause of a connection's end. If there is a cause, it is in each completion that fails, in the queue
+//! pair, and, unless the end is graceful, in the event of the end.
 
 use std::time::Duration;
 

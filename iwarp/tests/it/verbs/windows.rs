@@ -383,8 +383,8 @@ fn reregistration_is_in_effect_at_once() {
     expect_terminate(&mut x.pair, &x.c, 0, 1, 0);
 }
 
-/// For every kind of STag that the peer must not invalidate, the attempt ends the stream with 0/1/09, and the
-/// STag stays valid.
+/// A region, a fast registration and a window can forbid that the peer invalidates their STag (`keep`). The
+/// attempt ends the stream with 0/1/09, and the STag stays valid.
 // Proves SEC-157, SEC-156, RDMAP-356.
 #[test]
 fn remote_invalidation_can_be_forbidden() {

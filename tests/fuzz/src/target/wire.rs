@@ -27,7 +27,7 @@ const CLAIMED: [u16; 6] = [3, 4, 0xffff, VICTIM, HONEST, 0];
 /// Maximum number of hostile peers at a time.
 const PEERS: usize = 3;
 
-/// Length of a ring, bytes.
+/// Length in bytes of a ring.
 const RING: u64 = 256 << 10;
 
 /// The first bytes of an honest frame after its Ethernet header. A hostile peer does not know these bytes.

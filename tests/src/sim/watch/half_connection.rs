@@ -77,7 +77,7 @@ pub(super) struct HalfConnection {
     /// Unacknowledged bytes and the FIN: the offsets of their ends, and the time at which each end was first
     /// sent.
     waiting: VecDeque<(u64, u64)>,
-    /// The longest time from the first transmission of a byte to its acknowledgement, microseconds.
+    /// The longest time, in microseconds, from the first transmission of a byte to its acknowledgement.
     pub(super) waited_us: u64,
     /// The units that must stay whole.
     pub(super) boundaries: Boundaries,

@@ -41,7 +41,7 @@ pub struct Operation {
     pub kind: Kind,
     /// Number of bytes; it has no meaning for an atomic.
     pub bytes: usize,
-    /// Minimum time from the post of this operation to the post of the next operation, microseconds.
+    /// Minimum time in microseconds from the post of this operation to the post of the next operation.
     pub think_us: u64,
 }
 

@@ -37,7 +37,7 @@ const ACTIONS: usize = 96;
 /// Duration of the host's TIME-WAIT.
 const TIME_WAIT: Duration = Duration::from_secs(2);
 
-/// Maximum length of the peer's stream, bytes.
+/// Maximum length in bytes of the peer's stream.
 const STREAM: u64 = 1 << 16;
 
 /// Maximum number of segments until an honest peer has received and sent everything: enough for any state in
