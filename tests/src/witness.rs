@@ -1,5 +1,6 @@
 //! Counts the frames on a wire by their properties, to prove that a peer behaved as a test requires. The
-//! module uses the simulator's parser, so its counts do not depend on the counters of any stack.
+//! module parses the frames by `testkit::packet`, not by code of a stack. So the counts do not share the
+//! defects of the stack under test, and do not depend on its counters.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -32,7 +32,7 @@ const LIMIT_US: u64 = 600_000_000;
 pub struct Setting {
     /// Losses in each direction.
     pub loss: Loss,
-    /// Rate in each direction, megabits per second.
+    /// Rate in each direction, in megabits per second.
     pub rate_mbit: u64,
     /// Round-trip time of the empty wire in microseconds.
     pub rtt_us: u64,
@@ -46,8 +46,8 @@ pub struct Setting {
     pub message: usize,
     /// Number of messages of each connection.
     pub messages: u64,
-    /// Load of all connections together, percent of the wire's rate. With `None`, each message is posted as
-    /// soon as a slot is free.
+    /// Load of all connections together, in percent of the wire's rate. With `None`, each message is posted
+    /// as soon as a slot is free.
     pub load: Option<u32>,
     /// Whether the receiver asks for markers.
     pub markers: bool,
@@ -95,7 +95,7 @@ impl Outcome {
         self.placement_us.merge(placement_us);
     }
 
-    /// Returns the goodput, gigabits of payload per second.
+    /// Returns the goodput in gigabits of payload per second.
     pub fn goodput_gbit(&self) -> f64 {
         self.payload as f64 * 8.0 / self.time_us.max(1) as f64 / 1000.0
     }

@@ -1,10 +1,17 @@
 //! One direction of the wire: rate, delay, queue, and all faults.
 //!
-//! A frame passes, in this order: the middlebox (which joins and splits segments); the losses of selected
-//! segments, in blackouts and at random; reneging; the MTU; corruption and duplication; the queue in front of
-//! the wire; and the wire, on which the frame may be delayed. The queue may mark the frame, and drops it if
-//! the queue is full. Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have no faults,
-//! since the simulator tests TCP.
+//! A TCP segment passes these stages in this order:
+//!
+//! 1. the middlebox, which joins and splits segments;
+//! 2. loss: by selection, in a blackout, or at random;
+//! 3. reneging: the segment is dropped and selectively acknowledged nevertheless;
+//! 4. a smaller MTU;
+//! 5. corruption and duplication;
+//! 6. the queue in front of the wire, which may mark the frame, and drops it if the queue is full;
+//! 7. the wire, which may delay the frame.
+//!
+//! Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have no faults, since the simulator
+//! tests TCP.
 
 use std::collections::HashMap;
 
@@ -26,11 +33,11 @@ const RENEGED_ACKS: u32 = 3;
 /// (Gilbert-Elliott model).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Burst {
-    /// Probability of a change from the good to the bad state, parts per million.
+    /// Probability of a change from the good to the bad state, in parts per million.
     pub enter_ppm: u32,
-    /// Probability of a change from the bad to the good state, parts per million.
+    /// Probability of a change from the bad to the good state, in parts per million.
     pub leave_ppm: u32,
-    /// Probability of a loss in the bad state, parts per million.
+    /// Probability of a loss in the bad state, in parts per million.
     pub loss_ppm: u32,
 }
 
@@ -92,7 +99,7 @@ pub struct SmallMtu {
 /// The properties of a direction. Probabilities are in parts per million, and apply until `until_us`.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Rate, bytes per millisecond.
+    /// Rate in bytes per millisecond.
     pub rate: u64,
     /// Time in microseconds on the wire.
     pub delay_us: u64,

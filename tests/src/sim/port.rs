@@ -11,7 +11,7 @@ use dp::{
 
 use super::steering::{Steering, SteeringPlan};
 
-/// Minimum space of one buffer, bytes, as in ordinary devices. If the MTU needs more space, a buffer is
+/// Minimum space of one buffer in bytes, as in ordinary devices. If the MTU needs more space, a buffer is
 /// larger.
 const DATA_BYTES_MIN: usize = 2048;
 

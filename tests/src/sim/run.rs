@@ -20,10 +20,10 @@ use testkit::packet::{Frame, parse};
 /// The time at which a run begins.
 pub const START_US: u64 = 1_000_000;
 
-/// Time for which a run continues after all connections are over, microseconds: longer than TIME-WAIT.
+/// Time in microseconds for which a run continues after all connections are over: longer than TIME-WAIT.
 const QUIET_US: u64 = 160_000_000;
 
-/// The last part of `QUIET_US`, microseconds, in which no host may send frames.
+/// Duration in microseconds of the last part of `QUIET_US`, in which no host may send frames.
 const SILENCE_US: u64 = 3_000_000;
 
 /// Maximum duration of a run in microseconds.
