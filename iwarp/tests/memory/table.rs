@@ -110,7 +110,7 @@ fn the_key_is_part_of_the_name() {
     }
 }
 
-/// Rights and association are checked in order, for every combination of rights.
+/// For every combination of rights, the association is checked before the rights and the range.
 // Proves DDP-182, DDP-211, DDP-212, DDP-230, SEC-022, SEC-041, SEC-084, SEC-111.
 #[test]
 fn the_rights_matrix() {

@@ -206,7 +206,7 @@ fn every_wrong_request_has_its_terminate() {
     }
 }
 
-/// Known opcodes are refused with the T bit, and on any queue but their own.
+/// The opcodes of the extensions are refused in tagged messages, and on a queue that is not their own.
 // Proves EXT-015 to EXT-019, EXT-150.
 #[test]
 fn opcodes_belong_to_one_queue() {

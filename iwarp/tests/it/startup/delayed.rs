@@ -127,8 +127,8 @@ fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
 }
 
 // Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: plain
-// bytes are sent in both directions, then MPA starts with either side as the initiator, with markers, and
-// over a wire that loses and reorders frames.
+// bytes are sent in both directions, and then MPA starts with either side as the initiator. The test runs
+// with markers and without, over a good wire, and over a wire that loses and reorders frames.
 #[test]
 fn mpa_starts_behind_a_stream() {
     let bad = bad_wire(50_000);

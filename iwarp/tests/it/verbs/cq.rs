@@ -37,8 +37,8 @@ fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
 }
 
 // Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: the completion queue has four entries, for
-// 64 receives and 64 Sends. The streams that use this queue end with events. A stream that uses another queue
-// of the same engine loses no completion.
+// 64 receives and 64 Sends. The queue pairs that use this queue end with events. A stream that uses another
+// queue of the same engine loses no completion.
 #[test]
 fn an_overflow_ends_its_users_and_nobody_else() {
     let (mut pair, _listener) = Pair::listening();
