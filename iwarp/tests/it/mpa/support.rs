@@ -231,8 +231,8 @@ impl Receiver {
     }
 }
 
-/// Runs `script` with `input` on its standard input, and returns the output. The script can import the
-/// reference as `mpa_ref`.
+/// Runs `script` with `input` on its standard input, and returns the output. The reference is already
+/// imported as `mpa_ref`.
 pub(crate) fn reference(script: &str, input: &str) -> String {
     oracle(&format!("import sys, mpa_ref\n{script}"), input)
 }
