@@ -58,7 +58,8 @@ pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
 }
 
 impl FarEnd {
-    /// Delivers a frame to the port.
+    /// Delivers a frame to the port. The frame is dropped, and counted as dropped, if there is no space for
+    /// it.
     pub fn deliver(&self, bytes: &[u8]) {
         let mut rings = lock(&self.rings);
         if rings.rx.len() >= RING {

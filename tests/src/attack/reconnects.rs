@@ -93,7 +93,8 @@ impl Reconnects {
     }
 
     /// Returns the next frame that a peer sends by itself. Begins a new connection if fewer than `size`
-    /// connections exist, and repeats unanswered SYNs.
+    /// connections exist and [`end`](Self::end) has not been called. Otherwise repeats an unanswered SYN when
+    /// it is time.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.crafted.frame() {
             return Some(frame);
@@ -140,7 +141,7 @@ impl Reconnects {
         self.ending = true;
     }
 
-    /// Records an answer that was not as specified.
+    /// Records an answer that was not as specified. Only the first such answer is kept.
     pub fn record_error(&mut self, text: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(text);
     }

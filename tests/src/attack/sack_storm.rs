@@ -124,7 +124,7 @@ impl SackStorm {
         }
     }
 
-    /// Returns the smallest number of segments in flight that a connection has.
+    /// Returns the number of segments in flight of the connection with the fewest such segments.
     fn fewest(&self) -> usize {
         self.numbers.iter().map(|number| self.flights.get(number).map_or(0, Vec::len)).min().unwrap_or(0)
     }

@@ -30,7 +30,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace.
+    /// Creates a namespace whose loopback device is up.
     ///
     /// # Errors
     /// If the privilege or the program `ip` is missing.

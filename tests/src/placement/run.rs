@@ -180,7 +180,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Returns the time in microseconds between two messages of a connection.
+    /// Draws the time in microseconds between two messages of a connection. The time is 0 if the setting has
+    /// no load.
     fn pause_us(&mut self) -> u64 {
         let Setting { load, message, connections, rate_mbit, .. } = self.setting;
         let Some(load) = load else { return 0 };

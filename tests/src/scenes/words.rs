@@ -56,7 +56,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns the change to `bytes` at `offset` of a region. All of `bytes` differ from the region's
+    /// Returns the change to `bytes` at `offset` of a region. All of `bytes` have to differ from the region's
     /// pattern.
     pub fn of(region: usize, offset: usize, bytes: &[u8]) -> Self {
         Self { region, offset, length: bytes.len(), crc: crc32c::crc32c(bytes) }

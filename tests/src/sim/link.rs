@@ -373,7 +373,8 @@ impl Link {
         }
     }
 
-    /// Returns the stream offset of the payload.
+    /// Returns the stream offset of the payload, or 0 if no SYN has been seen. Records the sequence number of
+    /// a SYN.
     fn offset(&mut self, tcp: &Tcp) -> i64 {
         let flow = self.flows.entry((tcp.src_port, tcp.dst_port)).or_default();
         if tcp.has(flag::SYN) {

@@ -357,7 +357,8 @@ impl Run {
         }
     }
 
-    /// Whether the link is down for this segment. As with other faults, only TCP segments are affected.
+    /// Whether the link is down for this segment. If so, counts the segment as lost. As with other faults,
+    /// only TCP segments are affected.
     fn is_cut_off(&mut self, bytes: &[u8]) -> bool {
         let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(bytes).is_some();
         if cut_off {

@@ -115,7 +115,7 @@ impl Source {
         self.taken += bytes;
     }
 
-    /// Whether half of the stream has been sent.
+    /// Whether half of the stream has been sent or is in the current chunk.
     pub(crate) fn is_half(&self) -> bool {
         self.offset >= self.bytes / 2
     }

@@ -157,7 +157,8 @@ impl Hosts {
         tcp_lite::Instant::from_micros(self.now_us)
     }
 
-    /// Polls both hosts once. If both are idle, advances the time, but not beyond `limit`.
+    /// Polls both hosts once. Then advances the time: if a host was busy, by a microsecond; if both are idle,
+    /// to the next deadline, but by at most a tick, and not beyond `limit`.
     fn poll(&mut self, limit: Instant) {
         let now = self.tcp_now();
         let mut busy = self.engine.poll_at(now);

@@ -14,7 +14,7 @@ use tcp_lite::TcpConfig;
 /// Acknowledgement number and window of each TCP segment that a port has sent.
 type Windows = Arc<Mutex<Vec<(u32, u16)>>>;
 
-/// Records the windows that the port sends.
+/// Records the acknowledgement number and the window of each TCP segment that the port sends.
 struct Watched(Windows);
 
 impl Hooks for Watched {

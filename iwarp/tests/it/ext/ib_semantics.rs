@@ -345,8 +345,8 @@ fn a_send_with_immediate_fails_as_a_send() {
     assert_eq!((wc.wr_id, wc.status, wc.immediate), (7, WcStatus::WrFlushError, None));
 }
 
-/// Connects an engine, which agrees on InfiniBand's semantics, and a bare peer, which sends the offer byte by
-/// byte.
+/// Connects an engine, which agrees on InfiniBand's semantics, and a bare peer, whose offer these tests write
+/// themselves.
 fn agreed_with_a_raw_peer() -> Served {
     let served = Setup { request: ib_request(), accept: agreeing(), ..Setup::default() }.ready();
     assert!(served.reply.ends_with(b"uwarp!3\x07"), "{:?}", served.reply);

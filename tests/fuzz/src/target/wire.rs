@@ -214,7 +214,8 @@ impl Run {
         }
     }
 
-    /// The victim sends a frame to a station at which a hostile peer may listen.
+    /// Lets the victim send a frame to station `to`, at which a hostile peer may listen. Does nothing if the
+    /// honest peer has this station.
     fn send(&mut self, to: u16, input: &mut Input<'_>) {
         if to == HONEST {
             return;

@@ -132,7 +132,8 @@ impl HalfConnection {
         }
     }
 
-    /// Returns the stream offset of a sequence number that is near the sequence numbers in use.
+    /// Returns the stream offset of a sequence number that is less than 2^31 away from the initial sequence
+    /// number, or 0 before the SYN has been seen.
     pub(super) fn offset(&self, seq: u32) -> i64 {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
     }

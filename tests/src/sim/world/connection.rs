@@ -440,8 +440,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether this side closes next because all requests are complete. The last step may happen at the peer,
-    /// without a frame to this side: the peer receives a message that has waited for a receive.
+    /// Whether this side, of a connection with late receives, closes next because all requests are complete.
+    /// The last step may happen at the peer, without a frame to this side: the peer receives a message that
+    /// has waited for a receive.
     pub(super) fn may_close(&self, side: usize) -> bool {
         let end = &self.ends[side];
         let closes = match self.plan.close {

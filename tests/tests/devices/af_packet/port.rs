@@ -139,7 +139,7 @@ pub(super) fn receive(port: &mut PacketPort, count: usize) -> Result<Burst> {
     Ok(burst)
 }
 
-/// Fails if a frame arrives.
+/// Fails if a frame arrives within `PAUSE`.
 pub(super) fn silence(port: &mut PacketPort) -> Result<()> {
     std::thread::sleep(PAUSE);
     let mut burst = Burst::new();
@@ -474,7 +474,7 @@ pub(super) fn waits_for(port: &mut PacketPort, state: LinkState) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a frame passes in each direction.
+/// Waits until both links are up, and checks that a frame passes in each direction.
 pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
         waits_for(&mut ports[from], LinkState::Up)?;

@@ -432,8 +432,8 @@ impl Run {
         }
     }
 
-    /// Stops the rules on the wire: the peer has acknowledged bytes that it does not have, and the stack need
-    /// not retransmit these bytes.
+    /// Ends the checks by the rules on the wire, because the peer has acknowledged bytes that it does not
+    /// have, and the stack need not retransmit these bytes.
     fn stop_rules_on_wire(&mut self) {
         self.watch = None;
     }
