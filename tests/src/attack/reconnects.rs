@@ -29,7 +29,7 @@ const END: Duration = Duration::from_secs(15);
 pub struct Ended {
     /// The number of the peer.
     pub number: u32,
-    /// Whether the connection reached MPA.
+    /// Whether the peer received a whole Reply.
     pub connected: bool,
     /// Layer, type and code of each received Terminate.
     pub terminates: Vec<(u8, u8, u8)>,

@@ -116,7 +116,7 @@ mod tests {
             let mut body = [&614_u16.to_be_bytes()[..], &header, &[5; 600]].concat();
             body.extend([0; 4]);
             if markers {
-                // One marker is at the beginning, and one is 508 bytes after it.
+                // One marker is at the beginning, and one is behind the first 508 bytes.
                 body.splice(508..508, [0; 4]);
                 body.splice(0..0, [0; 4]);
             }

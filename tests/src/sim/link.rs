@@ -139,7 +139,7 @@ pub struct Plan {
     pub join: Option<(usize, u64)>,
     /// Periods with a smaller MTU.
     pub small_mtus: Vec<SmallMtu>,
-    /// Periods in which all frames are lost.
+    /// Periods in which all TCP segments are lost.
     pub blackouts: Vec<Span>,
 }
 

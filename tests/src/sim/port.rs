@@ -204,7 +204,8 @@ impl Port for SimPort {
         }
         let taken = frames.len();
         for (number, frame) in frames.drain(..).enumerate() {
-            // While the link is down, the simulator drops the frame, but the sender counts the frame as sent.
+            // While the link is down, the simulator drops the frame. The port counts the frame both as sent
+            // and as dropped because of the link.
             shared.counters.tx_link_down += u64::from(shared.down);
             let bytes = bytes(&frame);
             shared.counters.tx_frames += 1;

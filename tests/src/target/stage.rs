@@ -184,8 +184,8 @@ impl Stage {
         self.post(&operations);
     }
 
-    /// Posts operations until the verbs refuse an operation. Counts the refused operation and all later
-    /// operations as not posted.
+    /// Posts operations until an operation cannot be posted. Counts this operation and all later operations
+    /// as not posted.
     fn post(&mut self, operations: &[Operation]) {
         for (index, operation) in operations.iter().enumerate() {
             let request = self.request(operation);
