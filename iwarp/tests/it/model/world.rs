@@ -245,8 +245,9 @@ impl World {
         self.post_drawn(dice, slot, by, drawn)
     }
 
-    /// If an endpoint has a shared queue, in most cases sends it a message of several segments and lets some
-    /// of them arrive, so that the stream ends in the middle of the message.
+    /// If an endpoint has a shared queue, in most cases sends it a message of several segments, and polls a
+    /// few times, so that some of the segments arrive. The caller then ends the stream in the middle of the
+    /// message.
     fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
         // The message reserves a buffer of the shared queue, which no other stream can use then.

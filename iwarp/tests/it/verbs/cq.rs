@@ -105,9 +105,10 @@ fn an_overflow_by_sends_ends_the_stream_too() {
     assert_eq!(small.query().lost, 1);
 }
 
-/// Posts as many requests as possible to the send queue and the receive queue (or shared receive queue) of a
-/// queue pair whose completion queue has `entries` entries, and polls no completion in this time. If the
-/// queue does not overflow, also checks that no more requests can be posted until a completion is polled.
+/// Creates a queue pair whose completion queue has `entries` entries. Posts as many requests as possible to
+/// its send queue and its receive queue (or shared receive queue), and polls no completion in this time. If
+/// the completion queue does not overflow, also checks that no more requests can be posted until a completion
+/// is polled.
 fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     const DEPTH: usize = 8;
     let (mut pair, _listener) = Pair::listening();

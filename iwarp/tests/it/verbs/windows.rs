@@ -73,8 +73,7 @@ impl Exposure {
         self.c.qp_a.post_send(&request).unwrap();
     }
 
-    /// Writes bytes from A, reads them back, and checks that the bytes that were read equal those that were
-    /// written.
+    /// Writes bytes from A, and checks that A reads back the same bytes.
     fn write_and_read(&mut self, remote: RemoteAddr, len: usize) {
         self.write(remote, len);
         let read = SendRequest::new(3, SendOp::Read { remote }, self.local.sge(LEN / 2, len));

@@ -240,7 +240,7 @@ impl Run {
         Condition::of(&self.host.stack.counters(), TIME_WAIT)
     }
 
-    /// Handles the frames that the stack sends now and the events of its user, and answers requests for the
+    /// Handles the frames that the stack sends now, and the events of its user. Answers requests for the
     /// peer's Ethernet address.
     fn handle_sent(&mut self) {
         for frame in self.host.sent() {
