@@ -83,8 +83,8 @@ fn the_last_flag_delivers() {
     assert!(received(&mut peer).is_empty(), "delivered once");
 }
 
-// Proves DDP-122: each segment of a Write is placed separately. A gap or an overlap is no error, since no
-// completion reports the complete Write.
+// Proves DDP-122: each segment of a Write is placed separately. The segments may leave a gap and need not be
+// in order, since no completion reports the complete Write.
 #[test]
 fn a_write_may_have_gaps() {
     let mut peer = setup().ready();

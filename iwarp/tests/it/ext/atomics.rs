@@ -372,8 +372,7 @@ fn a_chain_posted_at_once_is_carried_out_in_order() {
     assert_eq!(word(&words, 0), 100);
 }
 
-/// A fence waits for atomics as it waits for Reads. Without a fence, a Write after an atomic may be sent
-/// before the answer of the atomic arrives.
+/// A fence waits for atomics as it waits for Reads.
 #[test]
 fn a_fence_waits_for_atomics() {
     let (mut pair, c) = Pair::connected();

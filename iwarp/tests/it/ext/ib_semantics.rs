@@ -29,7 +29,7 @@ fn send_immediate(wr_id: u64, data: [u8; 4], region: &MemoryRegion, len: usize) 
 }
 
 /// Each peer may ask for the semantics. If both peers ask, the peers agree, and both users learn the result.
-/// Private data of any length is delivered unchanged.
+/// Private data of different lengths is delivered unchanged.
 #[test]
 fn both_ends_have_to_ask() {
     for (a_asks, b_asks) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -188,7 +188,7 @@ fn segment_of(mo: u32, last: bool) -> UntaggedHeader {
 }
 
 /// Immediate Data has eight bytes, according to the length that DDP reports. The bytes may arrive in any
-/// number of segments, without a gap and without repetition.
+/// number of segments, without a gap.
 // Proves EXT-127, EXT-200.
 #[test]
 fn immediate_data_has_eight_bytes() {

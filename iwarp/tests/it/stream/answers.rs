@@ -14,8 +14,8 @@ use crate::common::raw::fpdu;
 /// them.
 const SINK: (u32, u64) = (0xdead_beef, 0x7f00_0000_1003);
 
-/// Responses are sent in the order of the requests. Each response is complete and is placed in the sink of
-/// its request; the test compares each segment byte for byte. The application does not notice the Reads.
+/// Responses are sent in the order of the requests. Each response is complete and names the sink of its
+/// request; the test compares each segment byte for byte. The application does not notice the Reads.
 // Proves RDMAP-020, RDMAP-074, RDMAP-112, RDMAP-120, RDMAP-122, RDMAP-123, RDMAP-125, RDMAP-126, RDMAP-127,
 // RDMAP-129, RDMAP-206, RDMAP-208 to RDMAP-210, RDMAP-214, RDMAP-217, RDMAP-218, RDMAP-221 to RDMAP-225,
 // RDMAP-230, RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431: the bytes of each segment, header and data, prove

@@ -486,8 +486,9 @@ pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     Ok(())
 }
 
-/// After an interface was set up, some time passes before the kernel lets frames pass. A port that is opened
-/// during this time reports at once that its link is up, and its frames pass.
+/// After an interface was set up, some time passes before the kernel lets frames pass. Opening a port during
+/// this time waits, so the opened port reports at once that its link is up. Without a carrier, opening a port
+/// does not wait.
 fn a_new_interface_is_waited_for() -> Result<()> {
     let hosts = [Namespace::new()?, Namespace::new()?];
     // If both interfaces have the same index, the kernel waits up to a second (`linkwatch_urgent_event`).
