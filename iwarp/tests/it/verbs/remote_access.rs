@@ -49,7 +49,8 @@ fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], o
     }
 }
 
-/// Each operation needs exactly its own right. The error is the same as for an STag without the right.
+/// Each operation needs exactly its own right. If the right is missing, the memory does not change, and the
+/// peer's Terminate reports an error of type 1, as for an STag without the right.
 #[test]
 fn each_operation_needs_its_right() {
     for number in 0..4 {

@@ -254,7 +254,7 @@ fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     assert_eq!([x.pair.wc_b().wr_id, x.pair.wc_b().wr_id], [1, 2]);
 }
 
-/// After a wrong bind or registration the request and the queue pair fail, and no STag becomes valid.
+/// After a wrong bind or registration, the request and the queue pair fail, and no STag becomes valid.
 // Proves SEC-038, SEC-170.
 #[test]
 fn a_wrong_bind_fails_its_request_and_ends_the_stream() {
