@@ -338,7 +338,8 @@ fn a_message_that_waits_is_lost_with_the_peer() {
     }
 }
 
-/// A reset by our side drops the message at the peer.
+/// If our side resets the connection while its message waits at the peer, our request is flushed, and the
+/// peer's connection ends with an error.
 #[test]
 fn our_reset_drops_the_message() {
     let (mut pair, c) = connected();

@@ -91,8 +91,8 @@ fn without_bytes_no_right_is_needed() {
     }
 }
 
-/// The engine checks a right when the message arrives. The next call of `set_remote_access` can restore a
-/// right.
+/// Rights can be removed and restored while the queue pair is connected. A Write succeeds only while its
+/// right is granted.
 #[test]
 fn rights_may_change_while_connected() {
     let (mut pair, c, regions) = connected();
