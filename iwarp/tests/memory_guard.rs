@@ -127,8 +127,9 @@ fn nothing_behind_what_is_placed_is_loaded() {
     }
 }
 
-/// Accesses of different lengths and alignments close to the end of the mapped pages. An access beyond the
-/// end fails as on a revoked STag. An access inside still works, and the mapped bytes are the placed bytes.
+/// The test accesses memory with different lengths and alignments, close to the end of the mapped pages. An
+/// access beyond the end fails as on a revoked STag. An access inside still works, and the mapped bytes are
+/// the placed bytes.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {

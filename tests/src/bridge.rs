@@ -18,7 +18,8 @@ const REST: Duration = Duration::from_micros(50);
 /// Maximum number of frames that wait because one side's ring is full. Further frames are lost and counted.
 const WAITING: usize = 4096;
 
-/// What happened to the frames so far.
+/// What happened to the frames so far. Of each two numbers, the first is for frames from the left, and the
+/// second for frames from the right.
 #[derive(Clone, Debug, Default)]
 pub struct Passed {
     /// Number of frames received from the left and from the right.

@@ -3,7 +3,7 @@
 
 /// The first word of every text.
 pub const MAGIC: &str = "iwp1";
-/// Maximum length of a text, bytes.
+/// Maximum length in bytes of a text.
 pub const MAX_TEXT: usize = 192;
 /// Index of the pattern that a target sends and writes.
 pub const SOURCE: usize = 100;

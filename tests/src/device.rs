@@ -8,9 +8,9 @@ use dp::packet::PacketConfig;
 use crate::lab::Result;
 use crate::lab_error;
 
-/// The device of a program, and its address. A program's options include this struct by
-/// `#[command(flatten)]`. The name of the struct is also the name of the option group, so no other group may
-/// have this name.
+/// The options that choose a program's device, its IP address and its MTU. A program's options include this
+/// struct by `#[command(flatten)]`. The name of the struct is also the name of the option group, so no other
+/// group may have this name.
 #[derive(Args, Debug)]
 pub struct DeviceArgs {
     /// DPDK device.

@@ -22,8 +22,8 @@ const MOVED_BYTES: u64 = 1 << 18;
 /// Waits until `iwperf` runs its test, and `uwarp status` shows that one of its connections has moved bytes.
 ///
 /// # Errors
-/// If the program ends, if no connection has moved bytes after a minute, or if the folder of the status
-/// cannot be read.
+/// If the program ends, if it has not begun its test after a minute, if no connection has moved bytes after
+/// another minute, or if the folder of the status cannot be read.
 pub fn wait_to_move(process: &mut Process) -> Result<()> {
     // `iwperf` prints the head of the table when it begins to send data.
     process.wait_for("#bytes", START_TIMEOUT)?;
@@ -77,7 +77,7 @@ pub struct Case {
     pub server_ip: String,
     /// The client's address with its prefix length.
     pub client_ip: String,
-    /// MTU, bytes.
+    /// MTU in bytes.
     pub mtu: u16,
     /// Options of both the server and the client.
     pub options: &'static [&'static str],
@@ -112,7 +112,7 @@ pub struct Net {
     pub vdev: String,
     /// Our address with its prefix length.
     pub ip: String,
-    /// MTU, bytes.
+    /// MTU in bytes.
     pub mtu: u16,
 }
 
@@ -246,7 +246,7 @@ pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> 
 /// Reads the file that `--json` wrote.
 ///
 /// # Errors
-/// If the file is missing, is not JSON, or has no row of results.
+/// If the file is missing or is not JSON, if it has no results, or if its first result has no iterations.
 pub fn results(file: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(file).map_err(|error| lab_error!("{}: {error}", file.display()))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| lab_error!("{error} in:\n{text}"))?;

@@ -1,7 +1,7 @@
-//! Code for tests of several crates: network namespaces and virtual machines ([`lab`]), `iwperf`'s command
-//! line, streams and their contents, the simulator ([`sim`]), attacks ([`attack`]) and measurements. It also
-//! has checks of the repository itself, for example of the requirements ([`conformance`]) and of the sources
-//! ([`layout`]).
+//! Code for tests of several crates, such as network namespaces and virtual machines ([`lab`]), `iwperf`'s
+//! command line, streams and their contents, the simulator ([`sim`]), attacks ([`attack`]) and measurements.
+//! It also has checks of the repository itself, for example of the requirements ([`conformance`]) and of the
+//! sources ([`layout`]).
 //!
 //! This crate is not part of the library. It does not change the host's own network: the devices are in
 //! namespaces that are created for a test or a suite and are removed after the test or the suite.

@@ -8,7 +8,7 @@ use dp::{Burst, Mbuf, Port};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-/// Length of an Ethernet header, bytes.
+/// Length in bytes of an Ethernet header.
 const ETHERNET_BYTES: usize = 14;
 
 /// A port, with received frames and frames to be sent.

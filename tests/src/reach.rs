@@ -17,7 +17,7 @@ use testkit::packet::parse;
 
 const LOCAL_PORT: u16 = 40_000;
 
-/// Length of a Write, bytes.
+/// Length in bytes of a Write.
 const WRITE: usize = 256 << 10;
 
 /// Number of Writes that are posted but not completed: more than fit into the send buffer and the windows.
@@ -29,18 +29,18 @@ const MBUFS: usize = 16_384;
 /// A path, and the traffic over it.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// Rate in each direction, megabits per second.
+    /// Rate in each direction, in megabits per second.
     pub rate_mbit: u64,
-    /// Round-trip time of the empty wire, microseconds.
+    /// Round-trip time of the empty wire in microseconds.
     pub rtt_us: u64,
-    /// Maximum length of the queue in front of the wire, percent of the bandwidth-delay product. The queue
+    /// Maximum length of the queue in front of the wire, in percent of the bandwidth-delay product. The queue
     /// has room for at least two frames.
     pub queue: u64,
-    /// MTU, bytes.
+    /// MTU in bytes.
     pub mtu: u16,
     /// Whether the receiver asks for markers.
     pub markers: bool,
-    /// Share of frames that are lost at random in each direction, parts per million.
+    /// Share of frames that are lost at random in each direction, in parts per million.
     pub loss_ppm: u32,
 }
 
@@ -61,7 +61,7 @@ pub struct Reached {
 }
 
 impl Path {
-    /// Returns the bandwidth-delay product, bytes.
+    /// Returns the bandwidth-delay product in bytes.
     pub fn bytes(&self) -> u64 {
         self.rate_mbit * self.rtt_us / 8
     }

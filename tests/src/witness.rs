@@ -1,5 +1,6 @@
 //! Counts the frames on a wire by their properties, to prove that a peer behaved as a test requires. The
-//! module uses the simulator's parser, so its counts do not depend on the counters of any stack.
+//! module parses the frames by `testkit::packet`, not by code of a stack. So the counts do not share the
+//! defects of the stack under test, and do not depend on its counters.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +16,7 @@ use testkit::packet::{Tcp, flag, parse};
 pub struct Seen {
     /// Number of segments with payload.
     pub data: u64,
-    /// Payload of the longest segment, bytes.
+    /// Payload of the longest segment in bytes.
     pub longest: usize,
     /// Number of window probes (RFC 9293 section 3.8.6.1): segments of one byte or no byte from just below
     /// the peer's acknowledgement, while the peer's window was closed.

@@ -1,6 +1,6 @@
 //! With the default windows, one connection fills the paths for which these windows are large enough. With
-//! half of the window that a path needs, it fills half of the path. With random losses, the throughput is at
-//! least about that of the formula of RFC 9438.
+//! half of the window that a path needs, a connection fills half of the path. With random losses, the
+//! throughput is at least about that of the formula of RFC 9438.
 
 use tcp_lite::TcpConfig;
 use tests::reach::{Path, Reached};

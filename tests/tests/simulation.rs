@@ -158,7 +158,8 @@ fn a_run_is_the_same_with_header_prediction_and_without() {
     }
 }
 
-/// Returns the hashes of the first seeds of each scenario, from the lines that `simulate --traces` prints.
+/// Returns the hashes of the first four seeds of each scenario, from the lines that `simulate --traces`
+/// prints.
 fn traces_of_a_process() -> BTreeMap<String, String> {
     let ran =
         Command::new(env!("CARGO_BIN_EXE_simulate")).args(["--seeds", "0..4", "--traces"]).output().unwrap();

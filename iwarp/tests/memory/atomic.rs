@@ -205,7 +205,7 @@ fn after_deregistration_no_atomic_lands() {
     });
 }
 
-/// The checks in their order: STag, rights, stream, range, and finally alignment.
+/// The checks are made in this order: STag, stream, rights, range, and finally alignment.
 // Proves EXT-152 to EXT-154, EXT-174, EXT-202.
 #[test]
 fn a_word_is_checked_in_order() {

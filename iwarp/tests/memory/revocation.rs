@@ -103,7 +103,8 @@ fn after_deregistration_not_a_byte_changes() {
     assert_eq!(table.usage().registered, 0);
 }
 
-/// The table drops a region when the last registration of the region ends, and not before.
+/// Registrations keep their region alive until the last of them is dropped or deregistered. Invalidating an
+/// STag does not release the region.
 #[test]
 fn a_region_lives_as_long_as_its_registrations() {
     let table = MemoryTable::new(16, [4; 32]);

@@ -30,8 +30,8 @@ fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
     table.register(Arc::clone(region), &options(WRITE)).unwrap()
 }
 
-/// 10^5 registrations are created and dropped. No STag is 0, each bit of the index is 1 in half of the STags,
-/// consecutive STags are unrelated, and no index is used twice.
+/// 10^5 registrations are created and dropped. No index is 0, each bit of the index is 1 in about half of the
+/// STags, consecutive STags are unrelated, and no index is used twice.
 // Proves SEC-060, SEC-092.
 #[test]
 fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
@@ -64,7 +64,7 @@ fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
     assert_eq!(table.usage().registered, alive.len());
 }
 
-/// The same seed gives the same STags. STags of different seeds have nothing in common.
+/// The same seed gives the same STags. The STags of the two seeds of this test have no index in common.
 // Proves SEC-093.
 #[test]
 fn stags_follow_from_the_seed_alone() {
@@ -110,7 +110,7 @@ fn the_key_is_part_of_the_name() {
     }
 }
 
-/// Rights and association are checked in order, for every combination of rights.
+/// For every combination of rights, the association is checked before the rights and the range.
 // Proves DDP-182, DDP-211, DDP-212, DDP-230, SEC-022, SEC-041, SEC-084, SEC-111.
 #[test]
 fn the_rights_matrix() {

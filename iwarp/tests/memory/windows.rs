@@ -351,7 +351,7 @@ fn fast_registration_opens_and_shuts_a_range() {
     assert!(kept.is_valid(kept.stag(0)));
 }
 
-/// Windows have their own limit, with a count of refusals. Regions without windows have a separate limit.
+/// Windows have their own limit, with a count of refusals. Memory regions have a separate limit.
 // Proves SEC-040, SEC-121, DDP-235, DDP-238.
 #[test]
 fn windows_have_a_limit() {

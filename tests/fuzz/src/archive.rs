@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum length of a stored input, bytes.
+/// Maximum length in bytes of a stored input.
 pub const MAX_INPUT: usize = 4096;
 
 /// Inputs of a fuzz target, by name.

@@ -47,7 +47,7 @@ pub struct Flow {
 
 /// The state that an attacker can see.
 pub struct Scene<'a> {
-    /// The time, microseconds.
+    /// The time in microseconds.
     pub now_us: u64,
     /// The honest connections.
     pub flows: &'a [Flow],
@@ -75,9 +75,9 @@ pub trait Actor {
 pub struct Round {
     /// Number of payload bytes of the completed honest batches.
     pub bytes: u64,
-    /// Duration of the round, nanoseconds.
+    /// Duration of the round in nanoseconds.
     pub ns: u64,
-    /// Processor time of the victim in this round, nanoseconds.
+    /// The victim's processor time in this round, in nanoseconds.
     pub cpu_ns: u64,
     /// Number of frames of the honest client.
     pub legitimate: u64,
@@ -101,7 +101,7 @@ pub struct Arena {
     honest: Vec<Honest>,
     flows: Vec<Flow>,
     by_port: HashMap<u16, usize>,
-    /// Time in which no host had anything to do, nanoseconds.
+    /// Time in nanoseconds in which no host had anything to do.
     idle_ns: u64,
     /// If set, collects the lengths of the attacker's frames.
     pub lengths: Option<Vec<usize>>,

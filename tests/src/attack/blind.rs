@@ -48,7 +48,8 @@ const CHALLENGES: u64 = 64;
 const BURSTS: Duration = Duration::from_millis(50);
 /// Payload of a forged segment.
 const BYTES: [u8; 512] = [0xbd; 512];
-/// A quarter of the victim's window, bytes. Forged numbers in the window are in the first half of this part.
+/// A quarter of the victim's window, in bytes. Forged numbers in the window are in the first half of this
+/// part.
 const WINDOW: u64 = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq)]

@@ -15,13 +15,13 @@ use super::arena::{Arena, Round};
 use super::harmless::Harmless;
 use super::victim::Clock;
 
-/// The host that is polled between the victim's polls. Each variant has its own function, whose name is in
-/// the profile.
+/// The frames that the victim gets in addition to those of the honest client. Each variant has its own
+/// function, whose name is in the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextTo {
-    /// An attack.
+    /// The frames of an attack.
     Attack,
-    /// Harmless frames, as many as an attack has.
+    /// Harmless frames, as many as the frames of an attack.
     Harmless,
 }
 

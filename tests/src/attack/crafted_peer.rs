@@ -82,7 +82,7 @@ pub fn request() -> Vec<u8> {
     bytes
 }
 
-/// Length of the Reply to [`request`], bytes.
+/// Length in bytes of the Reply to [`request`].
 pub const REPLY: usize = 24;
 
 /// Returns the ULPDU of a Write to `stag`.

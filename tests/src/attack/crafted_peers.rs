@@ -59,7 +59,7 @@ impl CraftedPeers {
         self.peers.get_mut(&number).expect("it was not removed")
     }
 
-    /// Removes a peer without closing its connection.
+    /// Removes and returns a peer. Its connection is not closed.
     pub fn leave(&mut self, number: u32) -> Option<CraftedPeer> {
         let peer = self.peers.remove(&number)?;
         self.by_place.remove(&peer.here);

@@ -14,9 +14,9 @@ use dp::{
 const RING: usize = 1024;
 /// Number of packet buffers.
 pub const BUFFERS: usize = 8192;
-/// Length of a buffer, bytes.
+/// Length in bytes of a buffer.
 pub const BUFFER_BYTES: usize = 2048;
-/// The MTU of the port, bytes.
+/// MTU of the port in bytes.
 const MTU: u16 = 1500;
 
 #[derive(Default)]
@@ -58,7 +58,8 @@ pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
 }
 
 impl FarEnd {
-    /// Delivers a frame to the port.
+    /// Delivers a frame to the port. The frame is dropped, and counted as dropped, if there is no space for
+    /// it.
     pub fn deliver(&self, bytes: &[u8]) {
         let mut rings = lock(&self.rings);
         if rings.rx.len() >= RING {

@@ -19,7 +19,7 @@ use super::victim::LENT_BYTE;
 const PEERS: u32 = 8;
 /// Number of the first of the peers. The numbers of attackers begin at 0.
 const FIRST: u32 = 40_000;
-/// Length of a frame with a bare ACK, bytes.
+/// Length in bytes of a frame with a bare ACK.
 const HEADERS: usize = 54;
 /// Length of an FPDU without the payload of a Write: length field, DDP header, CRC.
 const AROUND: usize = 2 + 14 + 4;

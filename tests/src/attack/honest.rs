@@ -13,7 +13,7 @@ use crate::pattern::Pattern;
 
 /// Length of a Write, and of the Read that reads the written bytes.
 const WRITE: usize = 8192;
-/// Length of the Send after the Write and the Read, bytes.
+/// Length in bytes of the Send after the Write and the Read.
 const SEND: usize = 1024;
 /// Maximum number of batches in flight on a connection.
 const SLOTS: usize = 2;

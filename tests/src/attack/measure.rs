@@ -23,7 +23,7 @@ pub struct Figures {
     pub name: &'static str,
     /// Number of frames of the attacker, and of frames of the honest client in the same rounds.
     pub frames: [u64; 2],
-    /// Median goodput next to harmless frames and next to the attack, megabits a second.
+    /// Median goodput next to harmless frames and next to the attack, in megabits per second.
     pub goodput: [f64; 2],
     /// Goodput next to the attack divided by goodput next to harmless frames: lower quartile, median, upper
     /// quartile.

@@ -21,7 +21,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Number of connections. Their segments beyond holes need more than twice as many buffers as the victim has.
 const PEERS: u32 = 32;
-/// Payload of a segment, bytes.
+/// Payload of a segment in bytes.
 const SEGMENT: u32 = 1460;
 /// Number of segments that a peer sends beyond its hole: about 2^20 bytes, which fit into the victim's
 /// window.

@@ -11,12 +11,12 @@ use super::check;
 use super::crafted_peer::{CraftedPeer, PeerOptions, REPLY, Stage};
 use super::crafted_peers::CraftedPeers;
 
-/// Length of an FPDU's length field, bytes.
+/// Length in bytes of an FPDU's length field.
 const LENGTH: usize = 2;
 const CRC: usize = 4;
-/// Length of an untagged DDP header, bytes.
+/// Length in bytes of an untagged DDP header.
 const UNTAGGED: usize = 18;
-/// Time after which an attacker repeats an unanswered SYN, microseconds. The time is short, so that the
+/// Time in microseconds after which an attacker repeats an unanswered SYN. The time is short, so that the
 /// attacker has a frame for each frame of the honest client. While the attacker waits for its last
 /// connections, `PATIENCE_US` applies instead.
 const IMPATIENCE_US: u64 = 20;
@@ -29,7 +29,7 @@ const END: Duration = Duration::from_secs(15);
 pub struct Ended {
     /// The number of the peer.
     pub number: u32,
-    /// Whether the connection reached MPA.
+    /// Whether the peer received a whole Reply.
     pub connected: bool,
     /// Layer, type and code of each received Terminate.
     pub terminates: Vec<(u8, u8, u8)>,
@@ -45,7 +45,7 @@ pub struct Reconnects {
     pub crafted: CraftedPeers,
     options: PeerOptions,
     size: usize,
-    /// Peers with an unanswered SYN, with the time of the SYN, microseconds.
+    /// Peers with an unanswered SYN, each with the time of its SYN in microseconds.
     asking: VecDeque<(u32, u64)>,
     /// Peers that have just become ready.
     ready: Vec<u32>,
@@ -93,7 +93,8 @@ impl Reconnects {
     }
 
     /// Returns the next frame that a peer sends by itself. Begins a new connection if fewer than `size`
-    /// connections exist, and repeats unanswered SYNs.
+    /// connections exist and [`end`](Self::end) has not been called. Otherwise repeats an unanswered SYN when
+    /// it is time.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.crafted.frame() {
             return Some(frame);
@@ -140,7 +141,7 @@ impl Reconnects {
         self.ending = true;
     }
 
-    /// Records an answer that was not as specified.
+    /// Records an answer that was not as specified. Only the first such answer is kept.
     pub fn record_error(&mut self, text: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(text);
     }

@@ -1,6 +1,6 @@
-//! Peers make the victim send very many small segments, stop acknowledging them, and report parts of them in
-//! SACK blocks. These are the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment size
-//! makes the segments many and short.
+//! The peers provoke very many small segments from the victim. Then the peers stop acknowledging these
+//! segments, and send SACK blocks that cover parts of them. These are the attacks of 2019 (CVE-2019-11477,
+//! 11478 and 11479). A small maximum segment size makes the segments many and short.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ const PEERS: u32 = 4;
 const MSS: u16 = 64;
 /// Minimum number of segments in flight on each connection.
 const IN_FLIGHT: usize = 1000;
-/// Minimum time to wait for the responses to the last Reads, microseconds.
+/// Minimum time in microseconds to wait for the responses to the last Reads.
 const FILL_US: u64 = 20_000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -124,7 +124,7 @@ impl SackStorm {
         }
     }
 
-    /// Returns the smallest number of segments in flight that a connection has.
+    /// Returns the number of segments in flight of the connection with the fewest such segments.
     fn fewest(&self) -> usize {
         self.numbers.iter().map(|number| self.flights.get(number).map_or(0, Vec::len)).min().unwrap_or(0)
     }

@@ -26,7 +26,7 @@ pub const SCENARIO: Scenario = Scenario {
 const PEERS: u32 = 128;
 /// Maximum number of connections that the listener has from these peers.
 const ALLOWED: u32 = 16;
-/// A second, microseconds: the interval of the bytes of a patient peer.
+/// One second in microseconds: the interval between the bytes of a patient peer.
 const SECOND: u64 = 1_000_000;
 
 struct SlowStartup {

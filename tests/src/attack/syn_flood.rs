@@ -64,7 +64,7 @@ impl Attack for SynFlood {
         let half_open = arena.victim.context().usage().half_open;
         check(half_open.used <= half_open.limit, || format!("{half_open:?}"))?;
         check(half_open.limit as u64 == BACKLOG, || format!("the limit is {half_open:?}"))?;
-        // Fewer than one of a hundred SYNs repeat the 4-tuple of an earlier SYN.
+        // Fewer than one in a hundred SYNs repeats the 4-tuple of an earlier SYN.
         let cookies = stack.tx_syn_cookies;
         check(cookies * 100 >= self.sent.saturating_sub(BACKLOG) * 99, || {
             format!("{cookies} cookies for {} SYNs", self.sent)

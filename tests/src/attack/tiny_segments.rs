@@ -40,11 +40,11 @@ pub const SMALL_MSS: Scenario = Scenario {
 
 /// Number of connections.
 const PEERS: u32 = 8;
-/// Payload of a Write, bytes.
+/// Payload of a Write in bytes.
 const PAYLOAD: usize = 256;
 /// Number of bytes that a peer sends at falling positions, before it sends the same bytes again.
 const FALLING_BYTES: u32 = 50_000;
-/// The smallest segment payload to which a peer's MSS can reduce the victim, bytes.
+/// The smallest payload in bytes to which a peer's MSS can reduce the segments of the victim.
 const SMALLEST: usize = 64;
 
 #[derive(Clone, Copy, PartialEq)]

@@ -26,7 +26,7 @@ pub const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 /// The address of the router, behind which the attacker is.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
-/// Length of the region lent to strangers, bytes.
+/// Length in bytes of the region lent to strangers.
 pub const LENT: usize = 64 << 10;
 /// Maximum number of Reads that a stranger may have outstanding.
 pub const STRANGERS_IRD: u16 = 8;
@@ -48,7 +48,7 @@ pub struct Victim {
     /// The honest connections that the victim has accepted.
     pub served: Vec<Served>,
     clock: Clock,
-    /// Processor time so far by the victim's clock, nanoseconds.
+    /// Processor time so far by the victim's clock, in nanoseconds.
     pub cpu_ns: u64,
     /// If set, the polls of the victim run in the function whose instructions callgrind counts.
     pub counted: Option<NextTo>,
@@ -66,9 +66,9 @@ pub enum Clock {
     Nominal,
 }
 
-/// Time of a poll by [`Clock::Nominal`], nanoseconds.
+/// Time of a poll in nanoseconds, by [`Clock::Nominal`].
 const NOMINAL_TURN_NS: u64 = 300;
-/// Time of a received or sent frame by [`Clock::Nominal`], nanoseconds.
+/// Time of a received or sent frame in nanoseconds, by [`Clock::Nominal`].
 const NOMINAL_FRAME_NS: u64 = 500;
 
 /// A connection of a stranger.

@@ -123,8 +123,8 @@ impl Ledger {
             && !self.reasons.contains_key(&row)
     }
 
-    /// Returns all findings: errors in the sources, rows that must not be open, and binding rows that tests
-    /// prove and that have neither a place nor a reason.
+    /// Returns all findings: errors in the sources; open rows without a claim; and rows with MUST or MUST NOT
+    /// that are proved, but have neither a place nor a reason.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {

@@ -3,9 +3,9 @@
 //! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the
 //! row ([`proof`]), or a wire case of `iwprobe` that names the row ([`case`]). A *claim* is a line of
 //! `tests/conformance/claims/*.csv` for a row that no test proves, or that the code deliberately does not
-//! follow ([`claim`]). A *mutation* breaks one or more requirements in the code; the tests that name the rows
-//! of the mutation have to fail ([`mutation`]). A *place* is a comment in the code that names the row that
-//! the code below it obeys ([`place`]).
+//! follow ([`claim`]). A *mutation* breaks one or more requirements in the code; for each of these
+//! requirements, at least one of the tests that name its row has to fail ([`mutation`]). A *place* is a
+//! comment in the code that names the row that the code below it obeys ([`place`]).
 //!
 //! [`Ledger`] joins these data and finds contradictions, and [`render`] writes the text of `CONFORMANCE.md`.
 //! All data are read from files of the repository. No test is linked or run, so the report needs neither DPDK

@@ -1,4 +1,5 @@
-//! Mutations: edits that break requirements, to check that the tests that name the broken rows fail.
+//! Mutations: edits that break requirements. For each broken row, at least one of the tests that name the row
+//! has to fail.
 //!
 //! `tests/conformance/mutations/*.toml` has a table for each mutation:
 //!

@@ -130,8 +130,7 @@ fn known(index: &Index, rows: Vec<RowId>) -> std::result::Result<Vec<RowId>, Str
     }
 }
 
-/// Refuses a MUST that only the head of a file names, since a reader looks for the branch that obeys the
-/// MUST.
+/// Refuses a MUST that the head of a file names, since a reader looks for the branch that obeys the MUST.
 fn placed(index: &Index, rows: Vec<RowId>, place: &Place) -> std::result::Result<Vec<RowId>, String> {
     let rows = known(index, rows)?;
     match rows.iter().find(|row| place.item.is_empty() && index[row].level.binds()) {

@@ -40,7 +40,7 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Reads the mutations of the repository at `root`, and copies the tree to a place beside cargo's target
+    /// Reads the mutations of the repository at `root`, and updates the copy of the tree in cargo's target
     /// folder.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace.
+    /// Creates a namespace whose loopback device is up.
     ///
     /// # Errors
     /// If the privilege or the program `ip` is missing.
@@ -155,8 +155,8 @@ impl Namespace {
         self.up(dev, mtu)
     }
 
-    /// Waits until the kernel of the namespace can connect to `server`. The connection ends before an MPA
-    /// Request, so a verbs program does not see it.
+    /// Waits until the kernel of the namespace can connect to `address`, at which the process `server` is
+    /// about to listen. The connection ends before an MPA Request, so a verbs program does not see it.
     ///
     /// # Errors
     /// If the server ends, or does not listen after `limit`.

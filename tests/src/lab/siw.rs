@@ -25,7 +25,7 @@ pub struct SiwConfig {
     pub mtu: u16,
     /// The addresses of the machine, with prefix lengths.
     pub addresses: Vec<String>,
-    /// siw's switches, such as `mpa_crc_required=1`.
+    /// Parameters of the kernel module `siw`, such as `mpa_crc_required=1`.
     pub params: Vec<String>,
 }
 

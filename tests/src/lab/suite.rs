@@ -58,8 +58,8 @@ pub fn missing(needs: &[Prerequisite]) -> Option<String> {
     })
 }
 
-/// Returns the folder with the images of `tests/LAB`: the value of the variable `LAB_CACHE`, or a folder in
-/// the user's cache.
+/// Returns the folder with the images of `tests/LAB`: the value of the variable `LAB_CACHE` (for example
+/// `NIC_LAB_CACHE`), or a folder in the user's cache.
 pub(super) fn cache_folder(lab: &str) -> Option<PathBuf> {
     let variable = format!("{}_CACHE", lab.to_uppercase().replace('-', "_"));
     let cache = || {

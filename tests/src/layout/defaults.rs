@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The configurations that users set, each with the fields that have no default and that users must set.
+/// The configurations that users set. Each has a list of its fields without a default, which users must set.
 const CONFIGURATIONS: &[(&str, &str, &[&str])] = &[
     ("iwarp/src/verbs/cm/param.rs", "ConnParam", &[]),
     ("iwarp/src/verbs/cm/param.rs", "ResponderOptions", &[]),

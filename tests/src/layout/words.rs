@@ -36,7 +36,8 @@ pub fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphanumeric() || first == '_')
 }
 
-/// Returns the length of the character literal with which `text` begins; `None` if it is a lifetime.
+/// Returns the length of the character literal with which `text` begins; `None` if `text` begins with
+/// anything else, such as a lifetime.
 fn character(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('\'')?;
     if inside.starts_with('\\') {

@@ -35,8 +35,8 @@ pub trait Suite {
     /// Whether the mutation has not changed since the trial in the record.
     fn is_current(&self, name: &str) -> bool;
 
-    /// Tries a mutation with all tests that may find it or, with `again`, with the tests that found it
-    /// before. Returns how the mutation was found.
+    /// Tries a mutation with all tests that may find it or, with `again`, with tests that found it before.
+    /// Returns how the mutation was found.
     ///
     /// # Errors
     /// If the mutation was not found or cannot be tried.

@@ -7,9 +7,9 @@
 //! | `tree.rs` | the copy |
 //! | `campaign.rs` | the choice of edits, and the output |
 //!
-//! There are two suites. [`conformance::trial`](crate::conformance::trial) breaks requirements; the tests
-//! that name a broken requirement have to fail. [`sim::defect_trial`](crate::sim::defect_trial) breaks the
-//! protocols; a run of the simulator has to fail.
+//! There are two suites. [`conformance::trial`](crate::conformance::trial) breaks requirements; for each
+//! requirement, at least one of the tests that name it has to fail.
+//! [`sim::defect_trial`](crate::sim::defect_trial) breaks the protocols; a run of the simulator has to fail.
 
 mod campaign;
 mod edit;

@@ -27,7 +27,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Updates and returns the shared copy, which is beside cargo's target folder.
+    /// Updates and returns the shared copy, which is in cargo's target folder.
     ///
     /// # Errors
     /// If git or the file system fails.

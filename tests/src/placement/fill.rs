@@ -18,10 +18,10 @@ use testkit::packet::parse;
 
 const LOCAL_PORT: u16 = 40_000;
 
-/// Length of a message, bytes.
+/// Length in bytes of a message.
 const MESSAGE: usize = 64 << 10;
 
-/// Length of the Send that announces a message, bytes.
+/// Length in bytes of the Send that announces a message.
 const NOTE: usize = 8;
 
 /// Maximum number of polls until the sender has sent its window, and until both hosts have delivered a round
@@ -31,9 +31,9 @@ const TURNS: u32 = 100_000;
 /// The parameters of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct FillSetting {
-    /// MTU, bytes.
+    /// MTU in bytes.
     pub mtu: u16,
-    /// Payload beyond the hole, bytes. The length is rounded up to messages of 64 KiB. Each message is an
+    /// Payload in bytes beyond the hole. The length is rounded up to messages of 64 KiB. Each message is an
     /// RDMA Write followed by a Send.
     pub behind: usize,
     /// Whether the receiver asks for markers.

@@ -17,7 +17,7 @@ use testkit::packet::Tcp;
 /// Maximum number of messages that are posted but not delivered.
 const SLOTS: u64 = 16;
 
-/// Length of the announcement of a Write, bytes. The announcement is the Write's number, which begins at 1,
+/// Length in bytes of the announcement of a Write. The announcement is the Write's number, which begins at 1,
 /// so that the announcement differs from unwritten memory.
 const NOTE: usize = 8;
 
@@ -30,7 +30,7 @@ struct Message {
     due_us: u64,
     /// Number of payload bytes that have not been placed.
     missing: usize,
-    /// The time at which the message's last byte was placed, microseconds.
+    /// The time at which the message's last byte was placed, in microseconds.
     placed_us: u64,
 }
 

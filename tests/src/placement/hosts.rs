@@ -28,7 +28,7 @@ pub(crate) struct HostsConfig {
     pub(crate) mbufs: usize,
     pub(crate) tcp: TcpConfig,
     pub(crate) seed: u64,
-    /// Round-trip time of the wire while connections are made, microseconds.
+    /// Round-trip time in microseconds of the wire while connections are made.
     pub(crate) exchange_us: u64,
 }
 

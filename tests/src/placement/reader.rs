@@ -21,7 +21,7 @@ pub(super) struct Piece {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) place: Place,
-    /// Length of the payload, bytes.
+    /// Length in bytes of the payload.
     pub(super) bytes: usize,
     /// Whether the FPDU is the last FPDU of its message.
     pub(super) last: bool,
@@ -116,7 +116,7 @@ mod tests {
             let mut body = [&614_u16.to_be_bytes()[..], &header, &[5; 600]].concat();
             body.extend([0; 4]);
             if markers {
-                // One marker is at the beginning, and one is 508 bytes after it.
+                // One marker is at the beginning, and one is behind the first 508 bytes.
                 body.splice(508..508, [0; 4]);
                 body.splice(0..0, [0; 4]);
             }

@@ -21,10 +21,10 @@ const FIRST_PORT: u16 = 40_000;
 /// Number of packet buffers of each port: enough that only losses matter.
 const MBUFS: usize = 8192;
 
-/// Maximum length of the queue in front of the wire, bytes.
+/// Maximum length in bytes of the queue in front of the wire.
 const QUEUE_BYTES: u64 = 1 << 20;
 
-/// Maximum duration of a run, microseconds.
+/// Maximum duration of a run in microseconds.
 const LIMIT_US: u64 = 600_000_000;
 
 /// The parameters of the measurement.
@@ -32,22 +32,22 @@ const LIMIT_US: u64 = 600_000_000;
 pub struct Setting {
     /// Losses in each direction.
     pub loss: Loss,
-    /// Rate in each direction, megabits per second.
+    /// Rate in each direction, in megabits per second.
     pub rate_mbit: u64,
-    /// Round-trip time of the empty wire, microseconds.
+    /// Round-trip time of the empty wire in microseconds.
     pub rtt_us: u64,
-    /// MTU, bytes.
+    /// MTU in bytes.
     pub mtu: u16,
     /// Number of connections.
     pub connections: u16,
     /// The requests that the sender posts for each message.
     pub traffic: Traffic,
-    /// Length of a message, bytes.
+    /// Length in bytes of a message.
     pub message: usize,
     /// Number of messages of each connection.
     pub messages: u64,
-    /// Load of all connections together, percent of the wire's rate. With `None`, each message is posted as
-    /// soon as a slot is free.
+    /// Load of all connections together, in percent of the wire's rate. With `None`, each message is posted
+    /// as soon as a slot is free.
     pub load: Option<u32>,
     /// Whether the receiver asks for markers.
     pub markers: bool,
@@ -58,7 +58,7 @@ pub struct Setting {
 pub struct Outcome {
     /// Number of payload bytes delivered.
     pub payload: u64,
-    /// Virtual time from the first post to the last delivery, microseconds.
+    /// Virtual time in microseconds from the first post to the last delivery.
     pub time_us: u64,
     /// Number of frames lost on the wire to the receiver.
     pub lost: u64,
@@ -68,13 +68,13 @@ pub struct Outcome {
     pub early: u64,
     /// Number of bytes beyond a hole that the receiver dropped, since it keeps a limited number of holes.
     pub dropped: u64,
-    /// Size of the packet buffers that the receiver held for all connections together, bytes.
+    /// Size in bytes of the packet buffers that the receiver held for all connections together.
     pub pinned: Level,
     /// Number of payload bytes of one connection that were complete beyond a hole but not in memory.
     pub waiting: Level,
-    /// Time from the moment when a message is due to the receiver's completion, microseconds.
+    /// Time in microseconds from the moment when a message is due to the receiver's completion.
     pub completion_us: Quantiles,
-    /// Time from the moment when a message is due until its last byte is in memory, microseconds.
+    /// Time in microseconds from the moment when a message is due until its last byte is in memory.
     pub placement_us: Quantiles,
 }
 
@@ -95,7 +95,7 @@ impl Outcome {
         self.placement_us.merge(placement_us);
     }
 
-    /// Returns the goodput, gigabits of payload per second.
+    /// Returns the goodput in gigabits of payload per second.
     pub fn goodput_gbit(&self) -> f64 {
         self.payload as f64 * 8.0 / self.time_us.max(1) as f64 / 1000.0
     }
@@ -117,7 +117,7 @@ struct Run {
     wakes: [Option<u64>; 2],
     dice: Dice,
     start_us: u64,
-    /// The time at which the receiver's state was recorded last, microseconds.
+    /// The time at which the receiver's state was recorded last, in microseconds.
     since_us: u64,
     pinned_bytes: u64,
     pinned: Level,
@@ -180,7 +180,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Returns the time between two messages of a connection, microseconds.
+    /// Draws the time in microseconds between two messages of a connection. The time is 0 if the setting has
+    /// no load.
     fn pause_us(&mut self) -> u64 {
         let Setting { load, message, connections, rate_mbit, .. } = self.setting;
         let Some(load) = load else { return 0 };

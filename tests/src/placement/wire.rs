@@ -4,15 +4,16 @@
 use crate::sim::dice::Part;
 use testkit::dice::Dice;
 
-/// Mean length of a burst of losses, frames. Half of the frames of a burst are lost.
+/// Mean length of a burst of losses in frames. Half of the frames of a burst are lost.
 const BURST_FRAMES: u32 = 8;
 
 /// How frames are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Each frame is lost with this probability, parts per million.
+    /// Each frame is lost with this probability, in parts per million.
     Random(u32),
-    /// This share of the frames is lost, parts per million, in bursts (Gilbert-Elliott model).
+    /// Frames are lost in bursts (Gilbert-Elliott model). The number is the share of lost frames, in parts
+    /// per million.
     Burst(u32),
 }
 
@@ -20,7 +21,7 @@ pub enum Loss {
 pub(crate) struct Wire {
     rate_mbit: u64,
     delay_us: u64,
-    /// Maximum length of the queue in front of the wire, bytes.
+    /// Maximum length in bytes of the queue in front of the wire.
     queue_bytes: u64,
     loss: Loss,
     dice: Dice,

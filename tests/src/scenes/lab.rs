@@ -170,7 +170,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Disconnects, unless the connection has ended by itself.
+    /// Disconnects, and waits until the connection has ended. Does nothing if it has already ended.
     ///
     /// # Errors
     /// If the connection does not end.

@@ -10,7 +10,7 @@ use iwarp::verbs::RemoteAddr;
 pub struct StagWord {
     /// The region's STag, and the tagged offset of its first byte.
     pub remote: RemoteAddr,
-    /// Length of the region, bytes.
+    /// Length in bytes of the region.
     pub length: usize,
 }
 
@@ -56,7 +56,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns the change to `bytes` at `offset` of a region. All of `bytes` differ from the region's
+    /// Returns the change to `bytes` at `offset` of a region. All of `bytes` have to differ from the region's
     /// pattern.
     pub fn of(region: usize, offset: usize, bytes: &[u8]) -> Self {
         Self { region, offset, length: bytes.len(), crc: crc32c::crc32c(bytes) }

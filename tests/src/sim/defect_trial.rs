@@ -29,7 +29,7 @@ pub struct Defects {
 }
 
 impl Defects {
-    /// Reads the defects of the repository at `root`, and copies the tree to a place beside cargo's target
+    /// Reads the defects of the repository at `root`, and updates the copy of the tree in cargo's target
     /// folder.
     ///
     /// # Errors

@@ -1,10 +1,17 @@
 //! One direction of the wire: rate, delay, queue, and all faults.
 //!
-//! A frame passes, in this order: the middlebox (which joins and splits segments); the losses of selected
-//! segments, in blackouts and at random; reneging; the MTU; corruption and duplication; the queue in front of
-//! the wire; and the wire, on which the frame may be delayed. The queue may mark the frame, and drops it if
-//! the queue is full. Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have no faults,
-//! since the simulator tests TCP.
+//! A TCP segment passes these stages in this order:
+//!
+//! 1. the middlebox, which joins and splits segments;
+//! 2. loss: by selection, in a blackout, or at random;
+//! 3. reneging: the segment is dropped and selectively acknowledged nevertheless;
+//! 4. a smaller MTU;
+//! 5. corruption and duplication;
+//! 6. the queue in front of the wire, which may mark the frame, and drops it if the queue is full;
+//! 7. the wire, which may delay the frame.
+//!
+//! Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have no faults, since the simulator
+//! tests TCP.
 
 use std::collections::HashMap;
 
@@ -26,11 +33,11 @@ const RENEGED_ACKS: u32 = 3;
 /// (Gilbert-Elliott model).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Burst {
-    /// Probability of a change from the good to the bad state, parts per million.
+    /// Probability of a change from the good to the bad state, in parts per million.
     pub enter_ppm: u32,
-    /// Probability of a change from the bad to the good state, parts per million.
+    /// Probability of a change from the bad to the good state, in parts per million.
     pub leave_ppm: u32,
-    /// Probability of a loss in the bad state, parts per million.
+    /// Probability of a loss in the bad state, in parts per million.
     pub loss_ppm: u32,
 }
 
@@ -82,7 +89,7 @@ impl Span {
 pub struct SmallMtu {
     /// The period.
     pub span: Span,
-    /// Maximum length of an IP packet, bytes.
+    /// Maximum length in bytes of an IP packet.
     pub mtu: u16,
     /// Whether a router reports a dropped packet to the sender (ICMP). Otherwise it drops the packet
     /// silently.
@@ -92,15 +99,15 @@ pub struct SmallMtu {
 /// The properties of a direction. Probabilities are in parts per million, and apply until `until_us`.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Rate, bytes per millisecond.
+    /// Rate in bytes per millisecond.
     pub rate: u64,
-    /// Time on the wire, microseconds.
+    /// Time in microseconds on the wire.
     pub delay_us: u64,
-    /// Maximum length of the queue in front of the wire, bytes.
+    /// Maximum length in bytes of the queue in front of the wire.
     pub queue_bytes: u64,
-    /// Minimum length of the queue at which ECN-capable frames are marked, bytes.
+    /// Minimum length in bytes of the queue at which ECN-capable frames are marked.
     pub mark_bytes: Option<u64>,
-    /// The time at which random faults end, microseconds.
+    /// The time at which random faults end, in microseconds.
     pub until_us: u64,
     /// Probability that a frame is lost.
     pub loss_ppm: u32,
@@ -110,7 +117,7 @@ pub struct Plan {
     pub loss_rules: Vec<LossRule>,
     /// Probability that a frame is delayed.
     pub reorder_ppm: u32,
-    /// Maximum additional delay of a delayed frame, microseconds.
+    /// Maximum additional delay in microseconds of a delayed frame.
     pub reorder_us: u64,
     /// Probability that a frame is duplicated.
     pub duplicate_ppm: u32,
@@ -127,12 +134,12 @@ pub struct Plan {
     pub mark_ppm: u32,
     /// Probability that a segment is split.
     pub split_ppm: u32,
-    /// If segments are joined: the maximum payload of a joined segment, and the time for which a segment
-    /// waits for the next segment, microseconds.
+    /// If segments are joined: the maximum payload of a joined segment in bytes, and the time in microseconds
+    /// for which a segment waits for the next segment.
     pub join: Option<(usize, u64)>,
     /// Periods with a smaller MTU.
     pub small_mtus: Vec<SmallMtu>,
-    /// Periods in which all frames are lost.
+    /// Periods in which all TCP segments are lost.
     pub blackouts: Vec<Span>,
 }
 
@@ -366,7 +373,8 @@ impl Link {
         }
     }
 
-    /// Returns the stream offset of the payload.
+    /// Returns the stream offset of the payload, or 0 if no SYN has been seen. Records the sequence number of
+    /// a SYN.
     fn offset(&mut self, tcp: &Tcp) -> i64 {
         let flow = self.flows.entry((tcp.src_port, tcp.dst_port)).or_default();
         if tcp.has(flag::SYN) {

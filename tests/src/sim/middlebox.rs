@@ -6,9 +6,9 @@ use testkit::packet::{Damage, Frame, Tcp, flag, parse};
 /// Joins consecutive segments of one flow.
 #[derive(Debug)]
 pub struct Coalescer {
-    /// Maximum payload of a joined segment, bytes.
+    /// Maximum payload of a joined segment in bytes.
     max_bytes: usize,
-    /// Maximum time for which a segment waits for the next segment, microseconds.
+    /// Maximum time in microseconds for which a segment waits for the next segment.
     hold_us: u64,
     held: Option<(u64, Frame, Tcp)>,
     joined: u64,

@@ -11,7 +11,7 @@ use dp::{
 
 use super::steering::{Steering, SteeringPlan};
 
-/// Minimum space of one buffer, bytes, as in ordinary devices. If the MTU needs more space, a buffer is
+/// Minimum space of one buffer in bytes, as in ordinary devices. If the MTU needs more space, a buffer is
 /// larger.
 const DATA_BYTES_MIN: usize = 2048;
 
@@ -204,7 +204,8 @@ impl Port for SimPort {
         }
         let taken = frames.len();
         for (number, frame) in frames.drain(..).enumerate() {
-            // While the link is down, the simulator drops the frame, but the sender counts the frame as sent.
+            // While the link is down, the simulator drops the frame. The port counts the frame both as sent
+            // and as dropped because of the link.
             shared.counters.tx_link_down += u64::from(shared.down);
             let bytes = bytes(&frame);
             shared.counters.tx_frames += 1;

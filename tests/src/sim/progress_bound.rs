@@ -37,9 +37,9 @@
 /// The parameters of the bound, except `S`, which depends on the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgressBound {
-    /// The larger of the two hosts' maximum RTOs, microseconds.
+    /// The larger of the two hosts' maximum RTOs, in microseconds.
     pub(super) rto_max_us: u64,
-    /// `R`, microseconds.
+    /// `R`, in microseconds.
     pub(super) pause_us: u64,
     /// Whether both sides use timestamps.
     pub(super) timestamps: bool,
@@ -50,7 +50,7 @@ impl ProgressBound {
         self.rto_max_us.min(times * (longest_wait_us + self.pause_us))
     }
 
-    /// Returns the maximum time without progress, microseconds. `longest_wait_us` is `S`.
+    /// Returns the maximum time in microseconds without progress. `longest_wait_us` is `S`.
     pub(super) fn bound_us(&self, longest_wait_us: u64) -> u64 {
         self.timer_us(if self.timestamps { 6 } else { 2 }, longest_wait_us) + self.pause_us
     }

@@ -20,13 +20,13 @@ use testkit::packet::{Frame, parse};
 /// The time at which a run begins.
 pub const START_US: u64 = 1_000_000;
 
-/// Time for which a run continues after all connections are over, microseconds: longer than TIME-WAIT.
+/// Time in microseconds for which a run continues after all connections are over: longer than TIME-WAIT.
 const QUIET_US: u64 = 160_000_000;
 
-/// The last part of `QUIET_US`, microseconds, in which no host may send frames.
+/// Duration in microseconds of the last part of `QUIET_US`, in which no host may send frames.
 const SILENCE_US: u64 = 3_000_000;
 
-/// Maximum duration of a run, microseconds.
+/// Maximum duration of a run in microseconds.
 const END_US: u64 = 7_200_000_000;
 
 /// Maximum number of polls without work that a host may ask for: `IDLE_POLLS`, and in addition
@@ -44,7 +44,7 @@ const POLLS_PER_INSTANT: u64 = 10_000;
 /// The reason why a run failed.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// The time of the failure, microseconds.
+    /// The time of the failure in microseconds.
     pub at_us: u64,
     /// The broken rule.
     pub what: String,
@@ -61,9 +61,9 @@ pub struct Stats {
     pub frames: u64,
     /// Number of frames lost between the hosts, for any reason.
     pub lost: u64,
-    /// Virtual time until all connections were over, microseconds.
+    /// Virtual time in microseconds until all connections were over.
     pub time_us: u64,
-    /// The longest time in which a connection made no progress, microseconds.
+    /// The longest time in microseconds in which a connection made no progress.
     pub standstill_us: u64,
     /// Hash of all frames that were sent and delivered, with their times.
     pub trace: u64,
@@ -107,7 +107,7 @@ struct Run {
     over: Vec<[bool; 2]>,
     last_progress: Vec<LastProgress>,
     last_fault_us: u64,
-    /// The last time at which a host was stalled, microseconds.
+    /// The last time at which a host was stalled, in microseconds.
     stalled_us: u64,
     /// Number of tail loss probes, and the time of the last probe.
     probed: (u64, u64),
@@ -357,7 +357,8 @@ impl Run {
         }
     }
 
-    /// Whether the link is down for this segment. As with other faults, only TCP segments are affected.
+    /// Whether the link is down for this segment. If so, counts the segment as lost. As with other faults,
+    /// only TCP segments are affected.
     fn is_cut_off(&mut self, bytes: &[u8]) -> bool {
         let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(bytes).is_some();
         if cut_off {

@@ -15,9 +15,9 @@ use super::world::{RdmaPlan, StreamPlan};
 /// The parameters of a host that runs smoltcp.
 #[derive(Clone, Copy, Debug)]
 pub struct SmoltcpConfig {
-    /// Size of a socket's receive buffer, bytes.
+    /// Size in bytes of a socket's receive buffer.
     pub rx_bytes: usize,
-    /// Size of a socket's send buffer, bytes.
+    /// Size in bytes of a socket's send buffer.
     pub tx_bytes: usize,
     /// Whether Nagle's algorithm is on.
     pub nagle: bool,
@@ -28,7 +28,7 @@ pub struct SmoltcpConfig {
 /// The parameters of one host.
 #[derive(Clone, Debug)]
 pub struct HostSetup {
-    /// MTU of the host's port, bytes.
+    /// MTU of the host's port in bytes.
     pub mtu: u16,
     /// Whether the run uses IPv6.
     pub ipv6: bool,
@@ -36,7 +36,7 @@ pub struct HostSetup {
     pub tcp: TcpConfig,
     /// Number of packet buffers of the host's port.
     pub mbufs: usize,
-    /// Maximum size of the packet buffers with out-of-order bytes, bytes.
+    /// Maximum size in bytes of the packet buffers with out-of-order bytes.
     pub out_of_order_bytes: u64,
     /// Seed of the host's secrets.
     pub key: [u8; 32],
@@ -162,8 +162,8 @@ pub struct Setup {
     pub hosts: [HostSetup; 2],
     /// `links[i]` carries the frames that host `i` sends.
     pub links: [Plan; 2],
-    /// Large receive offload of each host: the maximum payload of a joined segment, and the maximum time for
-    /// which a segment waits, microseconds.
+    /// Large receive offload of each host: the maximum payload of a joined segment in bytes, and the maximum
+    /// time in microseconds for which a segment waits.
     pub lro: [Option<(usize, u64)>; 2],
     /// Periods in which both links are down.
     pub flaps: Vec<Span>,
@@ -190,7 +190,7 @@ impl Setup {
         }
     }
 
-    /// Returns the longest time that an answer may take without a fault, microseconds. The time consists of
+    /// Returns the longest time in microseconds that an answer may take without a fault. The time consists of
     /// delays, full queues, delayed acknowledgements, and pauses of users.
     pub fn pause_us(&self) -> u64 {
         let wire = |plan: &Plan| {

@@ -11,10 +11,10 @@ use super::{Direction, Opener, Report, Sink, Source, Task};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
-/// Size of the receive buffer if the reader pauses, bytes. The buffer is small, so that the window closes.
+/// Size in bytes of the receive buffer if the reader pauses. The buffer is small, so that the window closes.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
-/// Distance between two urgent bytes.
+/// Distance in bytes between two urgent bytes.
 const URGENT: usize = 8192;
 
 /// `MSG_FASTOPEN`, which rustix does not define.

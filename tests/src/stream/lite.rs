@@ -14,7 +14,7 @@ use super::{Direction, Opener, Report, Sink, Source, Task};
 use crate::lab::{LabError, Result};
 use crate::{ensure, lab_error};
 
-/// Time for which the host repeats its last acknowledgement if the peer did not receive it, microseconds.
+/// Time in microseconds for which the host repeats its last acknowledgement if the peer did not receive it.
 const LINGER_US: u64 = 200_000;
 /// Time for which an idle poll loop sleeps, since the peer's kernel needs the same core.
 const IDLE_REST: Duration = Duration::from_micros(50);
@@ -57,7 +57,7 @@ struct Host<'a> {
     closed_us: Option<u64>,
     /// The length of the host's pause, until the pause begins.
     pause: Option<Duration>,
-    /// The time at which the pause ends, microseconds.
+    /// The time at which the pause ends, in microseconds.
     paused_until_us: Option<u64>,
     /// Number of bytes received during the pause. These bytes reduce the receive window.
     unread: usize,

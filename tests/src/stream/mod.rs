@@ -42,7 +42,7 @@ pub struct Task {
     pub opener: Opener,
     /// The side that sends.
     pub direction: Direction,
-    /// Length of the stream, bytes.
+    /// Length in bytes of the stream.
     pub bytes: u64,
     /// Seed of the stream's pattern.
     pub seed: u64,
@@ -115,7 +115,7 @@ impl Source {
         self.taken += bytes;
     }
 
-    /// Whether half of the stream has been sent.
+    /// Whether half of the stream has been sent or is in the current chunk.
     pub(crate) fn is_half(&self) -> bool {
         self.offset >= self.bytes / 2
     }

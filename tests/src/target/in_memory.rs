@@ -30,7 +30,7 @@ const PATIENCE: Patience = Patience { timeout: Duration::from_secs(5), quiet: Du
 const WAIT: Duration = Duration::from_secs(30);
 /// Maximum duration of startup, as in `iwprobe-target`.
 const STARTUP: Duration = Duration::from_secs(10);
-/// Maximum step of the virtual time, microseconds. The target checks the clock itself and reports no
+/// Maximum step of the virtual time, in microseconds. The target checks the clock itself and reports no
 /// deadline.
 const TICK_US: i64 = 1000;
 
@@ -157,7 +157,8 @@ impl Hosts {
         tcp_lite::Instant::from_micros(self.now_us)
     }
 
-    /// Polls both hosts once. If both are idle, advances the time, but not beyond `limit`.
+    /// Polls both hosts once. Then advances the time: if a host was busy, by a microsecond; if both are idle,
+    /// to the next deadline, but by at most a tick, and not beyond `limit`.
     fn poll(&mut self, limit: Instant) {
         let now = self.tcp_now();
         let mut busy = self.engine.poll_at(now);

@@ -21,7 +21,7 @@ const COMPLETIONS: usize = 512;
 const TEXT_ID: u64 = u64::MAX;
 /// `wr_id` of the first operation. The `wr_id` of the first receive is 0.
 const OPERATION_ID: u64 = 1000;
-/// Length of an atomic's result, bytes.
+/// Length in bytes of an atomic's result.
 const WORD: usize = 8;
 
 /// One connection of the target.
@@ -184,7 +184,8 @@ impl Stage {
         self.post(&operations);
     }
 
-    /// Posts operations until the verbs refuse an operation.
+    /// Posts operations until an operation cannot be posted. Counts this operation and all later operations
+    /// as not posted.
     fn post(&mut self, operations: &[Operation]) {
         for (index, operation) in operations.iter().enumerate() {
             let request = self.request(operation);

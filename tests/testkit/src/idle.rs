@@ -18,8 +18,8 @@ const MOST_WAKE_UPS: f64 = 200.0;
 const LOOKS: usize = 3;
 
 /// Fails if one of `processes` (name and process id) uses more processor time, or wakes up more often, than a
-/// process that sleeps until something happens. Prints the figures of each process. Each measurement takes
-/// the time `measured`.
+/// process that sleeps until something happens. Prints the figures of each process. Measures up to `LOOKS`
+/// times, each for the time `measured`, until all processes are within the limits.
 ///
 /// # Errors
 /// The figures of the first process that exceeds a limit, or the error for a process that has ended.

@@ -121,7 +121,7 @@ impl Tcp {
         self.is_empty() && self.flags & (flag::SYN | flag::FIN | flag::RST) == 0
     }
 
-    /// Returns the length of the payload, bytes.
+    /// Returns the length in bytes of the payload.
     pub fn len(&self) -> usize {
         self.payload.len()
     }

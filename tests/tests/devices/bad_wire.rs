@@ -17,7 +17,7 @@ use tests::{ensure, lab_error, witness};
 /// Addresses of the two hosts. `BRIDGE`: the devices of the bridge.
 const ADDRESSES: [&str; 2] = ["10.63.0.1/24", "10.63.0.2/24"];
 const BRIDGE: [&str; 2] = ["w0", "w1"];
-/// Maximum length of a frame in a ring, bytes.
+/// Maximum length in bytes of a frame in a ring.
 const FRAME: usize = 2048;
 const PORT: u16 = 7000;
 const START: Duration = Duration::from_secs(20);
@@ -67,7 +67,7 @@ const PAIRS: [(Tcp, Tcp); 6] = [
 /// the figures were 0.72, 0.56, 0.58 and 0.52.
 const SHARE: f64 = 0.65;
 
-/// Goodput by fault, sender and receiver, megabits per second.
+/// Goodput in megabits per second, by fault, sender and receiver.
 type Goodput = Arc<Mutex<BTreeMap<(&'static str, Tcp, Tcp), f64>>>;
 
 /// Runs the suite. Returns whether all tests passed.
@@ -127,7 +127,7 @@ fn compare(known: &Goodput, fault: Fault) -> Result<()> {
     Ok(())
 }
 
-/// Sends one stream from the left to the right. Returns its goodput, megabits per second.
+/// Sends one stream from the left to the right. Returns its goodput in megabits per second.
 fn bulk(fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
     // All programs are built before the first program starts, so that no program waits for a build.
     programs::own("bad-wire")?;

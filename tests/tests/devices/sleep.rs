@@ -15,7 +15,7 @@ const COUNT: &str = "500";
 
 const SERVER: &str = "10.66.0.1";
 
-/// Maximum of the shortest round-trip time, microseconds. Both sides sleep, so a round trip needs at least
+/// Maximum of the shortest round-trip time, in microseconds. Both sides sleep, so a round trip needs at least
 /// four wake-ups: one of each engine and one of each program. The limit is far above the time on an idle
 /// machine, since other programs run too. Only the shortest of all round trips is checked, since other
 /// programs may use the processors for any time.

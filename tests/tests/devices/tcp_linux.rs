@@ -7,7 +7,7 @@ use std::time::Duration;
 use tests::ensure;
 use tests::lab::{Namespace, Prerequisite, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
 
-/// Length of a stream, bytes: a few MiB, and not a multiple of any segment size.
+/// Length of a stream in bytes: a few MiB, and not a multiple of any segment size.
 const BYTES: u64 = 4 * 1024 * 1024 + 12_345;
 const LIMIT: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(20);

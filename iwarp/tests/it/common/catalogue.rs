@@ -19,7 +19,8 @@ pub(crate) enum Echo {
 pub(crate) enum Resource {
     StreamContext,
     DataBuffers,
-    /// The table of STags, since this implementation has no page tables.
+    /// The translation tables of the RFC. This implementation has no page tables, so these attacks aim at the
+    /// table of STags.
     TranslationTables,
     ProtectionDomain,
     StagNamespace,
@@ -75,7 +76,7 @@ impl AttackMethod {
     ];
 }
 
-/// The STag and the tagged offset of memory, which the peer knows.
+/// The STag and the tagged offset of memory. The peer knows both values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Name {
     pub(crate) stag: u32,

@@ -1,9 +1,10 @@
-//! A port that wraps another port, so that a test can change the bursts of the wrapped port.
+//! A port that wraps another port, so that a test can change the bursts of the wrapped port and the time of
+//! its next frame.
 
 use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 
 /// Methods that are called in place of the wrapped port's methods of the same names. The default methods call
-/// this port.
+/// the methods of the wrapped port.
 pub(crate) trait Hooks: Send + 'static {
     fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         port.rx_burst(now_us, frames)

@@ -3,15 +3,16 @@
 use dp::link::{LinkConfig, pair};
 use dp::{Below, Burst, Link, LinkState, Port, PortBase, PortLayer, Sleep, Statistics};
 
-/// Sends a frame to the wire on which the frame's Ethernet destination was last seen as a source. A frame
-/// with an unknown destination goes to both wires.
+/// Sends a frame to the wire on which the frame's Ethernet destination was first seen as a source. A frame
+/// with an unknown destination is sent to both wires.
 pub(crate) struct Hub {
     wires: [Box<dyn Port>; 2],
     heard: Vec<([u8; 6], usize)>,
     first: usize,
 }
 
-/// Returns the hub, and the port at the other side of each wire. `links` are configured as seen from the hub.
+/// Returns the hub, and the port at the other side of each wire. In each of `links`, `a_to_b` is the
+/// direction from the hub to the returned port.
 pub(crate) fn hub(links: [&LinkConfig; 2]) -> (Box<dyn Port>, [Box<dyn Port>; 2]) {
     let [(near_0, far_0), (near_1, far_1)] = links.map(pair);
     (Box::new(Hub { wires: [near_0, near_1], heard: Vec::new(), first: 0 }), [far_0, far_1])

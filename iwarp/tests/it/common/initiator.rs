@@ -1,5 +1,5 @@
-//! An engine that connects, as the MPA initiator, to a bare TCP peer, which sends the answers that the test
-//! chooses.
+//! An engine that connects, as the MPA initiator, to a bare TCP peer. The test chooses the answers of the
+//! peer.
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, QpInit, QueuePair};
 

@@ -118,7 +118,7 @@ impl RawPair {
         self.conn.is_some()
     }
 
-    /// Whether the engine has ended the connection, by FIN or RST.
+    /// Whether the connection has ended, or the engine has sent a FIN.
     pub(crate) fn is_over(&self) -> bool {
         self.closed.is_some() || self.peer_closed
     }
@@ -165,7 +165,8 @@ impl RawPair {
         !busy && next.is_none()
     }
 
-    /// Polls until `us` microseconds have passed or nothing is due any more. Returns the number of polls.
+    /// Polls until `us` microseconds have passed, or no work and no timer is left. Returns the number of
+    /// polls, plus one if the time has passed.
     #[allow(dead_code, reason = "for the fuzzing targets")]
     pub(crate) fn rest(&mut self, us: i64) -> usize {
         let end = self.now_us + us;
@@ -251,7 +252,8 @@ impl RawPair {
         self.send(&request);
     }
 
-    /// Sends `bytes` unchanged.
+    /// Sends `bytes` unchanged, and polls until TCP has accepted all of them. Returns early if the connection
+    /// ends.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
         let conn = self.conn.unwrap();

@@ -1,5 +1,7 @@
-//! An engine that listens, as the MPA responder, for a bare TCP peer, which sends the Request that the test
-//! chooses. [`Served`](super::served::Served) begins with such an engine.
+//! An engine that listens, as the MPA responder, for a bare TCP peer. The test chooses the peer's Request.
+//!
+//! `Setup::accepted` uses a [`Responder`] to accept a connection, and moves its parts into a
+//! [`Served`](super::served::Served).
 
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, ListenOptions,

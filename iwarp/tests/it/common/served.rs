@@ -159,7 +159,7 @@ impl Served {
         ulpdus
     }
 
-    /// Waits for the engine's next FPDU, which has no markers, and returns its ULPDU.
+    /// Waits for the engine's next FPDU, and returns its ULPDU. The FPDU must have no markers.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         let whole = |pair: &RawPair| {
             let length = pair.inbox.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes) as usize)?;

@@ -83,8 +83,8 @@ fn the_last_flag_delivers() {
     assert!(received(&mut peer).is_empty(), "delivered once");
 }
 
-// Proves DDP-122: each segment of a Write is placed separately. A gap or an overlap is no error, since no
-// completion reports the complete Write.
+// Proves DDP-122: each segment of a Write is placed separately. The segments may leave a gap and need not be
+// in order, since no completion reports the complete Write.
 #[test]
 fn a_write_may_have_gaps() {
     let mut peer = setup().ready();
@@ -187,7 +187,7 @@ fn queues_count_for_themselves() {
 }
 
 // Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189 to
-// DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169) and places
+// DDP-195, DDP-210, DDP-222: each of these errors ends reception at once (DDP-163, DDP-169) and places
 // nothing (DDP-007, DDP-210). The user receives the error (DDP-157, DDP-222). The peer receives one more
 // message, with the error's numbers, the header and the length (DDP-189 to DDP-195); DDP alone ends the
 // stream without this message (DDP-144, DDP-160, DDP-161). Later segments are dropped silently, and our
@@ -256,7 +256,8 @@ fn an_error_ends_reception_and_is_told_once() {
 }
 
 // Proves DDP-155, DDP-159: when the TCP connection is lost, each outstanding request completes once, with an
-// error, whether its message was partly sent or not sent at all.
+// error. The requests are receives, one of which has a part of its message, and Reads, of which some were
+// sent and some were not.
 #[test]
 fn a_lost_connection_completes_all_that_is_outstanding() {
     let mut peer = setup().ready();
@@ -282,8 +283,8 @@ fn a_lost_connection_completes_all_that_is_outstanding() {
     assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
 }
 
-// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN after a complete FPDU is an ordinary end. A FIN
-// in the middle of an FPDU counts as a lost connection, and the FPDU is dropped.
+// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN after a complete FPDU ends the connection
+// gracefully. A FIN in the middle of an FPDU counts as a lost connection, and the FPDU is dropped.
 #[test]
 fn a_fin_cuts_an_fpdu_or_does_not() {
     for cut in [0, 1, 10] {
@@ -383,7 +384,7 @@ fn after_teardown_nothing_is_sent_or_placed() {
 }
 
 // Proves DDP-132: a request completes when TCP has accepted the last segment of its message, even without an
-// acknowledgement. While the window is closed, the request does not complete.
+// acknowledgement. A request for whose message TCP has no space does not complete.
 #[test]
 fn a_message_is_complete_when_tcp_has_its_last_segment() {
     let mut peer = setup().ready();

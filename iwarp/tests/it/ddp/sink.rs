@@ -380,9 +380,9 @@ fn first_difference(ours: &str, model: &str) -> String {
     format!("first difference (line, (ours, model)): {pair:?}")
 }
 
-/// The second of three segments has an error: each error of the table in turn, and each in every arrival
-/// order. The message before the bad segment is delivered, the message behind it is not, and only the first
-/// message is in memory.
+/// The second of three segments has an error: each error of the table below in turn, and each in every
+/// arrival order. The message before the bad segment is delivered, the message behind it is not, and no byte
+/// of the region changes.
 // Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199:
 // the table has a line for each cause, with the error that the cause must have. The region does not begin at
 // offset 0.

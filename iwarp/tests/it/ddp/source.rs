@@ -166,7 +166,8 @@ fn messages_leave_in_order_and_numbered() {
 }
 
 // Proves DDP-105, DDP-106, MPA-003, MPA-024, MPA-026, MPA-107: a message is cut into the smallest possible
-// number of segments, each as full as MULPDU allows: 1442 bytes if MSS is 1460 and timestamps take 12 bytes.
+// number of segments. Each segment except the last is as long as MULPDU allows: 1442 bytes if MSS is 1460 and
+// timestamps take 12 bytes.
 #[test]
 fn messages_are_cut_by_mulpdu() {
     let (_, heard, messages) = six_requests();

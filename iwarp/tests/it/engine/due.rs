@@ -26,8 +26,8 @@ fn post(c: &Connected, [local, remote]: &[MemoryRegion; 2], len: usize) {
     c.qp_a.post_send(&SendRequest::new(1, to, local.sge(0, len))).unwrap();
 }
 
-/// With InfiniBand's semantics, our acknowledgement completes the peer's request. The acknowledgement is sent
-/// in the next poll, so the next poll is due at once.
+/// With InfiniBand's semantics, the acknowledgement of B completes A's request. B sends this acknowledgement
+/// in its next poll, so this poll is due at once.
 #[test]
 fn an_acknowledgement_that_a_request_waits_for_is_due_at_once() {
     let (mut pair, c) = Pair::agreeing();
@@ -135,7 +135,7 @@ fn frames_that_a_poll_has_left_are_due_at_once() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, (4 << 20) + LEN as u64);
 }
 
-/// Counts the calls with which an engine asks its port for frames.
+/// Counts the calls of `rx_burst` with which an engine asks its port for frames.
 struct Asked(Arc<AtomicUsize>);
 
 impl Hooks for Asked {
@@ -145,8 +145,8 @@ impl Hooks for Asked {
     }
 }
 
-/// A port that returned few frames is not asked again in the same poll, since it has no more frames. A port
-/// that returned many frames is asked again.
+/// If a port has returned few frames, it has no more frames, and the engine does not ask it again in the same
+/// poll. The engine asks a port that has returned many frames again.
 #[test]
 fn a_port_with_few_frames_is_asked_once_in_a_poll() {
     let asked = Arc::new(AtomicUsize::new(0));

@@ -109,8 +109,9 @@ fn a_link_that_is_back_in_time_ends_no_connection_of_a_point_to_point_port() {
     assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
 }
 
-/// The first side of a vhost-user socket starts without a link, and waits for the other side. The engine does
-/// not report this as an error, because programs check the port before they listen.
+/// A port with exactly one peer, such as the first side of a vhost-user socket, may start without a link, and
+/// waits for the other side. The engine does not report this as an error, because programs check the port
+/// before they listen. The loss of a link that was up is reported.
 #[test]
 fn a_port_that_waits_for_its_only_peer_tells_no_error() {
     use AsyncEventKind::{PortActive, PortError};

@@ -24,7 +24,7 @@ struct OneSided {
     port: Arc<Mutex<Box<dyn Port>>>,
 }
 
-/// The queues of a device behind `port`.
+/// Returns `queues` queues of a device that gives all frames of `port` to its first queue.
 fn one_sided(port: Box<dyn Port>, queues: u16) -> Vec<Box<dyn Port>> {
     let (info, pool) = (port.info().clone(), port.mempool().clone());
     let port = Arc::new(Mutex::new(port));

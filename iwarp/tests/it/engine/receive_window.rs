@@ -1,5 +1,5 @@
 //! The window that an engine announces depends on the engine's memory, and never on the number of posted
-//! receives. Bytes that are discarded for lack of memory arrive again.
+//! receives. If the engine discards bytes for lack of memory, the peer retransmits them.
 
 use crate::common::{Testbed, pattern, remote_addr};
 use std::sync::{Arc, Mutex};
@@ -14,14 +14,15 @@ use tcp_lite::TcpConfig;
 /// Acknowledgement number and window of each TCP segment that a port has sent.
 type Windows = Arc<Mutex<Vec<(u32, u16)>>>;
 
-/// Records the windows that the port sends.
+/// Records the acknowledgement number and the window of each TCP segment that the port sends.
 struct Watched(Windows);
 
 impl Hooks for Watched {
     fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         for frame in frames.iter() {
             let mut head = [0; 50];
-            // Only Ethernet frames with TCP over IPv4 without options are recorded.
+            // Selects TCP segments over IPv4. The offsets below are right because the frames have neither a
+            // VLAN tag nor IP options.
             if frame.copy_to(0, &mut head) == head.len() && head[12..14] == [8, 0] && head[23] == 6 {
                 let ack = u32::from_be_bytes(head[42..46].try_into().unwrap());
                 let window = u16::from_be_bytes(head[48..50].try_into().unwrap());

@@ -62,7 +62,7 @@ fn connected() -> ([End; 2], [QueuePair; 2], [CmId; 2]) {
     panic!("no connection in {TURNS} turns");
 }
 
-/// `send_posted` sends posted requests without a turn.
+/// `send_posted` sends a posted request in the same call, without a turn of the engine.
 #[test]
 fn a_post_leaves_without_a_turn() {
     let (ends, qps, _ids) = connected();

@@ -63,7 +63,7 @@ fn an_answer_in_time_needs_no_frame_for_the_acknowledgement() {
 }
 
 /// With `acknowledge_at_once`, an engine acknowledges a request in the poll in which the request arrives,
-/// because the engine may not be polled again. Without it, the engine needs one more poll.
+/// because the engine may not be polled again. Without this option, the engine needs one more poll.
 #[test]
 fn one_poll_of_the_peer_is_enough_if_it_is_told_so() {
     for (at_once, polls) in [(true, 1), (false, 2)] {

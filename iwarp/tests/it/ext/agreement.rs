@@ -56,7 +56,7 @@ fn connections_without_the_semantics_do_not_ask() {
 }
 
 /// A peer of an older version reports accepted messages in a different format. The Request of such a peer is
-/// rejected with the reason, and the listener's user gets no event.
+/// rejected, and the Reply contains the reason.
 #[test]
 fn an_older_end_is_refused() {
     let mut responder = Responder::new();

@@ -206,7 +206,8 @@ fn an_stag_of_another_stream_is_refused() {
     assert_eq!(word(&words, 0), 0);
 }
 
-/// A peer needs the right to atomics, or both the right to read and the right to write.
+/// Without InfiniBand's semantics, a peer needs the right to atomics, or both the right to read and the right
+/// to write.
 // Proves EXT-153.
 #[test]
 fn reading_and_writing_amount_to_atomics() {
@@ -371,8 +372,7 @@ fn a_chain_posted_at_once_is_carried_out_in_order() {
     assert_eq!(word(&words, 0), 100);
 }
 
-/// A fence waits for atomics as it waits for Reads. Without a fence, a Write after an atomic may be sent
-/// before the answer of the atomic arrives.
+/// A fence waits for atomics as it waits for Reads.
 #[test]
 fn a_fence_waits_for_atomics() {
     let (mut pair, c) = Pair::connected();

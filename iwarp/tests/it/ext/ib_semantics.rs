@@ -29,7 +29,7 @@ fn send_immediate(wr_id: u64, data: [u8; 4], region: &MemoryRegion, len: usize) 
 }
 
 /// Each peer may ask for the semantics. If both peers ask, the peers agree, and both users learn the result.
-/// Private data of any length is delivered unchanged.
+/// Private data of different lengths is delivered unchanged.
 #[test]
 fn both_ends_have_to_ask() {
     for (a_asks, b_asks) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -275,7 +275,7 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
 }
 
 /// A Send with Immediate that is posted before the connection is established is sent as soon as the
-/// connection is established. As any Send, a Send with Immediate may have inline bytes, a fence behind a
+/// connection is established. Like any Send, a Send with Immediate may have inline bytes, a fence behind a
 /// Read, several elements, and bytes that are not copied.
 #[test]
 fn a_send_with_immediate_has_every_form_of_a_send() {
@@ -345,15 +345,16 @@ fn a_send_with_immediate_fails_as_a_send() {
     assert_eq!((wc.wr_id, wc.status, wc.immediate), (7, WcStatus::WrFlushError, None));
 }
 
-/// Connects an engine, which agrees on InfiniBand's semantics, and a bare peer, which sends the offer byte by
-/// byte.
+/// Connects an engine, which agrees on InfiniBand's semantics, and a bare peer, whose offer these tests write
+/// themselves.
 fn agreed_with_a_raw_peer() -> Served {
     let served = Setup { request: ib_request(), accept: agreeing(), ..Setup::default() }.ready();
     assert!(served.reply.ends_with(b"uwarp!3\x07"), "{:?}", served.reply);
     served
 }
 
-/// A FIN arrives behind a message that waits for a receive request: the peer has given up the message.
+/// If a FIN arrives behind a message that waits for a receive request, the connection ends without an error:
+/// the peer has given up the message.
 #[test]
 fn a_message_in_front_of_a_fin_waits_no_longer() {
     let mut served = agreed_with_a_raw_peer();

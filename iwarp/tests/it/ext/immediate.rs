@@ -158,7 +158,8 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
     }
 }
 
-/// If the buffer is missing or too small, the receive request and the stream fail.
+/// If the buffer of the receive request is missing or too small, the request and the stream fail. Without a
+/// receive request, the stream also fails.
 // Proves EXT-118, EXT-122.
 #[test]
 fn a_receive_needs_room_for_eight_bytes() {

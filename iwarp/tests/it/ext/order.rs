@@ -81,8 +81,8 @@ impl Stage {
     }
 }
 
-/// A wire without faults, wires with random losses, and wires that each lose one frame: the first wire loses
-/// frame 4, the next one frame 5, and so on.
+/// Returns a wire without faults, two wires with random losses, and nine wires on which one frame of A is
+/// lost: frame 4 on the first of these, frame 5 on the second, and so on. The first frame has number 0.
 fn wires() -> Vec<LinkConfig> {
     let lossy = LinkPlan {
         drop_ppm: 50_000,
@@ -226,8 +226,8 @@ fn where_nothing_is_promised_all_ends_well() {
     }
 }
 
-/// Whatever frame is lost, an atomic is not executed until all bytes before it are placed, even if the bytes
-/// of the atomic's word were placed early. The atomic adds to the value that the Write has placed.
+/// Each run loses another frame of A. An atomic is not executed until all bytes before it are placed, even if
+/// the bytes of the atomic's word were placed early. The atomic adds to the value that the Write has placed.
 // Proves EXT-107, EXT-109, EXT-143, EXT-196.
 #[test]
 fn an_atomic_waits_for_all_before_it() {

@@ -171,8 +171,8 @@ fn a_send_to_a_peer_that_has_ended_is_retried() {
     }
 }
 
-/// Two Reads that are outstanding when the peer ends the connection fail when the retry time is over. A Send
-/// that is posted after the retry time fails at once.
+/// Two Reads are outstanding when the peer ends the connection. The first Read fails when the retry time is
+/// over, and the second Read is flushed. A Send that is posted after the retry time fails at once.
 #[test]
 fn reads_are_retried_and_late_sends_are_not() {
     let (mut pair, c) = connected_with(&outliving());

@@ -163,8 +163,8 @@ fn each_message_has_the_whole_time() {
     assert!((30_500..31_500).contains(&took), "{took} us");
 }
 
-/// As in InfiniBand's connection manager, the peer may announce the number of tries for the messages that it
-/// receives. A number that our user sets takes precedence. Numbers above seven are invalid.
+/// As in InfiniBand's connection manager, a peer announces the number of tries for the messages that it
+/// receives. A number that the sender's user sets takes precedence. Numbers above seven are invalid.
 #[test]
 fn the_peer_tells_how_often_it_is_tried() {
     for (own, told, fails) in [(None, 7, false), (None, 1, true), (Some(7), 1, false), (Some(1), 7, true)] {
@@ -338,7 +338,8 @@ fn a_message_that_waits_is_lost_with_the_peer() {
     }
 }
 
-/// A reset by our side drops the message at the peer.
+/// If our side resets the connection while its message waits at the peer, our request is flushed, and the
+/// peer's connection ends with an error.
 #[test]
 fn our_reset_drops_the_message() {
     let (mut pair, c) = connected();

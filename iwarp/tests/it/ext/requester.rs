@@ -113,7 +113,8 @@ fn a_hundred_requests_keep_their_order() {
     assert_eq!(outstanding.len(), 7);
 }
 
-/// With ORD 2, the third request, of either kind, is sent when the first request has been answered.
+/// With ORD 2, a third request is sent when the first request has been answered. Reads and atomics count
+/// alike.
 // Proves EXT-062.
 #[test]
 fn a_third_request_waits_for_the_first_answer() {

@@ -97,8 +97,8 @@ fn a_request_may_come_in_pieces() {
     }
 }
 
-/// Queue 1 has IRD buffers for atomics and IRD buffers for Reads. Requests of one kind do not use the buffers
-/// of the other kind.
+/// Queue 1 has as many buffers for atomics as for Reads: IRD of each. Requests of one kind do not use the
+/// buffers of the other kind.
 // Proves EXT-083, EXT-098, EXT-191.
 #[test]
 fn queue_1_holds_ird_reads_and_as_many_atomics() {
@@ -206,7 +206,7 @@ fn every_wrong_request_has_its_terminate() {
     }
 }
 
-/// Known opcodes are refused with the T bit, and on any queue but their own.
+/// The opcodes of the extensions are refused in tagged messages, and on a queue that is not their own.
 // Proves EXT-015 to EXT-019, EXT-150.
 #[test]
 fn opcodes_belong_to_one_queue() {

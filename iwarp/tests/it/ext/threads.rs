@@ -127,8 +127,8 @@ fn four_streams_add_ten_thousand_times_each() {
     assert!(values.iter().copied().eq(0..all as u64), "every value once");
 }
 
-/// Some streams count by compare-and-swap, others add to the same word. Each success increments the word from
-/// a value that no other success has returned.
+/// Half of the streams increment a word by compare-and-swap, and the others by FetchAdd. Each success
+/// increments the word from a value that no other success has returned.
 // Proves EXT-029, EXT-103, EXT-170.
 #[test]
 fn mixed_operations_agree_on_one_order() {

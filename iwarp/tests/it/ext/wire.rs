@@ -75,7 +75,7 @@ fn every_message_is_built_to_the_byte() {
     assert_eq!(AtomicResponse::parse(&from_hex(RESPONSE)[18..]), Ok(response));
 }
 
-/// A Swap is sent with unused fields that have the values of the draft.
+/// In a Swap that is sent, the unused fields have the values that draft-ietf-storm-rdmap-ext prescribes.
 // Proves EXT-067, EXT-076, EXT-078, EXT-080.
 #[test]
 fn swap_fills_what_it_does_not_use() {
@@ -188,7 +188,7 @@ fn segment_of(mo: u32, last: bool) -> UntaggedHeader {
 }
 
 /// Immediate Data has eight bytes, according to the length that DDP reports. The bytes may arrive in any
-/// number of segments, without a gap and without repetition.
+/// number of segments, without a gap.
 // Proves EXT-127, EXT-200.
 #[test]
 fn immediate_data_has_eight_bytes() {

@@ -98,7 +98,7 @@ pub(crate) struct Effect {
     pub(crate) fetching: bool,
 }
 
-/// A reader of memory. For this reader, the effects of earlier requests of its stream have happened.
+/// A reader of memory. `follows` says which effects have happened for this reader.
 #[derive(Clone, Copy)]
 pub(crate) struct View {
     pub(crate) by: StreamEnd,

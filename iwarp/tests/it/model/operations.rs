@@ -1,5 +1,5 @@
 //! The requests of the send queue: how each request is chosen at random, and what it means. To add an
-//! operation to the model, only this file has to be changed.
+//! operation to the model, only this module has to be changed.
 //!
 //! Requests that only bind, register and invalidate are in `operations/local.rs`. Requests that use the
 //! peer's memory without the right to do so are in `operations/misuse.rs`.
@@ -110,7 +110,8 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
 }
 
 fn write(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
-    // The sink sometimes overlaps the source of an outstanding Read, usually behind a fence.
+    // If a Read is outstanding, the Write sometimes goes to the bytes that the Read fetches. Most of these
+    // Writes have the fence flag, so they wait for the Read.
     let read = model.memory.being_read(by).filter(|_| dice.one_in(3));
     let (remote, addr) = match read {
         Some(Span { region, at, len }) => {

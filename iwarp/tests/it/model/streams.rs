@@ -535,8 +535,9 @@ impl Model {
         })
     }
 
-    /// Records that nothing is under way any more. Unsignaled requests have completed, and a graceful close
-    /// has sent all data.
+    /// Records that nothing is under way any more: unsignaled requests are complete, and a graceful close has
+    /// delivered all messages. Returns an error if a message that was sent before a graceful close was not
+    /// delivered.
     pub(crate) fn quiet(&mut self) -> Result<Found, String> {
         self.shut_shared();
         let mut done = Vec::new();

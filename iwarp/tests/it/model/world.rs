@@ -142,8 +142,9 @@ impl World {
         let bed = bed.configure(|config| {
             config.crc = setting.crc;
             config.quantum_bytes = setting.quantum_bytes;
-            // A wire with these faults may lose a segment and all its retransmissions. RFC 9293's R2 allows
-            // for more retransmissions, even after a slow handshake.
+            // A wire with these faults may lose a segment and all its retransmissions within the default
+            // `user_timeout` of 10 s. The 100 s that RFC 9293 section 3.8.3 requires for data (R2) allow for
+            // more retransmissions, even after a slow handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
@@ -244,8 +245,9 @@ impl World {
         self.post_drawn(dice, slot, by, drawn)
     }
 
-    /// If an endpoint has a shared queue, in most cases sends it a message of several segments and lets some
-    /// of them arrive, so that the stream ends in the middle of the message.
+    /// If an endpoint has a shared queue, in most cases sends it a message of several segments, and polls a
+    /// few times, so that some of the segments arrive. The caller then ends the stream in the middle of the
+    /// message.
     fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
         // The message reserves a buffer of the shared queue, which no other stream can use then.

@@ -80,8 +80,8 @@ fn what_imitates_framing_is_payload() {
     }
 }
 
-/// ULPDUs around a marker. With markers, the FPDU of the second ULPDU has 140 bytes, which is the maximum for
-/// a 128-byte ULPDU.
+/// ULPDUs around a marker. With markers, the FPDU of the second ULPDU has 140 bytes: as many as the FPDU of a
+/// ULPDU of 128 bytes that contains one marker.
 fn around_a_marker() -> Vec<Vec<u8>> {
     let mut dice = Dice::split_mix(291);
     [430, 127, 1, 300].map(|bytes| dice.bytes(bytes)).to_vec()

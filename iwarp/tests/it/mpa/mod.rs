@@ -1,5 +1,5 @@
-//! MPA (RFC 5044): FPDUs in any segmentation and order of arrival. Also random bytes for the parser of
-//! startup frames.
+//! Tests of MPA (RFC 5044): FPDUs in any segmentation and order of arrival, and random bytes for the parser
+//! of startup frames.
 
 mod arrival;
 mod fuzz;

@@ -201,9 +201,9 @@ fn what_was_given_up_and_comes_again_arrives_once() {
     assert!(gone.iter().all(|bytes| *bytes > 100_000) && early > 100, "{gone:?}, {early} early");
 }
 
-// Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033: each FPDU is in a segment of its own, and one segment
-// is lost. All FPDUs behind the loss are placed before the hole is filled, whether a marker or the length of
-// the previous FPDU shows where they begin. The bytes of placed FPDUs are released.
+// Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033: each FPDU is in a segment of its own, and the first
+// segment is lost. All FPDUs behind the loss are placed before the hole is filled, whether a marker or the
+// length of the previous FPDU shows where they begin. The bytes of placed FPDUs are released.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut dice = Dice::split_mix(2);
@@ -249,8 +249,8 @@ fn decode(
 }
 
 // Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: with one wrong bit, the delivered ULPDUs are
-// those of the reference, in any order of arrival. The error code is also that of the reference, or 3 if the
-// segments arrive out of order. Every ULPDU that was placed early had been sent.
+// those of the reference, in any order of arrival. The error code is also that of the reference; only if the
+// segments arrive out of order, it may be 3 instead. Every ULPDU that was placed early had been sent.
 #[test]
 fn a_wrong_bit_is_met_at_the_frontier_only() {
     let mut dice = Dice::split_mix(3);

@@ -52,8 +52,8 @@ fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
 }
 
 impl Sink {
-    /// Places a ULPDU beyond a hole, unless `refuse` names its first byte. Returns whether the ULPDU was
-    /// placed.
+    /// Places a ULPDU beyond a hole, unless `refuse` contains the first byte of the ULPDU. Returns whether
+    /// the ULPDU was placed.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let bytes = whole(ulpdu);
         if bytes.first().is_some_and(|first| self.refuse.contains(first)) {
@@ -231,8 +231,8 @@ impl Receiver {
     }
 }
 
-/// Runs `script` with `input` on its standard input, and returns the output. The script can import the
-/// reference as `mpa_ref`.
+/// Runs `script` with `input` on its standard input, and returns the output. The reference is already
+/// imported as `mpa_ref`.
 pub(crate) fn reference(script: &str, input: &str) -> String {
     oracle(&format!("import sys, mpa_ref\n{script}"), input)
 }

@@ -10,8 +10,8 @@ use iwarp::verbs::{
 };
 
 // Proves SEC-045, SEC-051, SEC-103: by default, streams without common objects cannot access each other's
-// STags, receive buffers, completions and Reads. A stream that tries to do so is ended, and the other stream
-// continues.
+// memory and receive buffers, and cause no completions for each other. A stream that tries to do so is ended,
+// and the other stream continues.
 #[test]
 fn streams_share_nothing_by_default() {
     for attack in 0..3 {
@@ -115,9 +115,9 @@ fn contexts_share_nothing() {
     pair.until(|_| (qp.state() == QpState::Rts && foreign_qp.state() == QpState::Rts).then_some(()));
 }
 
-// Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path loses all frames for longer than a key
-// exchange takes, for example because a security association below TCP was deleted. The stream does not end,
-// because lost segments are retransmitted.
+// Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path loses all frames of one direction for more
+// than five seconds. This is longer than a key exchange takes, which a security association below TCP may
+// need. The stream does not end, because lost segments are retransmitted.
 #[test]
 fn a_silent_path_ends_no_stream() {
     // After a tail loss probe, the intervals between retransmissions grow from about 50 ms. The loss of 18

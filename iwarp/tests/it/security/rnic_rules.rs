@@ -246,7 +246,7 @@ impl Ulp {
         Self { pd, region, window, fast }
     }
 
-    /// A request that binds 8 bytes of a region to a window.
+    /// A request that binds a window to 8 bytes of a region.
     fn bind(window: u32, region: &MemoryRegion) -> SendOp {
         let (lkey, addr, length) = (region.lkey(), region.addr(), 8);
         SendOp::BindWindow(BindWindow {

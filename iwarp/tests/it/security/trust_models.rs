@@ -6,7 +6,8 @@ use crate::common::world::{NOTHING_SHARED, REGION, SHARED_TRUSTED, SHARED_UNTRUS
 use crate::common::{ALL, remote_addr};
 use iwarp::verbs::{MrOptions, QpInit, SendOp, SendRequest, VerbsError, WcStatus};
 
-/// Streams share nothing, which is the default. The result is the same for a partially trusted peer.
+/// Streams share nothing, which is the default. The test covers the models with an untrusted and with a
+/// partially trusted peer, since the engine treats both peers alike.
 // Proves SEC-007, SEC-010, SEC-192, SEC-193.
 #[test]
 fn nothing_shared() {
@@ -42,8 +43,8 @@ fn shared_within_a_bundle() {
     world.attack_all();
 }
 
-/// Streams share all objects without caps. The streams are as fast as without sharing, and a stream of
-/// another domain cannot access the shared objects.
+/// Streams share all objects, and each stream may hold all shared buffers. The streams are as fast as without
+/// sharing, and a stream of another domain cannot access the shared objects.
 // Proves SEC-196: the test measures simulated time, in which waiting for another stream would show. The
 // processor time of sharing is not measured.
 #[test]

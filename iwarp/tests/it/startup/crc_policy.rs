@@ -45,7 +45,8 @@ fn settings() -> Vec<ConnParam> {
 }
 
 // Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator has
-// switched CRCs off. After that, no Request asks for CRCs, whether the peer asks for them or not.
+// switched CRCs off. After that, no Request asks for CRCs, and a Reply asks for CRCs only if the peer's
+// Request does.
 #[test]
 fn only_the_administrator_suppresses_crcs() {
     let engine = |crc: Option<bool>| {

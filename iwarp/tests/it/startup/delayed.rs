@@ -127,8 +127,8 @@ fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
 }
 
 // Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: plain
-// bytes are sent in both directions, then MPA starts with either side as the initiator, with markers, and
-// over a wire that loses and reorders frames.
+// bytes are sent in both directions, and then MPA starts with either side as the initiator. The test runs
+// with markers and without, over a good wire, and over a wire that loses and reorders frames.
 #[test]
 fn mpa_starts_behind_a_stream() {
     let bad = bad_wire(50_000);
@@ -364,7 +364,7 @@ fn a_slow_reader_stops_its_peer() {
     assert!(matches!(s.event(false).kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-/// Each of the first frames in both directions is lost once, including frames of the handshake. Startup
+/// Each run loses one of the frames 2 to 11 in one direction, which include frames of the handshake. Startup
 /// completes each time.
 #[test]
 fn startup_survives_the_loss_of_any_frame() {
@@ -545,7 +545,8 @@ fn before_the_switch_there_is_no_ddp() {
 }
 
 // Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are both reported as code 4. TCP is reset
-// at once, in less than a round trip, and the queue pair is in the same state as after a lost connection.
+// at once, in less than a round trip, and the initiator's queue pair is in the same state as after a lost
+// connection.
 #[test]
 fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
     let wrong = |key: &str| frame(key, 0x50, 3, &[0, 8, 0, 8]);

@@ -59,8 +59,8 @@ fn a_send_behind_a_write_with_data_is_no_rtr() {
     assert_eq!(done, [(0, WcStatus::Success, 0), (1, WcStatus::Success, 5)]);
 }
 
-/// Only a whole Send without bytes that is the first message is the RTR. Any other first message of queue 0
-/// consumes a receive.
+/// The Request offers a Send as the RTR. Only a whole Send without bytes that is the first message of the
+/// connection is the RTR: any other first message of queue 0 consumes a receive.
 #[test]
 fn only_a_whole_send_without_bytes_is_an_rtr() {
     let begins = untagged([0x01, 0x43], 0, [0, 1, 0], b"");

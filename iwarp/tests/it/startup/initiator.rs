@@ -140,8 +140,8 @@ fn terms_that_cannot_be_met_are_terminated() {
     }
 }
 
-// Proves MPA2-069, MPA2-089: after code 6, the user's next connect with larger depths succeeds. After code 7,
-// the user's next connect without RTR succeeds.
+// Proves MPA2-069, MPA2-089: with larger depths, the user's connect succeeds with the Reply for which the
+// previous test sends code 6. Without RTR, it succeeds with a Reply for which that test sends code 7.
 #[test]
 fn another_try_with_other_terms_is_the_users() {
     let more = ConnParam { responder_resources: 200, ..client_server() };
@@ -373,7 +373,7 @@ fn nothing_leaves_before_the_whole_reply() {
 }
 
 // Proves MPA2-146, MPA2-151: FPDUs that a responder sends too early are accepted behind a Reply without the
-// peer-to-peer model, in the segment of the Reply or in a later one.
+// peer-to-peer model, even in the segment of the Reply.
 #[test]
 fn early_fpdus_are_borne_where_it_is_allowed() {
     let mut framer = Framer::new(false, true);

@@ -48,7 +48,7 @@ fn listening(options: &ListenOptions) -> (Pair, CmId) {
 
 // Proves SEC-047, SEC-122, SEC-123, SEC-126: each limit of a listener refuses one more connection, and counts
 // the refusal under the limit's name. The listener admits connections again when there is space. A refused
-// connection uses no queue pair, Read or memory.
+// connection uses no queue pair and no slot for a Read.
 #[test]
 fn each_bound_refuses_and_is_counted() {
     let base = ListenOptions::new(PORT);
@@ -91,8 +91,8 @@ fn each_bound_refuses_and_is_counted() {
     }
 }
 
-/// A limit of connections per second for each address also bounds peers that connect and leave at once. A
-/// limit of concurrent connections does not bound such peers.
+/// A listener limits the number of connections per second from one address. In each of three seconds, the
+/// listener admits two connections of an address, and refuses and counts all others.
 #[test]
 fn an_address_begins_so_many_connections_a_second() {
     let (mut pair, listener) =

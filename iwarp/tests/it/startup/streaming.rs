@@ -54,7 +54,7 @@ impl Dialed {
         next_event(&mut self.pair, &self.channel)
     }
 
-    /// A queue pair with a receive request.
+    /// A queue pair with a receive request, and the memory of this request.
     fn qp(&self) -> (QueuePair, MemoryRegion) {
         let qp = self.pd.create_qp(&QpInit::new(&self.cq)).unwrap();
         let region = self.pd.reg_mr(64, ALL).unwrap();

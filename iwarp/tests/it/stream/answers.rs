@@ -14,8 +14,8 @@ use crate::common::raw::fpdu;
 /// them.
 const SINK: (u32, u64) = (0xdead_beef, 0x7f00_0000_1003);
 
-/// Responses are sent in the order of the requests. Each response is complete, names the sink of its request,
-/// and has equal segments. The application does not notice the Reads.
+/// Responses are sent in the order of the requests. Each response is complete and names the sink of its
+/// request; the test compares each segment byte for byte. The application does not notice the Reads.
 // Proves RDMAP-020, RDMAP-074, RDMAP-112, RDMAP-120, RDMAP-122, RDMAP-123, RDMAP-125, RDMAP-126, RDMAP-127,
 // RDMAP-129, RDMAP-206, RDMAP-208 to RDMAP-210, RDMAP-214, RDMAP-217, RDMAP-218, RDMAP-221 to RDMAP-225,
 // RDMAP-230, RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431: the bytes of each segment, header and data, prove
@@ -71,8 +71,8 @@ fn reads_are_answered_whole_and_in_order() {
     assert_eq!(peer.received(20_000).len(), 8);
 }
 
-/// A Read of more than one segment is one request. The answer has several segments, each as long as MULPDU
-/// allows.
+/// A Read of more than one segment is one request. The answer has several segments: the last segment contains
+/// the rest, and all segments before it are as long as MULPDU allows.
 // Proves RDMAP-018.
 #[test]
 fn a_long_answer_is_cut_into_segments() {

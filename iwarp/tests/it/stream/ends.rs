@@ -66,7 +66,8 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     assert_eq!(peer.qp.state(), QpState::Error);
 }
 
-/// The first of several errors is reported. Messages behind the first error are not delivered and not placed.
+/// The first of several errors is reported. Messages after the message with the first error are neither
+/// delivered nor placed.
 // Proves RDMAP-317, RDMAP-331.
 #[test]
 fn the_first_error_is_told() {

@@ -42,8 +42,8 @@ fn answers_complete_their_reads() {
     assert_eq!(peer.bytes(0, 100), [0; 100]);
 }
 
-/// A Read Response that does not belong to the oldest Read, or is too short for it, ends the stream. Only the
-/// bytes of the short response may be placed, and no Read completes.
+/// A wrong Read Response ends the stream, for example one that does not belong to the oldest Read, or is too
+/// short for it. Only the bytes of the short response may be placed, and no Read completes.
 // Proves RDMAP-124, RDMAP-160, RDMAP-228, RDMAP-231, RDMAP-317.
 #[test]
 fn a_wrong_answer_ends_the_stream() {

@@ -1,5 +1,5 @@
-//! The cause of a connection's end. The cause is in each completion that fails, in the queue pair, and,
-//! unless the end is graceful, in the event of the end.
+//! The cause of a connection's end. If there is a cause, it is in each completion that fails, in the queue
+//! pair, and, unless the end is graceful, in the event of the end.
 
 use std::time::Duration;
 
@@ -270,7 +270,8 @@ fn an_engine_that_stops() {
     assert_eq!((wc.status, wc.cause, c.qp_a.cause()), (WcStatus::WrFlushError, cause, cause));
 }
 
-/// If the engine stops before it has started to connect or to accept, the queue pair fails with this cause.
+/// If the engine stops before it has started to connect or to accept, the queue pair fails, and the cause is
+/// an abort, as for an engine that stops later.
 #[test]
 fn an_engine_that_stops_before_it_begins() {
     let cause = Some(ConnectionError::Tcp(CloseReason::Aborted));

@@ -93,8 +93,8 @@ fn events_beyond_the_limit_keep_their_order() {
     }
 }
 
-/// Only the event of a waiting connect request holds the request. So this event is not lost when many
-/// connections end.
+/// A connect request that waits is held only by its event in the channel: without this event, the request
+/// would be lost. So the ends of many connections do not displace the event.
 #[test]
 fn ends_of_connections_do_not_displace_a_request() {
     let mut pair = pair(8);

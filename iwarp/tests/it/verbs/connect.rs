@@ -31,7 +31,8 @@ fn private_data_and_depths_are_exchanged() {
     }
 }
 
-/// A reject carries private data and ends the attempt. The queue pair cannot be used again.
+/// The user that receives a connect request reads its private data, and the connecting user reads the private
+/// data of the reject.
 #[test]
 fn a_reject_is_told_with_its_private_data() {
     let (mut pair, _listener) = Pair::listening();

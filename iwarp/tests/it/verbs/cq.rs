@@ -37,8 +37,8 @@ fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
 }
 
 // Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: the completion queue has four entries, for
-// 64 receives and 64 Sends. The streams that use this queue end with events. A stream that uses another queue
-// of the same engine loses no completion.
+// 64 receives and 64 Sends. The queue pairs that use this queue end with events. A stream that uses another
+// queue of the same engine loses no completion.
 #[test]
 fn an_overflow_ends_its_users_and_nobody_else() {
     let (mut pair, _listener) = Pair::listening();
@@ -105,9 +105,10 @@ fn an_overflow_by_sends_ends_the_stream_too() {
     assert_eq!(small.query().lost, 1);
 }
 
-/// Posts as many requests as possible to the send queue and the receive queue (or shared receive queue) of a
-/// queue pair whose completion queue has `entries` entries, and polls no completion in this time. If the
-/// queue does not overflow, also checks that no more requests can be posted until a completion is polled.
+/// Creates a queue pair whose completion queue has `entries` entries. Posts as many requests as possible to
+/// its send queue and its receive queue (or shared receive queue), and polls no completion in this time. If
+/// the completion queue does not overflow, also checks that no more requests can be posted until a completion
+/// is polled.
 fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     const DEPTH: usize = 8;
     let (mut pair, _listener) = Pair::listening();

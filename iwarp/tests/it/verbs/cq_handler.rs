@@ -102,7 +102,8 @@ fn an_overflow_calls_no_handler() {
     assert_eq!(qp.query().recv_outstanding, 1, "the entry of the one that was lost is free");
 }
 
-/// A requested event and an overflow occur at the same time. The handler is called, and the queue pairs end.
+/// A requested event and an overflow occur at the same time. The handler is called, and the queue pairs enter
+/// the Error state.
 #[test]
 fn an_event_beside_an_overflow_is_told() {
     let context = Context::new(ContextConfig::default()).unwrap();

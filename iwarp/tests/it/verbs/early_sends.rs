@@ -147,7 +147,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
     qp.post_send(&send(7, &region, 8)).unwrap();
     assert_eq!(statuses(&pair.a.cq), [(7, WcStatus::WrFlushError)]);
 
-    // The peer rejects, or its user aborts the request while the connecting side waits.
+    // The peer's user rejects the request, or aborts it, while the connecting side waits.
     for rejects in [true, false] {
         let (mut pair, _listener) = Pair::listening();
         let region = pair.a.pd.reg_mr(64, ALL).unwrap();

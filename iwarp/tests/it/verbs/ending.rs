@@ -199,8 +199,8 @@ fn what_waited_for_an_answer_has_the_time_of_tcp() {
     assert_eq!((served.completions()[0], served.bytes(0, 8)), ((0, WcStatus::Success), vec![9; 8]));
 }
 
-/// Returns a connection from a peer that sends the offer of InfiniBand's semantics byte by byte. Our side
-/// agrees, and lets a message wait for four seconds.
+/// Returns a connection from a bare peer, whose Request offers InfiniBand's semantics. Our side agrees, and
+/// lets a message wait for four seconds.
 fn agreed() -> Served {
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
     Setup { request: ib_request(), accept, ..Setup::default() }.ready()

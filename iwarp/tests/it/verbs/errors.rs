@@ -94,8 +94,8 @@ fn a_send_needs_its_buffer() {
     assert_eq!((wc.wr_id, wc.status), (5, WcStatus::LocalLengthError));
 }
 
-/// A peer's Send with Invalidate invalidates an STag of the same stream. If the Send names any other STag, it
-/// ends the stream.
+/// A peer's Send with Invalidate invalidates an STag of the same stream. If the Send names an STag that
+/// belongs to no single stream, it ends the stream.
 #[test]
 fn a_peer_invalidates_what_it_may() {
     let (mut pair, c) = Pair::connected();

@@ -49,6 +49,7 @@ fn a_close_goes_on_without_identifiers() {
 }
 
 /// If the connection ended before the engine processed the accept, the queue pair has the reason of that end.
+/// After an abort by the queue pair's own user, there is no reason.
 #[test]
 fn an_accept_behind_the_end_has_its_reason() {
     for aborts in [false, true] {

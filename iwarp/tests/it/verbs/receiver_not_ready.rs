@@ -24,7 +24,7 @@ fn recv(qp: &QueuePair, wr_id: u64, region: &MemoryRegion, at: usize, len: usize
     qp.post_recv(&RecvRequest::new(wr_id, region.sge(at, len))).unwrap();
 }
 
-/// Number of bytes that the engine holds in packet buffers because nobody has consumed them.
+/// Number of received bytes that the engine holds in packet buffers.
 fn held(host: &crate::common::Host) -> u64 {
     host.engine.counters().stack.out_of_order.held_bytes
 }
@@ -122,8 +122,8 @@ fn nothing_waits_without_an_agreement() {
 }
 
 /// A sender is far ahead of its receiver, and has to wait. The receiver holds no bytes in this time, and all
-/// bytes arrive in the end. The test runs with markers and without, on wires that lose, reorder and repeat
-/// frames.
+/// bytes arrive in the end. The test runs with markers and without, on a good wire, and on wires that lose,
+/// reorder and repeat frames.
 #[test]
 fn a_fast_sender_waits_for_its_receiver() {
     const COUNT: usize = 60;

@@ -49,7 +49,8 @@ fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], o
     }
 }
 
-/// Each operation needs exactly its own right. The error is the same as for an STag without the right.
+/// Each operation needs exactly its own right. If the right is missing, the memory does not change, and the
+/// peer's Terminate reports an error of type 1, as for an STag without the right.
 #[test]
 fn each_operation_needs_its_right() {
     for number in 0..4 {
@@ -90,8 +91,8 @@ fn without_bytes_no_right_is_needed() {
     }
 }
 
-/// The engine checks a right when the message arrives. The next call of `set_remote_access` can restore a
-/// right.
+/// Rights can be removed and restored while the queue pair is connected. A Write succeeds only while its
+/// right is granted.
 #[test]
 fn rights_may_change_while_connected() {
     let (mut pair, c, regions) = connected();

@@ -64,8 +64,8 @@ fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> PostOutcome {
     }
 }
 
-// Proves RDMAP-261: in each state, what happens to a posted send or receive. In `Terminate`, after the
-// Terminate was sent, posted requests are not sent.
+// Proves RDMAP-261: the test posts a send and a receive in each state. In `Terminate`, after the Terminate
+// was sent, posted requests are not sent.
 #[test]
 fn what_a_post_does_in_each_state() {
     use PostOutcome::{Done, Flushed, Refused, Waits};
@@ -101,7 +101,7 @@ fn what_a_post_does_in_each_state() {
     }
 }
 
-/// The table of states, and the state changes that a user may request.
+/// A user requests a change from each state to each state. Only the changes below are allowed.
 #[test]
 fn what_modify_does_in_each_state() {
     for from in STATES {

@@ -73,8 +73,7 @@ impl Exposure {
         self.c.qp_a.post_send(&request).unwrap();
     }
 
-    /// Writes bytes from A, reads them back, and checks that the bytes that were read equal those that were
-    /// written.
+    /// Writes bytes from A, and checks that A reads back the same bytes.
     fn write_and_read(&mut self, remote: RemoteAddr, len: usize) {
         self.write(remote, len);
         let read = SendRequest::new(3, SendOp::Read { remote }, self.local.sge(LEN / 2, len));
@@ -255,7 +254,7 @@ fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     assert_eq!([x.pair.wc_b().wr_id, x.pair.wc_b().wr_id], [1, 2]);
 }
 
-/// After a wrong bind or registration the request and the queue pair fail, and no STag becomes valid.
+/// After a wrong bind or registration, the request and the queue pair fail, and no STag becomes valid.
 // Proves SEC-038, SEC-170.
 #[test]
 fn a_wrong_bind_fails_its_request_and_ends_the_stream() {
@@ -383,8 +382,8 @@ fn reregistration_is_in_effect_at_once() {
     expect_terminate(&mut x.pair, &x.c, 0, 1, 0);
 }
 
-/// For every kind of STag that the peer must not invalidate, the attempt ends the stream with 0/1/09, and the
-/// STag stays valid.
+/// A region, a fast registration and a window can forbid that the peer invalidates their STag (`keep`). The
+/// attempt ends the stream with 0/1/09, and the STag stays valid.
 // Proves SEC-157, SEC-156, RDMAP-356.
 #[test]
 fn remote_invalidation_can_be_forbidden() {

@@ -296,7 +296,7 @@ impl Run {
         }
     }
 
-    /// Removes the listener, and with it the half-open connections.
+    /// Removes the listener. Checks that this removes its half-open connections, and no other connections.
     fn unlisten(&mut self, listener: ListenerId) {
         let half_open = self.host.stack.listener_counters(listener).expect("it listens").1;
         let before = self.host.stack.usage().connections;

@@ -32,12 +32,13 @@ impl GateControl {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds the next `count` frames with payload.
+    /// Makes the port hold `count` of the next frames with payload. A frame behind a frame without payload in
+    /// the same burst is not held.
     pub(super) fn hold(&self, count: usize) {
         self.frames().to_hold = count;
     }
 
-    /// Releases all held frames, the latest first if `reversed`.
+    /// Releases all held frames, the latest first if `reversed`, and makes the port hold no further frames.
     pub(super) fn release(&self, reversed: bool) {
         let mut frames = self.frames();
         let mut held = std::mem::take(&mut frames.held);
@@ -48,7 +49,8 @@ impl GateControl {
         frames.to_hold = 0;
     }
 
-    /// Drops all held frames.
+    /// Drops all held frames and all released frames that are not sent yet, and makes the port hold no
+    /// further frames.
     pub(super) fn lose(&self) {
         let lost = std::mem::take(&mut *self.frames());
         // The buffers return to their pool after the lock is released.

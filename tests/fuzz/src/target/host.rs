@@ -39,7 +39,7 @@ pub(super) struct Host {
     pub(super) stack: Stack,
     /// The packet buffers of the host.
     pub(super) pool: Mempool,
-    /// Time, microseconds.
+    /// Time in microseconds.
     pub(super) now_us: u64,
     mtu: u16,
     out: Burst,

@@ -25,7 +25,7 @@ pub struct Target {
     /// # Panics
     /// If a rule is broken.
     pub run: fn(&[u8]),
-    /// Maximum length of an input that the fuzzer tries, bytes.
+    /// Maximum length in bytes of an input that the fuzzer tries.
     pub max_bytes: usize,
 }
 

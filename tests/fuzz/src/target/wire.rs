@@ -27,7 +27,7 @@ const CLAIMED: [u16; 6] = [3, 4, 0xffff, VICTIM, HONEST, 0];
 /// Maximum number of hostile peers at a time.
 const PEERS: usize = 3;
 
-/// Length of a ring, bytes.
+/// Length in bytes of a ring.
 const RING: u64 = 256 << 10;
 
 /// The first bytes of an honest frame after its Ethernet header. A hostile peer does not know these bytes.
@@ -214,7 +214,8 @@ impl Run {
         }
     }
 
-    /// The victim sends a frame to a station at which a hostile peer may listen.
+    /// Lets the victim send a frame to station `to`, at which a hostile peer may listen. Does nothing if the
+    /// honest peer has this station.
     fn send(&mut self, to: u16, input: &mut Input<'_>) {
         if to == HONEST {
             return;

@@ -66,7 +66,7 @@ fn bound(lab: &mut Lab, scene: impl FnOnce(&MemoryRegion) -> String) -> Result<(
     Ok((lab.session(queues, &[], &words)?, region))
 }
 
-/// Sends a message after which the target may send.
+/// Posts a receive request, and sends a message after which the target may send.
 fn let_it_send(session: &Session, sink: &MemoryRegion) -> Result<()> {
     session.qp.post_recv(&RecvRequest::new(1, sink.sge(0, sink.len())))?;
     session.qp.post_send(&SendRequest::empty(2, SendOp::Send).flags(SendFlags::empty()))?;

@@ -2,8 +2,8 @@
 //! and checks the transferred bytes. Also checks the reaction of each side to messages that it has to refuse.
 //!
 //! The peer is a target (`tests/iwprobe/TARGET.md`). The program prints a line for each scene: `ok NAME` or
-//! `FAILED NAME: why`. If the scene ends the stream, the line says how: `ok NAME: we 1/1/0`. The exit status
-//! is 0 if all scenes are ok.
+//! `FAILED NAME: why`. If the scene ends the stream by a Terminate, the line says who sent it, and its layer,
+//! type and code: `ok NAME: we 1/1/0`. The exit status is 0 if all scenes are ok.
 
 mod invalidate;
 mod solicited;

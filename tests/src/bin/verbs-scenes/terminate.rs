@@ -164,7 +164,7 @@ fn refused_here(lab: &mut Lab, case: &RefusedOperation) -> Result<String> {
     Ok(codes(error))
 }
 
-/// Checks that the application got an error with these codes.
+/// Checks that `error` has these codes, and that the peer reported it if `from_peer`, or our side otherwise.
 pub(crate) fn is(error: StreamError, codes: Codes, from_peer: bool) -> Result<()> {
     let (layer, etype, code) = codes;
     if error == (StreamError { layer, etype, code, from_peer }) {

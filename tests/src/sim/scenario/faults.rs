@@ -215,7 +215,7 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
         if dice.one_in(2) {
             host.tcp.recv_window_bytes = dice.scaled(600, 16_000) as u32;
-            // This limits the wait for persist timers.
+            // `rto_max` also limits the time until a persist timer fires.
             host.tcp.rto_max = Duration::from_secs(2);
         }
         if let Some(smoltcp) = &mut host.smoltcp {

@@ -77,7 +77,7 @@ pub(super) struct HalfConnection {
     /// Unacknowledged bytes and the FIN: the offsets of their ends, and the time at which each end was first
     /// sent.
     waiting: VecDeque<(u64, u64)>,
-    /// The longest time from the first transmission of a byte to its acknowledgement, microseconds.
+    /// The longest time, in microseconds, from the first transmission of a byte to its acknowledgement.
     pub(super) waited_us: u64,
     /// The units that must stay whole.
     pub(super) boundaries: Boundaries,
@@ -132,7 +132,8 @@ impl HalfConnection {
         }
     }
 
-    /// Returns the stream offset of a sequence number that is near the sequence numbers in use.
+    /// Returns the stream offset of a sequence number that is less than 2^31 away from the initial sequence
+    /// number, or 0 before the SYN has been seen.
     pub(super) fn offset(&self, seq: u32) -> i64 {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
     }

@@ -214,8 +214,8 @@ impl Watch {
             .is_some_and(|connection| connection.earlier.as_ref().is_some_and(|earlier| earlier.was_reset))
     }
 
-    /// Whether a connection that reuses `port` has a SYN that is not answered yet and whose sequence number
-    /// is not above the sequence numbers of the earlier connection.
+    /// Whether a connection that reuses `port` has an unanswered SYN with a sequence number that is not above
+    /// the sequence numbers of the earlier connection.
     pub fn syn_looks_old(&self, port: u16) -> bool {
         let Some(Connection { earlier: Some(earlier), halves, .. }) = self.connections.get(&port) else {
             return false;

@@ -21,7 +21,7 @@ pub use super::operations::Fault;
 /// A time limit that no run reaches, so that only TCP's own timers end a connection.
 pub(super) const FOREVER: Duration = Duration::from_secs(3600);
 
-/// Time for which users wait for more bytes on a connection with a corrupted payload, microseconds. The
+/// Time in microseconds for which users wait for more bytes on a connection with a corrupted payload. The
 /// corruption may have changed the length of an FPDU.
 const WAIT_FOR_BYTES_US: u64 = 3_000_000;
 
@@ -93,7 +93,7 @@ impl RdmaPlan {
         matches!(self.close, Close::Early(..) | Close::Fault(..))
     }
 
-    /// Returns the longest pause of the users and engines of this connection, microseconds.
+    /// Returns the longest pause in microseconds of the users and engines of this connection.
     pub fn pause_us(&self) -> u64 {
         let thinks = self.operations.iter().flatten().map(|operation| operation.think_us).max().unwrap_or(0);
         let longest = thinks.max(self.late_receives_us.unwrap_or(0));
@@ -440,8 +440,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether this side closes next because all requests are complete. The last step may happen at the peer,
-    /// without a frame to this side: the peer receives a message that has waited for a receive.
+    /// Whether this side, of a connection with late receives, closes next because all requests are complete.
+    /// The last step may happen at the peer, without a frame to this side: the peer receives a message that
+    /// has waited for a receive.
     pub(super) fn may_close(&self, side: usize) -> bool {
         let end = &self.ends[side];
         let closes = match self.plan.close {

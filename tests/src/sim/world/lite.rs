@@ -16,7 +16,7 @@ use super::states::Cause;
 use super::streams::{Chunks, End, Ending};
 use super::{Transferred, cover_stack, repairs};
 
-/// Time until the host tries to send again after no packet buffer was free, microseconds.
+/// Time in microseconds until the host tries to send again after no packet buffer was free.
 const NO_MBUF_US: u64 = 1000;
 
 /// Keepalive on connections that one side aborts, since the RST may be lost.

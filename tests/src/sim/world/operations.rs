@@ -41,7 +41,7 @@ pub struct Operation {
     pub kind: Kind,
     /// Number of bytes; it has no meaning for an atomic.
     pub bytes: usize,
-    /// Minimum time from the post of this operation to the post of the next operation, microseconds.
+    /// Minimum time in microseconds from the post of this operation to the post of the next operation.
     pub think_us: u64,
 }
 
@@ -156,7 +156,8 @@ impl Memory {
         self.region.write_at(at, &vec![SPENT; bytes]).map_err(|error| error.to_string())
     }
 
-    /// Checks that no bytes were placed outside `used`, which is sorted.
+    /// Checks that no bytes were placed outside `used`, whose ranges are sorted and begin with the counter at
+    /// 0.
     pub(super) fn check_guards(&self, used: &[(usize, usize)]) -> Result<(), String> {
         let all = self.read(0, self.region.len())?;
         let ends = used.iter().map(|(at, bytes)| at + bytes);

@@ -18,7 +18,7 @@ use super::streams::{End, Ending};
 /// Maximum number of consecutive polls without a delay.
 const POLLS: usize = 64;
 
-/// Delay of a poll that smoltcp asks for at once, microseconds. Such a poll does not always do something.
+/// Delay in microseconds of a poll for which smoltcp asks at once. Such a poll does not always do something.
 const POLL_DELAY_US: u64 = 100;
 
 /// The acknowledgement and the window of the last segment that reached smoltcp.

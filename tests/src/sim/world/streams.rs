@@ -24,7 +24,7 @@ pub enum Chunks {
 pub struct Reader {
     /// Maximum number of bytes that the reader reads at a time.
     pub bytes: u64,
-    /// Time between two reads, microseconds.
+    /// Time in microseconds between two reads.
     pub every_us: u64,
 }
 

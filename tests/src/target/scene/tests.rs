@@ -206,7 +206,7 @@ fn both_targets_read_the_same_in_every_scene() {
     }
 }
 
-/// Returns the first cells of the table below `heading`.
+/// Returns the names of the words in the first column of the table below `heading`.
 fn words_of(contract: &str, heading: &str) -> Vec<String> {
     let section = contract.split(heading).nth(1).unwrap();
     let rows =

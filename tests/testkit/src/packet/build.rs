@@ -1,10 +1,10 @@
 //! Builds packets from parts. Packets are valid unless a test changes them, since lengths and checksums are
 //! filled in last.
 
-/// Length of an Ethernet header, bytes.
+/// Length in bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
 
-/// Length of a TCP header without options, bytes.
+/// Length in bytes of a TCP header without options.
 pub const TCP_BYTES: usize = 20;
 
 /// IP protocol numbers.

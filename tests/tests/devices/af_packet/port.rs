@@ -139,7 +139,7 @@ pub(super) fn receive(port: &mut PacketPort, count: usize) -> Result<Burst> {
     Ok(burst)
 }
 
-/// Fails if a frame arrives.
+/// Fails if a frame arrives within `PAUSE`.
 pub(super) fn silence(port: &mut PacketPort) -> Result<()> {
     std::thread::sleep(PAUSE);
     let mut burst = Burst::new();
@@ -474,7 +474,7 @@ pub(super) fn waits_for(port: &mut PacketPort, state: LinkState) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a frame passes in each direction.
+/// Waits until both links are up, and checks that a frame passes in each direction.
 pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
         waits_for(&mut ports[from], LinkState::Up)?;
@@ -486,8 +486,9 @@ pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     Ok(())
 }
 
-/// After an interface was set up, some time passes before the kernel lets frames pass. A port that is opened
-/// during this time reports at once that its link is up, and its frames pass.
+/// After an interface was set up, some time passes before the kernel lets frames pass. Opening a port during
+/// this time waits, so the opened port reports at once that its link is up. Without a carrier, opening a port
+/// does not wait.
 fn a_new_interface_is_waited_for() -> Result<()> {
     let hosts = [Namespace::new()?, Namespace::new()?];
     // If both interfaces have the same index, the kernel waits up to a second (`linkwatch_urgent_event`).

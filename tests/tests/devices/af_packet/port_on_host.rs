@@ -169,8 +169,8 @@ fn a_frame_finds_that_the_link_is_there_again() -> Result<()> {
     Ok(())
 }
 
-/// The first burst finds that the link is down. The port drops all frames of the burst, and counts them as
-/// dropped for this reason.
+/// The first of two bursts finds that the link is down. The port drops all frames of both bursts, and counts
+/// them as dropped for this reason.
 fn a_burst_into_a_link_that_is_down() -> Result<()> {
     let (hosts, mut ports) = pair(1500, true)?;
     let (sent, offload) = segment(&ports[0], ports[1].info().mac, ADDRESSES[1], None, 100);

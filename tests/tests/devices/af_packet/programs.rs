@@ -89,7 +89,7 @@ pub(super) fn hosts(mtu: u16, offloads: bool) -> Result<[Namespace; 2]> {
     Ok(hosts)
 }
 
-/// Runs a test between two engines, each on a port of ours.
+/// Runs four tests of `iwperf` between two engines, each on a port of ours.
 fn engines(setup: Setup) -> Result<()> {
     let Setup { server, client, mtu, offloads, options, .. } = setup;
     let hosts = hosts(mtu, offloads)?;

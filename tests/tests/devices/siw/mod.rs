@@ -47,8 +47,8 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     verbs::add_ends(&mut suite, &shared);
     probe::add(&mut suite, &shared);
     errors::add(&mut suite, &shared);
-    // In these tests neither side or only siw asks for CRCs. In most other tests we ask for CRCs, which is
-    // the default.
+    // In the tests of `add_crc`, iwperf does not ask for CRCs (`--no-crc`); in half of them siw asks for
+    // CRCs.
     perftest::add_crc(&mut suite, &shared);
     rping::add(&mut suite, &shared, "peer_to_peer", 1500, &["peer_to_peer=1"], &[64, 4096]);
     perftest::add_some(&mut suite, &shared, "peer_to_peer", &["peer_to_peer=1"]);

@@ -48,7 +48,7 @@ pub(crate) fn add_some(suite: &mut Suite, shared: &Shared, kind: &str, params: &
     }
 }
 
-/// Adds tests without CRCs, and tests with CRCs that only siw asks for.
+/// Adds tests in which iwperf does not ask for CRCs: without CRCs, and with CRCs for which only siw asks.
 pub(crate) fn add_crc(suite: &mut Suite, shared: &Shared) {
     for (kind, params) in [("crc_by_nobody", &[][..]), ("crc_by_siw", &["mpa_crc_required=1"][..])] {
         for test in [Test::WriteBw, Test::ReadBw, Test::SendLat] {

@@ -19,9 +19,9 @@ const WIDE_JOIN: usize = 60_000;
 const LONG_MTU: u16 = 15_500;
 const LONG_FRAME: usize = 16_384;
 const LONG_JOIN: usize = 15_000;
-/// Length of a stream, bytes.
+/// Length in bytes of a stream.
 const BYTES: u64 = 2 * 1024 * 1024 + 12_345;
-/// Payload of a segment, bytes: an Ethernet packet minus the headers of IP and TCP and the timestamps.
+/// Payload of a segment in bytes: an Ethernet packet minus the headers of IP and TCP and the timestamps.
 const EMSS: u64 = 1448;
 
 /// The behaviour of the middlebox.

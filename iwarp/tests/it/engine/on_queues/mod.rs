@@ -201,7 +201,7 @@ impl Hosts {
         ends[number] = Some(End { qp, id, established: false, ended: None, completed: 0, flushed: 0 });
     }
 
-    /// Polls until `done` returns `true`.
+    /// Polls until `done` returns `true`. Panics with the text `what` if this takes longer than [`PATIENCE`].
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = WallClock::now() + PATIENCE;
         while !done(self) {

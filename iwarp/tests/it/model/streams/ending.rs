@@ -1,5 +1,5 @@
-//! The effects of the end of a name: requests that use the name may fail. The file also has the results of
-//! requests that make names valid or invalid.
+//! What follows when a name becomes invalid: requests that use the name may fail. This module also handles
+//! the results of requests that make names valid or invalid.
 
 use iwarp::verbs::WcOpcode;
 

@@ -238,7 +238,7 @@ impl World {
     }
 
     /// Records that region `number` is invalid. Checks that the region's bytes have allowed values, which
-    /// they keep.
+    /// they keep. If the memory has been registered again, only records that the region is gone.
     fn frozen(&mut self, number: RegionId) -> Done {
         let Some(region) = &self.memory[number] else {
             // A later request has registered the memory again.

@@ -37,7 +37,7 @@ const ACTIONS: usize = 96;
 /// Duration of the host's TIME-WAIT.
 const TIME_WAIT: Duration = Duration::from_secs(2);
 
-/// Maximum length of the peer's stream, bytes.
+/// Maximum length in bytes of the peer's stream.
 const STREAM: u64 = 1 << 16;
 
 /// Maximum number of segments until an honest peer has received and sent everything: enough for any state in
@@ -240,7 +240,7 @@ impl Run {
         Condition::of(&self.host.stack.counters(), TIME_WAIT)
     }
 
-    /// Handles the frames that the stack sends now and the events of its user, and answers requests for the
+    /// Handles the frames that the stack sends now, and the events of its user. Answers requests for the
     /// peer's Ethernet address.
     fn handle_sent(&mut self) {
         for frame in self.host.sent() {
@@ -432,8 +432,8 @@ impl Run {
         }
     }
 
-    /// Stops the rules on the wire: the peer has acknowledged bytes that it does not have, and the stack need
-    /// not retransmit these bytes.
+    /// Ends the checks by the rules on the wire, because the peer has acknowledged bytes that it does not
+    /// have, and the stack need not retransmit these bytes.
     fn stop_rules_on_wire(&mut self) {
         self.watch = None;
     }

@@ -64,7 +64,7 @@ impl Peer {
         self.host_isn.unwrap_or(0).wrapping_add(1).wrapping_add(offset as u32)
     }
 
-    /// Returns the window scale of the stack.
+    /// Returns the window scale of the stack, or 0 if the sides have not agreed on window scaling.
     pub(super) fn scale(&self) -> u8 {
         self.host_offers.1.filter(|_| self.offers.1).unwrap_or(0)
     }
@@ -92,8 +92,8 @@ impl Peer {
     }
 
     /// Returns the offset up to which the peer has to acknowledge. This offset is the end of the bytes that
-    /// arrived, or the end of the bytes that the peer once claimed to have, whichever is higher. A received
-    /// FIN adds one.
+    /// arrived without a hole, or the end of the bytes that the peer once claimed to have, whichever is
+    /// higher. A FIN that has arrived and directly follows these bytes adds one.
     pub(super) fn received_to(&self) -> u64 {
         let frontier = self.received.frontier().max(self.acked_to);
         frontier + u64::from(self.heard_fin == Some(frontier))
@@ -108,7 +108,7 @@ impl Peer {
     }
 
     /// Records an acknowledgement number that the peer sends: from now on, the peer counts sent bytes up to
-    /// `ack` as received.
+    /// `ack` as received. Ignores an acknowledgement of bytes that the stack has not sent.
     pub(super) fn acknowledge(&mut self, ack: u32) {
         let offset = u64::from(ack.wrapping_sub(self.ack(0)));
         if offset <= self.host_high {

@@ -34,7 +34,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Whether there is a connection.
+    /// Whether the connection is established and not over.
     pub(super) fn is_alive(&self) -> bool {
         self.established && self.over.is_none()
     }
@@ -119,7 +119,7 @@ impl User {
         }
     }
 
-    /// Releases at most `bytes` bytes.
+    /// Releases at most `bytes` of the received bytes that the user holds.
     pub(super) fn release(&mut self, stack: &mut Stack, bytes: usize) {
         let Some(conn) = self.conn.filter(|_| self.is_alive()) else { return };
         let bytes = bytes.min(self.held);
@@ -127,8 +127,9 @@ impl User {
         stack.release(conn, bytes);
     }
 
-    /// Sends at most `bytes` bytes, in records of `record` bytes or as a plain stream. Returns the offsets at
-    /// which pushed records end.
+    /// Sends at most `bytes_wanted` bytes, in records of `record` bytes or as a plain stream. Returns the end
+    /// of each record. For a plain stream, returns the end of each full segment and the end of the bytes that
+    /// each call of the stack took.
     pub(super) fn send(
         &mut self,
         stack: &mut Stack,

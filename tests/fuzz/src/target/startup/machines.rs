@@ -14,7 +14,7 @@ use tcp_lite::Instant;
 use super::frames::{bytes, config};
 use crate::input::Input;
 
-/// Length of the longest startup frame, bytes.
+/// Length in bytes of the longest startup frame.
 const LONGEST: usize = 20 + 512;
 
 const DEADLINE: Instant = Instant::from_micros_const(1_000_000);

@@ -9,7 +9,7 @@ use iwarp::verbs::{
 /// Value of each byte of memory that may not change.
 const GUARD: u8 = 0x5a;
 
-/// Bytes of each region.
+/// Length of each region in bytes.
 const BYTES: usize = 1024;
 
 /// The registered parts of the open region and of the fast region: offset and length.

@@ -359,7 +359,7 @@ impl Side {
         }
     }
 
-    /// Drops everything but the engine.
+    /// Drops the objects that the user holds. The engine, the context and the event channel remain.
     pub(super) fn let_go(&mut self) {
         self.listener = None;
         self.ids.clear();
