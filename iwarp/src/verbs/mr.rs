@@ -128,11 +128,14 @@ impl MemoryRegion {
     }
 
     /// Returns a scatter/gather element with `length` bytes from `offset`. The range is checked when the
-    /// request is posted.
+    /// request is posted. An element has at most 2^32 - 1 bytes: for a larger `length`, the returned element is
+    /// outside of every region, so that a post refuses it.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
-        // A length beyond 32 bits exceeds every message, and is clamped to 2^32 - 1.
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
-        Sge { addr: self.addr().wrapping_add(offset as u64), length, lkey: self.lkey() }
+        let (addr, length) = match u32::try_from(length) {
+            Ok(length) => (self.addr().wrapping_add(offset as u64), length),
+            Err(_) => (u64::MAX, u32::MAX),
+        };
+        Sge { addr, length, lkey: self.lkey() }
     }
 
     /// Copies `bytes` to `offset` of the region.

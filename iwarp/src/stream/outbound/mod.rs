@@ -538,7 +538,8 @@ impl Outbound {
                 self.current = Some(Current { message, completes: Completes::Request });
             }
             Completes::Joined { send, length } => {
-                let message = self.send(send, 0, length);
+                let limit = state.rules.told_limit();
+                let message = self.send(send, limit, length);
                 self.current = Some(Current { message, completes: Completes::Request });
             }
             Completes::Response => {

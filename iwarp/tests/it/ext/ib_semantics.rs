@@ -373,6 +373,29 @@ fn raw_immediate(msn: u32, data: &[u8]) -> Vec<u8> {
 
 const JOINED: &[u8] = b"data\xff\xff\xff\xff";
 
+/// Each Send has the limit in its header, also the Send after Immediate Data: the MSN up to which each message to
+/// queue 0 finds a receive request.
+#[test]
+fn a_send_with_immediate_reports_the_limit() {
+    let mut served = agreed_with_a_raw_peer();
+    for wr_id in 0..3 {
+        served.qp.post_recv(&empty_recv(wr_id)).unwrap();
+    }
+    let send = SendRequest::new(2, SendOp::Send, served.region.sge(0, 5));
+    let requests = [send_immediate(1, *b"data", &served.region, 5), send];
+    for request in requests {
+        served.post(&request);
+    }
+    let sent = served.received(10_000);
+    // The last byte of the control field is RDMAP's, with the opcode, and the next four bytes are the field.
+    let limits: Vec<_> = sent
+        .iter()
+        .filter(|ulpdu| ulpdu[0] & 0x80 == 0 && ulpdu[1] & 0xf == 3)
+        .map(|ulpdu| u32::from_be_bytes(*ulpdu[2..].first_chunk().unwrap()))
+        .collect();
+    assert_eq!(limits, [3, 3], "{sent:02x?}");
+}
+
 /// On the wire, a Send with Immediate is Immediate Data with a mark, which consumes no receive request,
 /// followed by a Send. Immediate Data of eight bytes without the mark consumes a receive request. Each
 /// message may have several segments.
