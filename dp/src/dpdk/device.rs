@@ -435,9 +435,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        // A forked child must not use the driver's socket, which the child shares with its parent.
+        if eal::is_forked() {
+            return;
+        }
         let silent = |backend: &VhostUserBackend| !backend.lets_go();
-        let cannot_close = self.handle.backend.as_ref().is_some_and(silent) || self.handle.lacks_registers();
-        if eal::is_forked() || !cannot_close {
+        if !self.handle.backend.as_ref().is_some_and(silent) && !self.handle.lacks_registers() {
             return;
         }
         // The backend may still write to the rings and their buffers, or the driver still uses the rings and
