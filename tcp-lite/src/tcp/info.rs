@@ -59,7 +59,7 @@ pub struct ConnInfo {
     pub emss: usize,
     /// Stream offset of the next byte to be pushed, which is the number of bytes pushed so far.
     pub send_offset: u64,
-    /// Free bytes of the send buffer.
+    /// Free bytes of the send buffer; 0 if the connection accepts no segments.
     pub send_space: usize,
     /// Number of bytes that are queued and unsent, or sent and not acknowledged.
     pub unacknowledged: u64,
@@ -76,8 +76,9 @@ pub struct ConnInfo {
     pub ssthresh: u32,
     /// The state of the connection (RFC 9293 section 3.3.2).
     pub state: State,
-    /// Segments sent again.
+    /// Number of segments sent again.
     pub retransmits: u64,
-    /// Bytes ahead of the frontier.
+    /// Bytes that the user has received and not released: bytes ahead of the frontier, and bytes in order
+    /// that the user holds ([`Stack::hold`](crate::Stack::hold)).
     pub out_of_order: OutOfOrder,
 }

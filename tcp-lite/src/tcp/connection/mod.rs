@@ -51,7 +51,7 @@ use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Event, Instant, Keepalive, TcpConfig};
 
-/// The latest event of a connection that the stack has reported to the user.
+/// What the user knows of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
@@ -238,7 +238,8 @@ impl Tcb {
         self.reported == Reported::Closed
     }
 
-    /// Whether `seq` is the next expected byte and no bytes have arrived ahead of it.
+    /// Whether the connection is established, `seq` is the sequence number of the next expected byte, and no
+    /// bytes have arrived ahead of this byte.
     pub(crate) fn is_next(&self, seq: TcpSeqNumber) -> bool {
         self.state == State::Established && self.receive.is_next(seq)
     }

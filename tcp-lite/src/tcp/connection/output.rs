@@ -1,5 +1,5 @@
-//! Builds segments. The sending half decides on the payload, the flags and the sequence number. The receiving
-//! half decides on the acknowledgement and the window (RFC 9293 sections 3.1, 3.4 and 3.7).
+//! Builds segments. The sending half decides on the payload, the sequence number and most flags. The
+//! receiving half decides on the acknowledgement, the window and ECE (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
 //! [`Tcb::next_transmission`] chooses the segment. Then the stack builds the frame, which may fail. After
 //! that, [`Tcb::sent`] updates the state.
@@ -32,7 +32,7 @@ pub(crate) struct Transmission {
 /// [`Tcb::usual_sent`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsualSegment {
-    /// A new segment, without external memory; `None`: a pure acknowledgement.
+    /// The key of a new segment without external memory; `None` for a pure acknowledgement.
     pub(crate) payload: Option<SegmentKey>,
     /// Number of bytes of payload.
     pub(crate) bytes: usize,

@@ -76,7 +76,8 @@ impl Tcb {
     }
 
     /// An initial sequence number for the next connection with the same 4-tuple. Returns `iss` if `iss` is
-    /// above all numbers that this connection used, otherwise a higher number (RFC 9293 section 3.6.1).
+    /// far enough above all numbers that this connection used, otherwise a higher number (RFC 9293 section
+    /// 3.6.1).
     pub(crate) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
         self.send.positions().next_iss(iss)
     }

@@ -51,7 +51,7 @@ impl Tcb {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
         if watch == Some(ConnTimer::End) {
             self.terminate(ctx, CloseReason::Graceful, false);
-            // The RST could not be sent in time, and is dropped.
+            // If an RST still waits to be sent, it could not be sent in time and is dropped.
             self.rst_due = false;
             return false;
         }

@@ -1,7 +1,8 @@
 //! The time at which the timer of the sending half is due, and the purpose of this timer. The timer is due at
-//! the first of the deadlines of all outstanding and queued segments (RFC 6298, RFC 8985 section 7.2, RFC
-//! 9293 sections 3.8.1 and 3.8.6.1). `timers.rs` has the times from which these deadlines are computed.
-//! `expiry.rs` has the actions of the timer.
+//! the first deadline of the outstanding segments. If no segment is outstanding, the timer is due at the
+//! deadline of what waits to be sent (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1).
+//! `timers.rs` has the times from which these deadlines are computed. `expiry.rs` has the actions of the
+//! timer.
 
 use super::frto::Frto;
 use super::timers::SendTimer;
@@ -118,15 +119,16 @@ impl LossRecovery {
         self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), rate.rto())
     }
 
-    /// The time at which the persist timer expires if the peer's window stays too small. The wait is shorter
-    /// for an open window than for a closed window.
+    /// The time at which the persist timer expires if the peer's window stays too small. The wait doubles
+    /// with each expiry. For an open window, the wait is at most [`OVERRIDE_MAX`], or the RTO if the RTO is
+    /// longer.
     fn persist_at(&self, now: Instant, queue: &SendQueue, rate: &RateControl) -> Instant {
         let backed_off = rate.rto_after(self.timers.persist_backoff());
         let most = if queue.is_window_open() { rate.rto_after(0).max(OVERRIDE_MAX) } else { backed_off };
         now + backed_off.min(most)
     }
 
-    /// Whether the oldest sent segment timed out and was not retransmitted since. If no sent segment is
+    /// Whether the oldest sent segment counts as lost and was not retransmitted since. If no sent segment is
     /// queued: whether our SYN or FIN has to be sent. (If F-RTO holds the oldest segment back on purpose, the
     /// result is `false`.)
     pub(super) fn is_stuck(&self, segments: &SegmentSlab, queue: &SendQueue, syn_due: bool) -> bool {

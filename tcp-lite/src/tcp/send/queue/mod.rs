@@ -108,7 +108,7 @@ impl SendQueue {
         self.scoreboard.of(&self.segments, self.positions.nxt())
     }
 
-    /// Whether the oldest segment is lost.
+    /// Whether the oldest segment counts as lost and is the next segment to be retransmitted.
     #[inline]
     pub(super) fn is_oldest_lost(&self) -> bool {
         let lost = self.scoreboard.next_to_retransmit();
