@@ -79,7 +79,7 @@ struct OwnAddress {
     defended: Option<Instant>,
 }
 
-/// Another host uses one of our addresses.
+/// A conflict: another host uses one of our addresses, or probes an address that we probe as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) address: IpAddress,
@@ -205,8 +205,8 @@ impl ConflictDetection {
         self.next_due
     }
 
-    /// Called when the link is up again, perhaps to another switch: announces again the addresses that are in
-    /// use. Probes of other addresses continue.
+    /// Called when the link is up again, perhaps to another switch. If this stack announces addresses,
+    /// announces again the addresses that are in use. Probes of other addresses continue.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces && !self.follows) {
             if let AddressState::Ours { announcements } = &mut own.state {

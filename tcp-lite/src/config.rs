@@ -11,8 +11,9 @@ pub struct StackConfig {
     /// Our Ethernet address: the source of every frame that we send. Unicast frames for another address are
     /// dropped ([`StackCounters::rx_not_ours`](crate::StackCounters::rx_not_ours)).
     pub mac: EthernetAddress,
-    /// VLAN id (1..=4094) of every frame that we send; `None`: frames without a tag. Received frames with
-    /// another id are dropped, and so are frames without a tag if there is an id.
+    /// VLAN id (1..=4094) of every frame that we send; `None`: frames without a tag. Received frames of
+    /// another VLAN are dropped. A frame without a tag, or with id 0, belongs to no VLAN, and is accepted
+    /// only if the value is `None`.
     pub vlan: Option<u16>,
     /// Our addresses with their prefix lengths: IPv4, IPv6 or both.
     pub addresses: ArrayVec<IpCidr, 8>,
@@ -215,12 +216,12 @@ pub struct TcpConfig {
 pub enum CongestionAlgorithm {
     /// In congestion avoidance, the window grows by one segment for each round trip (RFC 5681, RFC 6582).
     NewReno,
-    /// The window grows with time rather than with round trips (RFC 9438). Slow start ends when the
-    /// round-trip time grows (RFC 9406).
+    /// The window grows with time rather than with round trips (RFC 9438). The first slow start ends soon
+    /// after the round-trip time has begun to grow (RFC 9406).
     #[default]
     Cubic,
-    /// Like NewReno, but the window is reduced in proportion to the share of marked segments (RFC 8257).
-    /// DCTCP needs switches that mark early, [`EcnMode::Request`], and DCTCP at both endpoints.
+    /// Like NewReno, but after marks the window is reduced in proportion to the share of marked bytes (RFC
+    /// 8257). DCTCP needs switches that mark early, [`EcnMode::Request`], and DCTCP at both endpoints.
     Dctcp,
 }
 
@@ -288,8 +289,8 @@ pub enum PathMtuProbing {
     /// Never: a connection whose path becomes a black hole ends, and a reduced path MTU is never raised
     /// again.
     Never,
-    /// When the path MTU has become smaller: at once after a black hole was found, and after
-    /// [`PathMtuConfig::raise_timer`] if a router reported the smaller MTU.
+    /// When the path MTU has become smaller: after [`PathMtuConfig::probe_timer`] if a black hole was found,
+    /// and after [`PathMtuConfig::raise_timer`] if a router reported the smaller MTU.
     #[default]
     WhenReduced,
     /// From the beginning of each connection. A connection starts with packets of

@@ -43,7 +43,8 @@ dp::counters! {
         pub rx_fragments_dropped: u64,
         /// TCP segments that IP reassembly put together.
         pub rx_reassembled: u64,
-        /// Bytes that all connections together hold ahead of their frontiers.
+        /// Bytes that all connections together hold: received ahead of their frontiers or held in order, and
+        /// not released by the user.
         pub out_of_order: OutOfOrder,
         /// Out-of-order bytes that were dropped because a limit was reached.
         pub rx_out_of_order_dropped_bytes: u64,
@@ -65,7 +66,8 @@ dp::counters! {
         /// bytes memory was short.
         pub challenge_acks: u64,
         /// Challenge ACKs that were not sent because the connection was at its limit
-        /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
+        /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)), or at the lower limit for bare
+        /// segments (no payload, SYN or FIN).
         pub challenge_acks_withheld: u64,
         /// TCP segments sent, including retransmissions.
         pub tx_segments: u64,

@@ -1,7 +1,7 @@
 //! Parses ICMP errors (RFC 792, RFC 4443) that quote a TCP segment of ours.
 //!
 //! Any host can send such errors, so the stack believes an error only if the quoted sequence number was sent
-//! and is not acknowledged (RFC 5927).
+//! and is not acknowledged (RFC 5927), or belongs to a path MTU probe in flight.
 
 use crate::checksum::{InternetChecksum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};

@@ -2,14 +2,15 @@
 //!
 //! A simplification of RFC 4861 section 7.3 that also handles ARP. The table queries an unknown address three
 //! times, at intervals of a second. Without an answer, the address then counts as unreachable for a second. A
-//! unicast query confirms a known address in two cases: the address is used more than thirty seconds after
-//! its last confirmation, or TCP gets no answer through this neighbour (section 7.3.1; RFC 1122 section
-//! 2.3.2.1). If three unicast queries get no answer, the table sends broadcast or multicast queries.
+//! unicast query confirms a known address if the address is used more than thirty seconds after its last
+//! confirmation. The address is confirmed sooner if TCP gets no answer through this neighbour (section 7.3.1;
+//! RFC 1122 section 2.3.2.1), if the link was down, or if a packet gave another Ethernet address. If three
+//! unicast queries get no answer, the table sends broadcast or multicast queries.
 //! [`discovery`](crate::discovery) has the packet formats.
 //!
-//! A full table evicts a known neighbour to make room for an unknown neighbour. The table never evicts a
-//! neighbour whose Ethernet address is unknown, because a connection may wait for the answer, and the queries
-//! end within seconds.
+//! A full table evicts a known neighbour to make room for a new neighbour. The table never evicts a neighbour
+//! whose Ethernet address is unknown, because a connection may wait for the answer, and the queries end
+//! within seconds.
 //!
 //! smoltcp has a separate neighbour table, which it uses for its answers. That table learns from the packets
 //! that the stack passes to smoltcp.
@@ -74,7 +75,7 @@ struct NeighborEntry {
     /// The time at which the next query is sent, or a failure is forgotten; `None` if the entry waits for
     /// nothing.
     due: Option<Instant>,
-    /// True if the entry was used since the last search for an entry to evict.
+    /// True if the entry was used since a search for an entry to evict last passed it.
     used: bool,
     /// The time at which the Ethernet address last changed.
     moved: Instant,

@@ -175,7 +175,8 @@ impl Reassembly {
     }
 }
 
-/// Whether the fragment is a first fragment that is too short for the whole upper-layer header.
+/// Whether the fragment is a first fragment that is too short for the upper-layer header: a TCP header
+/// without options, or [`LEAST_HEADER_BYTES`] of another protocol.
 fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
     let least = if fragment.next_header == PROTOCOL_TCP { MIN_HEADER_BYTES } else { LEAST_HEADER_BYTES };
     fragment.offset == 0 && fragment.more && piece.len() < least

@@ -66,13 +66,13 @@ impl Secrets {
         Duration::from_millis(hash(&self.timestamp, &"probe wait") % 1000)
     }
 
-    /// Initial value of the connection's timestamp clock (RFC 7323 section 5.4).
+    /// The offset of the connection's timestamp clock (RFC 7323 section 5.4).
     pub(crate) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         hash(&self.timestamp, tuple) as u32
     }
 
-    /// The `attempt`-th port to try from `local` to `remote`. Consecutive connections to one endpoint get
-    /// consecutive ports; the first of these ports is secret.
+    /// The `attempt`-th port to try from `local` to `remote`. If two connections to one endpoint follow each
+    /// other directly, they get consecutive ports. The first of these ports is secret.
     pub(crate) fn ephemeral_port(
         &self,
         local: &IpAddress,

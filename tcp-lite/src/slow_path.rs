@@ -178,8 +178,8 @@ struct Egress {
 }
 
 impl Egress {
-    /// Queues a frame that `fill` writes. Drops the frame if it contains TCP, if the queue is full, or if the
-    /// pool is empty.
+    /// Queues a frame that `fill` writes. Drops the frame if it contains TCP, if the queue is full, if the
+    /// pool is empty, or if the frame and its tag do not fit into a buffer.
     fn send<R>(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let buf = if self.frames.len() < TX_FRAMES { self.pool.alloc() } else { None };
         if let Some(mut buf) = buf

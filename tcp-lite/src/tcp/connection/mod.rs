@@ -122,7 +122,7 @@ impl Tcb {
 
     /// Queues a segment: the first `bytes` bytes of the page that
     /// [`page_for_segment`](Self::page_for_segment) returned, at least one byte. `sum` is the sum of these
-    /// bytes, if it is known. After the last of several segments, the caller calls
+    /// bytes for the Internet checksum, if it is known. After the last of several segments, the caller calls
     /// [`on_pushed`](Self::on_pushed).
     #[inline]
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {

@@ -45,8 +45,7 @@ impl Tcb {
         first_of(halves, self.timer.map(|(at, _)| at))
     }
 
-    /// Runs the timers that are due at `ctx.now`. Returns whether segments in flight were not acknowledged in
-    /// time.
+    /// Runs the timers that are due at `ctx.now`. Returns whether the retransmission timer expired.
     pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
         if watch == Some(ConnTimer::End) {
