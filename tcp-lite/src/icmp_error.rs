@@ -12,10 +12,10 @@ use crate::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Up
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpErrorKind {
     /// The destination does not support the protocol, its port is not in use, or a router forbids the packet
-    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
+    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1). Such an error ends a connection in SYN-SENT.
     Hard,
-    /// The cause may be transient, such as a missing route or an exceeded hop limit. Such an error does not
-    /// end an established connection.
+    /// The cause may be transient, such as a missing route or an exceeded hop limit. Such an error ends a
+    /// connection only in SYN-SENT, and only if our SYN was sent more than once.
     Soft,
     /// The packet was larger than `mtu` bytes.
     TooBig { mtu: usize },

@@ -110,9 +110,10 @@ pub struct Stack {
     conflicts: ConflictDetection,
     /// True if the port has a link, according to the last call of [`Stack::set_link`].
     link_up: bool,
-    /// True if the port was removed, so that the next poll ends all connections.
+    /// True if the port was removed, so that each later poll ends the connections that exist.
     port_gone: bool,
-    /// The time at which the connections end, unless the link comes up before; `None` while the link is up.
+    /// The time at which the connections end, unless the link comes up before; `None` if the link is up, or
+    /// if the connections have ended because of it.
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
@@ -137,9 +138,9 @@ impl Stack {
     /// Creates a stack that allocates its buffers from `pool`. Other memory is allocated in this call, or
     /// later when connections and other objects are created, up to `config.limits`.
     ///
-    /// A segment is one buffer, so if `pool`'s buffers are smaller than the MTU, segments are smaller as
-    /// well. If there are IPv6 addresses but no link-local address, the stack adds the link-local address
-    /// that follows from the Ethernet address.
+    /// The payload of a segment has to fit into one buffer, so if `pool`'s buffers are smaller than the MTU,
+    /// segments are smaller as well. If there are IPv6 addresses but no link-local address, the stack adds
+    /// the link-local address that follows from the Ethernet address.
     ///
     /// # Panics
     /// If an address in `config` is not a unicast address.
@@ -367,8 +368,8 @@ impl Stack {
     }
 
     /// Drops SYNs from `address` to a listener until the time `until`. Use this call for addresses whose
-    /// connections fail, because each such connection costs more than many segments. The call does not change
-    /// existing connections. If the id is not valid, the call does nothing.
+    /// connections fail, because such a connection costs as much time as many segments. The call does not
+    /// change existing connections. If the id is not valid, the call does nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
@@ -394,15 +395,15 @@ impl Stack {
         }
     }
 
-    /// Sends FIN after all queued segments. The connection can still receive. Does nothing if the id is not
-    /// valid.
+    /// Sends FIN after all queued segments. The connection can still receive. A connection in SYN-SENT ends
+    /// at once. Does nothing if the id is not valid.
     pub fn close(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.close(ctx));
     }
 
-    /// Sends RST and drops all queued segments. `Event::Closed(Aborted)` follows. Does nothing if the id is
-    /// not valid.
+    /// Drops all queued segments, and sends RST if the peer may know of the connection.
+    /// `Event::Closed(Aborted)` follows. Does nothing if the id is not valid.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.abort(ctx));
@@ -450,8 +451,8 @@ impl Stack {
 
     /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier
     /// (the next expected byte), or that it has reported with [`hold`](Self::hold). The user has placed these
-    /// bytes, or has consumed them after the frontier passed them. The limits of out-of-order bytes count all
-    /// bytes that the user received ahead of the frontier and has not released.
+    /// bytes, or has consumed them after the frontier passed them. The limits of out-of-order bytes count
+    /// these bytes until they are released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
         // In the usual case, the user holds no bytes and our announced window is large enough, so the call
@@ -485,9 +486,9 @@ impl Stack {
 
     /// Gives up bytes that the user received ahead of the frontier and did not [`release`](Self::release): at
     /// most 16 ranges of stream offsets, which are sorted and do not overlap. From now on these bytes count
-    /// as not received, and may arrive again. Returns `false` and gives up no bytes in two cases: some of
-    /// these bytes are in order by now (then all bytes before them are in order as well), or too many ranges
-    /// would be left. If the id is not valid, does nothing and returns `true`.
+    /// as not received, and may arrive again. Returns `false` and gives up no bytes if some of these bytes
+    /// are in order by now (then all bytes before them are in order as well), if there are more than 16
+    /// ranges, or if too many ranges would be left. If the id is not valid, does nothing and returns `true`.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }

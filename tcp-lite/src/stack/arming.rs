@@ -17,7 +17,7 @@ use crate::tcp::State;
 const TIMER_SLACK: Duration = Duration::from_micros(100);
 
 /// Maximum number of marked connections whose timers wait. If more connections are marked, all their timers
-/// are set at once, while their state is in the cache.
+/// are set at the end of the turn, while their state is in the cache.
 const MAX_WAITING: usize = 8;
 
 /// Slots whose timers have to be set.
@@ -105,7 +105,8 @@ impl Stack {
         }
     }
 
-    /// Sets the timers of all marked connections. Every function that reads timers calls this function first.
+    /// Sets the timers of all marked connections. [`Stack::next_timer`] calls this function before it reads
+    /// the timers.
     pub(super) fn arm_timers(&mut self) {
         while let Some(slot) = self.connections.next_unarmed() {
             self.arm(slot);

@@ -536,8 +536,8 @@ impl Stack {
     }
 
     /// Reserves a slot for a new connection, with capacity for its events. If no slot is free, drops the
-    /// oldest connection in TIME-WAIT. Otherwise a peer could use up all slots by making us close many
-    /// connections. Returns `None` if too many events wait, or if no connection can be dropped.
+    /// oldest connection in TIME-WAIT. Without this rule, a peer could use up all slots by making us close
+    /// many connections. Returns `None` if too many events wait, or if no connection can be dropped.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
         if !self.takes_connections() {
             return None;

@@ -28,7 +28,7 @@ const QUOTA_SEGMENTS: usize = 8;
 pub(super) const TRAINS: Offloads =
     Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// The offloads that a port needs to send external memory. The stack itself never reads external memory.
+/// The offloads that a port needs to send external memory. The stack computes no checksum of external memory.
 pub(super) const EXTERNAL: Offloads =
     Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
