@@ -75,8 +75,8 @@ fn what_was_given_up_is_in_no_sack_block_and_comes_again() {
     assert!(pair.b.give_up(now, 5000..6000));
     assert_eq!(pair.b.counters.out_of_order.held_bytes, 3000);
     assert_eq!(pair.b.counters.rx_out_of_order_evicted_bytes, 2000);
-    // A duplicate arrives just before the bytes that were given up. The first block names the duplicate, and
-    // the next block is the range that contains it.
+    // A duplicate of the bytes directly before the bytes that were given up arrives. The first block names
+    // the duplicate, and the next block is the range that contains it.
     let again = pair.log.iter().find(|(_, side, p)| *side == Side::A && p.payload == pattern(1000, 1000));
     let again = again.expect("sent before").2.clone();
     let _ = pair.b.receive(now, &again);
@@ -117,7 +117,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     let _ = pair.b.receive(now, &segments[2]);
     assert_eq!(pair.b.asked, [1000]);
     assert_eq!(pair.b.counters.out_of_order_over_connection, 1);
-    // Until the user has given up these bytes, nothing more is accepted.
+    // Until the user has given up these bytes, no more out-of-order bytes are accepted.
     let _ = pair.b.receive(now, &segments[1]);
     assert_eq!(
         (pair.b.stream.get(1000).copied().flatten(), pair.b.counters.rx_out_of_order_dropped_bytes),

@@ -369,7 +369,7 @@ fn ready() -> Pair {
     pair
 }
 
-/// Whether the next packet that `a` sends is a probe.
+/// Lets `a` send its next packet, if it has one. Returns whether this packet is a probe.
 fn is_probing(pair: &mut Pair) -> bool {
     let probes = pair.a.counters.path_mtu_probes;
     assert_eq!(pair.a.tcb().wants_transmit(), pair.a.transmit(pair.now).is_some());

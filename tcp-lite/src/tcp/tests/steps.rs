@@ -115,7 +115,7 @@ impl Forger {
     }
 }
 
-/// A byte inside a segment.
+/// A block of one byte inside a segment.
 fn inside(segment: usize) -> (usize, usize) {
     (segment * SEGMENT + 1, segment * SEGMENT + 2)
 }
