@@ -15,7 +15,8 @@ use crate::relay::{Relay, Tap};
 
 const FRAMES: usize = 10_000;
 
-/// A connection that has carried bytes in both directions, and all its frames.
+/// A connection that has carried bytes from A to B, and a list of frames: the frames that B has received, and
+/// fragments of them.
 fn live() -> (Relay, Vec<Vec<u8>>) {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -28,8 +29,7 @@ fn live() -> (Relay, Vec<Vec<u8>>) {
         |to_b, frame| {
             if to_b {
                 seen.push(frame.clone());
-                // Adds frames that do not occur in this connection: fragments, and ICMP errors about sent
-                // frames.
+                // Adds frames that do not occur in this connection.
                 seen.extend(craft::fragments(&frame, 96, 1).into_iter().skip(1));
             }
             vec![(frame, Checksum::Unknown)]
