@@ -90,8 +90,8 @@ pub struct Limits {
     pub out_of_order_bytes: u64,
     /// Maximum number of events that wait for [`Stack::event`](crate::Stack::event). Beyond the limit,
     /// received bytes are dropped, so that the peer retransmits them. In addition, no new connection is
-    /// accepted or opened. Each existing connection may still queue at most five events that are not received
-    /// bytes. Default: 4096.
+    /// accepted or opened. Each existing connection may still queue at most five events that are neither
+    /// received bytes nor an [`Event::Evict`](crate::Event::Evict). Default: 4096.
     pub events: usize,
     /// Maximum number of connections that search for a larger path MTU at the same time, each with a packet
     /// buffer; at most a sixteenth of the pool's buffers. Other connections wait until a search ends.
@@ -155,8 +155,9 @@ pub struct TcpConfig {
     /// [`EcnMode::Accept`].
     pub ecn: EcnMode,
     /// Spaces segments over the round trip; `None`: segments are sent as soon as the window allows. Pacing
-    /// helps if the bottleneck queue is at most a quarter of a round trip and the round trip is at least a
-    /// millisecond. Pacing costs goodput if the round trip is tens of microseconds. Default: `None`.
+    /// helps if the round trip is at least a millisecond, and the bottleneck queue has room for at most the
+    /// bytes of a quarter of a round trip. Pacing costs goodput if the round trip is tens of microseconds.
+    /// Default: `None`.
     pub pacing: Option<Pacing>,
     /// RTO before the first measurement (RFC 6298: 1 s). Default: 1 s.
     pub rto_initial: Duration,
@@ -311,7 +312,7 @@ impl Default for PathMtuConfig {
     }
 }
 
-/// The probes of a silent peer (RFC 9293 section 3.8.4).
+/// When a silent peer is probed, and when its connection is given up (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Time without a segment from the peer before the first probe.

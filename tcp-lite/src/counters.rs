@@ -67,7 +67,7 @@ dp::counters! {
         pub challenge_acks: u64,
         /// Challenge ACKs that were not sent because the connection was at its limit
         /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)), or at the lower limit for bare
-        /// segments (no payload, SYN or FIN).
+        /// segments (without payload, SYN and FIN).
         pub challenge_acks_withheld: u64,
         /// TCP segments sent, including retransmissions.
         pub tx_segments: u64,

@@ -1,8 +1,8 @@
 //! Listening ports: the addresses that may connect, and the half-open connections of each port.
 //!
 //! The listener's user may block an address for a while because connections from it fail. The stack then
-//! drops SYNs from that address before any other work. Other hosts behind the same address are delayed, not
-//! refused, since they retransmit their SYNs.
+//! drops SYNs from that address before any other work. This delays other hosts behind the same address, but
+//! does not refuse them: they retransmit their SYNs, and the block ends.
 
 use std::collections::HashMap;
 
@@ -105,8 +105,8 @@ struct ListenerSlot {
     listener: Option<Listener>,
 }
 
-/// The listeners of a stack. A stack has few listeners, and looks up a listener only for segments that belong
-/// to no connection, and for SYNs that arrive in TIME-WAIT.
+/// The listeners of a stack. A lookup visits the listeners one by one, because a stack has few listeners, and
+/// looks up a listener only for segments that belong to no connection, and for SYNs that arrive in TIME-WAIT.
 pub(crate) struct Listeners {
     slots: Vec<ListenerSlot>,
     limit: usize,

@@ -85,7 +85,8 @@ impl Secrets {
         EPHEMERAL_FIRST + number % EPHEMERAL_PORTS
     }
 
-    /// Notes that the port that [`ephemeral_port`](Self::ephemeral_port) returned for `attempt` is in use.
+    /// Notes that a connection uses the port that belongs to `attempt`
+    /// ([`ephemeral_port`](Self::ephemeral_port)).
     pub(crate) fn ephemeral_port_taken(&mut self, attempt: u16) {
         self.ports_given = self.ports_given.wrapping_add(attempt).wrapping_add(1);
     }

@@ -63,7 +63,7 @@ impl SlowPath {
         let mut interface_config = InterfaceConfig::new(config.mac.into());
         interface_config.random_seed = random_seed;
         let mut interface = Interface::new(interface_config, &mut device, Instant::ZERO);
-        // Both lists have room for eight addresses.
+        // The lists of the stack and of smoltcp have room for eight addresses each, so all addresses fit.
         interface.update_ip_addrs(|own| own.extend(routes.addresses().iter().copied()));
         for gateway in routes.gateways() {
             let added = match gateway {

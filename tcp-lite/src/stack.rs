@@ -170,7 +170,7 @@ impl Stack {
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
             pool_retry: Backoff::default(),
-            // Unacknowledged segments use at most half of the buffers, because the acknowledgements need
+            // Unacknowledged segments use at most half of the buffers, because received acknowledgements need
             // buffers as well.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             out_of_order: OutOfOrderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
@@ -330,7 +330,7 @@ impl Stack {
     /// while the port accepts no frames and [`transmit`](Self::transmit) is therefore not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         self.arm_timers();
-        // The caller may sleep now, so the spare page is freed.
+        // The caller may sleep now, so the buffer that is kept for the next page is freed.
         self.segments.free_spare_page();
         if self.slow_path.is_dirty() {
             return Some(now);

@@ -529,8 +529,8 @@ impl Connections {
 impl Stack {
     /// Whether the event queue has capacity for another connection. The connections of one slot may have
     /// queued many events since the user last took events. Therefore no connection starts while
-    /// `Limits::events` events wait, and each existing connection may add at most [`EVENTS_PER_CONNECTION`]
-    /// events.
+    /// `Limits::events` events wait. In this case, each existing connection may add at most
+    /// [`EVENTS_PER_CONNECTION`] events, apart from [`Event::Evict`](crate::Event::Evict).
     pub(super) fn takes_connections(&self) -> bool {
         self.events.len() < self.config.limits.events
     }

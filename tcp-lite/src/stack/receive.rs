@@ -174,7 +174,8 @@ impl Stack {
             && (self.config.loopback || !self.routes.is_ours(address))
     }
 
-    /// Whether a segment is the next in order of its connection, and has no flags except ACK and PSH.
+    /// Whether a segment is the next in order of its connection, and has the flag ACK and no other flag
+    /// except PSH.
     fn is_next(&mut self, origin: &SegmentOrigin, header: &TcpHeader) -> bool {
         let conn =
             self.connections.find_next(&origin.tuple(header)).and_then(|slot| self.connections.get(slot));
@@ -255,8 +256,9 @@ impl Stack {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
             }
             if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-                // The stack does not answer, because an RST would refuse the connection. If the segment
-                // occupies sequence numbers, the peer retransmits it.
+                // The segment may have overtaken the ACK of a cookie. The stack does not answer, because an
+                // RST would end the peer's connection. If the segment occupies sequence numbers, the peer
+                // retransmits it.
                 self.counters.rx_no_connection += 1;
                 return;
             }

@@ -26,8 +26,9 @@ impl<'s> Sender<'s> {
     /// Returns an empty segment, which can hold up to EMSS bytes of whole FPDUs.
     ///
     /// # Errors
-    /// A [`SendError`] if the connection is closed, the send buffer is full, or no packet buffer is free. If
-    /// the send buffer is full, an `Event::Writable` follows when the buffer has space again.
+    /// [`SendError::Closed`] if the connection is closed for sending. [`SendError::BufferFull`] if the send
+    /// buffer is full; an `Event::Writable` follows when the buffer has space again. [`SendError::NoMbuf`] if
+    /// no packet buffer is free, or if other connections use all that the limits allow.
     #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;

@@ -42,7 +42,8 @@ pub enum SendError {
     /// reached.
     #[error("the send buffer is full")]
     BufferFull,
-    /// The pool is empty. The user should try again at the next poll.
+    /// The pool is empty, or other connections use all that the limits of the stack allow. The user should
+    /// try again at the next poll.
     #[error("no packet buffer is free")]
     NoMbuf,
 }
@@ -55,7 +56,8 @@ pub struct ConnInfo {
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Maximum number of payload bytes in a segment, which changes only with the path MTU.
+    /// Maximum number of payload bytes in a segment. After the handshake, this number changes only with the
+    /// path MTU.
     pub emss: usize,
     /// Stream offset of the next byte to be pushed, which is the number of bytes pushed so far.
     pub send_offset: u64,

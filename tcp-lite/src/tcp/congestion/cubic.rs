@@ -89,7 +89,8 @@ impl Cubic {
         self.save_prior_state();
         let (cwnd, w_max) = (self.cwnd(), self.w_max);
         self.prior = cwnd;
-        // Fast convergence: a flow whose window shrinks gives up bandwidth for other flows.
+        // Fast convergence: if the window did not reach the last plateau again, the flow gives up bandwidth
+        // for other flows.
         self.w_max = if cwnd < w_max { (self.cwnd * (1.0 + BETA) / 2.0) as u32 } else { cwnd };
         self.ssthresh = ((self.cwnd * BETA) as u32).max(2 * self.mss);
         self.stage = Stage::Plain;

@@ -98,8 +98,8 @@ impl Tcb {
         if let Some(separate) = self.receive.separate_ack() {
             return Some(self.acknowledge_separately(ctx, separate));
         }
-        // SACK blocks may not fit into a segment with data, so a separate acknowledgement with the blocks is
-        // sent first.
+        // SACK blocks may not fit into a segment with data. So if an acknowledgement is due and there are
+        // blocks, an acknowledgement without data is sent first.
         let ack = self.receive.is_ack_due();
         let has_blocks = self.send.agreed().sack && self.receive.has_sack_blocks();
         if ack && has_blocks {
@@ -181,7 +181,8 @@ impl Tcb {
         (most, views): (usize, usize),
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
-        // Only one segment may have CWR. A segment with PSH is the last segment of the queue.
+        // Only one segment may have CWR, and a segment with PSH is the last segment of the queue, so neither
+        // is extended.
         let is_new = transmission.kind == TransmissionKind::Send(SendKind::New);
         if !is_new || transmission.header.flags.intersects(Flags::CWR | Flags::PSH) {
             return;

@@ -7,10 +7,10 @@
 //!
 //! TIME-WAIT exists because our acknowledgement of the peer's FIN may be lost. In this case, the peer sends
 //! its FIN again and needs an answer. TIME-WAIT lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but at
-//! least as long as the peer may wait before it sends its FIN again. The first estimate of the peer's wait is
-//! three and a half times our RTO, as in Linux. After each repeated FIN, the estimate is four times the time
-//! between the last two FINs, because the sender doubles its timer. The stack decides whether a new
-//! connection replaces a connection in TIME-WAIT.
+//! least as long as the peer is expected to wait before it sends its FIN again (up to `MAX_TIME_WAIT`). The
+//! first estimate of the peer's wait is three and a half times our RTO, as in Linux. After each repeated FIN,
+//! the estimate is four times the time between the last two FINs, because the peer's next wait is twice this
+//! time. The stack decides whether a new connection replaces a connection in TIME-WAIT.
 
 use super::Tcb;
 use super::timer::ConnTimer;

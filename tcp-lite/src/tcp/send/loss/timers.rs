@@ -37,8 +37,7 @@ pub(super) struct Timers {
     rto_not_before: Instant,
     /// The time of the last progress. The user timeout starts at this time.
     progress: Instant,
-    /// True if a timer has expired since `progress`, so that a segment was sent again, and the peer has not
-    /// answered since.
+    /// True if a timer has expired since `progress`, and the peer has not answered since.
     tried: bool,
     /// The time at which data was last sent, for the first time or again. The idle time starts at this time
     /// (RFC 5681 section 4.1).
@@ -107,9 +106,9 @@ impl Timers {
 
     /// Called when a timer has expired. Returns whether the user timeout has expired as well (RFC 9293
     /// section 3.8.3). The user timeout expires only if an earlier timer has expired since the last progress,
-    /// so that something was sent again. If the first timer expires after the user timeout has passed, the
-    /// stack was not polled for a long time. Such a pause says nothing about the peer, so the user timeout
-    /// starts again.
+    /// because that timer gave the peer another chance to answer. If the first timer expires after the user
+    /// timeout has passed, the stack was not polled for a long time. Such a pause says nothing about the
+    /// peer, so the user timeout starts again.
     pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
         let is_over = now >= self.progress + user_timeout;
         let was_tried = std::mem::replace(&mut self.tried, true);

@@ -9,9 +9,10 @@
 //! these at most an initial window). Then slow start restores the former window.
 //!
 //! Our timestamps tick in milliseconds. A tick of a millisecond is short enough to detect spurious timeouts:
-//! the RTO has many ticks, so an original segment and its retransmission after a timeout never have the same
-//! timestamp. A fast retransmission may have the same timestamp as its original. D-SACK detects this case. A
-//! finer clock would wrap within the idle times that RFC 7323 section 5.4 wants connections to survive.
+//! with the default configuration, the RTO has many ticks, so an original segment and its retransmission
+//! after a timeout never have the same timestamp. A fast retransmission may have the same timestamp as its
+//! original. D-SACK detects this case. A finer clock would wrap within the idle times that RFC 7323 section
+//! 5.4 wants connections to survive.
 
 use crate::Instant;
 use crate::tcp::congestion::saturated;
