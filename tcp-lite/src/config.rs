@@ -182,8 +182,9 @@ pub struct TcpConfig {
     /// sends at least one more segment to the peer before it gives up the connection. Default: 10 s.
     pub user_timeout: Duration,
     /// The maximum time without a link. After this time, all existing connections end with
-    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those in SYN-SENT or TIME-WAIT. If a cable may be plugged in again, set this time to the user timeout. Set a shorter time
-    /// for a point-to-point port, because its peer is gone when the link is down
+    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those in SYN-SENT or TIME-WAIT. If a
+    /// cable may be plugged in again, set this time to the user timeout. Set a shorter time for a
+    /// point-to-point port, because its peer is gone when the link is down
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)). Default: 10 s.
     pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s). This time has to be shorter than the peer's
@@ -195,8 +196,8 @@ pub struct TcpConfig {
     pub keepalive_interval: Duration,
     /// Number of unanswered keepalive probes after which the stack gives up the connection. Default: 5.
     pub keepalive_probes: u8,
-    /// Maximum number of ACKs per second with which a connection answers segments that are not acceptable, or
-    /// for whose bytes memory is short (RFC 5961 section 7). Default: 64.
+    /// Maximum number of ACKs per second with which a connection answers segments that are not acceptable,
+    /// and segments whose bytes were refused for lack of memory (RFC 5961 section 7). Default: 64.
     pub challenge_acks_per_second: u32,
     /// Minimum time in TIME-WAIT (twice the MSL). The time is longer if the peer took longer to retransmit
     /// its FIN. If a peer's largest RTO is longer than this time, we may answer its last retransmission with

@@ -62,8 +62,8 @@ dp::counters! {
         pub out_of_order_no_buffers: u64,
         /// Received bytes that had been passed to the user before (duplicates).
         pub rx_duplicate_bytes: u64,
-        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, or for whose
-        /// bytes memory was short.
+        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, and segments
+        /// whose bytes were refused for lack of memory.
         pub challenge_acks: u64,
         /// Challenge ACKs that were not sent because the connection was at its limit
         /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)), or at the lower limit for bare

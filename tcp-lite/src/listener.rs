@@ -54,7 +54,8 @@ impl AddressFilter {
     }
 }
 
-/// Numbers of SYNs that a listener refused, or for which it was full. The numbers are never reset.
+/// Numbers of SYNs that a listener refused, or that arrived while the listener was full. The numbers are
+/// never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerCounters {
@@ -163,8 +164,8 @@ impl Listeners {
         Some(ListenerId { slot: at as u32, generation: self.slots[at].generation })
     }
 
-    /// The numbers of SYNs that a listener refused or for which it was full, and the number of its half-open
-    /// connections; `None` if the id is not valid.
+    /// The numbers of SYNs that a listener refused, or that arrived while the listener was full, and the
+    /// number of its half-open connections; `None` if the id is not valid.
     pub(crate) fn counters(&self, id: ListenerId) -> Option<(ListenerCounters, usize)> {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))

@@ -272,7 +272,7 @@ impl Stack {
 
     /// Removes and returns the oldest event if it is an [`Event::Received`] that was raised while no other
     /// event waited. If the user calls this function after each call of [`input_next`](Self::input_next),
-    /// received bytes cost less time. [`event`](Self::event) returns all events.
+    /// received bytes cost less time than with [`event`](Self::event), which returns all events.
     #[inline]
     pub fn received(&mut self) -> Option<(ConnId, Received)> {
         self.events.pop_received()
@@ -361,8 +361,8 @@ impl Stack {
         self.listeners.add(port, config)
     }
 
-    /// The numbers of SYNs that a listener refused or for which it was full, and the number of its half-open
-    /// connections; `None` if the id is not valid.
+    /// The numbers of SYNs that a listener refused, or that arrived while the listener was full, and the
+    /// number of its half-open connections; `None` if the id is not valid.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
     }
@@ -449,10 +449,10 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier
-    /// (the next expected byte), or that it has reported with [`hold`](Self::hold). The user has placed these
-    /// bytes, or has consumed them after the frontier passed them. The limits of out-of-order bytes count
-    /// these bytes until they are released.
+    /// Tells the stack that the user no longer holds `bytes` bytes. These bytes arrived ahead of the frontier
+    /// (the next expected byte), or were reported with [`hold`](Self::hold). The user has placed these bytes,
+    /// or has consumed them after the frontier passed them. The limits of out-of-order bytes count these
+    /// bytes until they are released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
         // In the usual case, the user holds no bytes and our announced window is large enough, so the call

@@ -28,7 +28,8 @@ impl<'s> Sender<'s> {
     /// # Errors
     /// [`SendError::Closed`] if the connection is closed for sending. [`SendError::BufferFull`] if the send
     /// buffer is full; an `Event::Writable` follows when the buffer has space again. [`SendError::NoMbuf`] if
-    /// no packet buffer is free, or if other connections use all that the limits allow.
+    /// no packet buffer is free, or if all connections together have reached the limit of segments or of
+    /// packet buffers.
     #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;

@@ -19,9 +19,9 @@ use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Ctx, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
-/// Maximum number of segments that one connection sends before the next connection is served, except that a
-/// train that the port cuts may have more segments. The number is small enough for fairness, and large enough
-/// that several segments use the connection's state while the state is in the cache.
+/// Maximum number of segments that one connection sends before the next connection is served. (A train that
+/// the port cuts may have more segments.) The number is small enough for fairness, and large enough that
+/// several segments use the connection's state while the state is in the cache.
 const QUOTA_SEGMENTS: usize = 8;
 
 /// The offloads that a port needs to cut one frame into several segments.

@@ -42,8 +42,8 @@ pub enum SendError {
     /// reached.
     #[error("the send buffer is full")]
     BufferFull,
-    /// The pool is empty, or other connections use all that the limits of the stack allow. The user should
-    /// try again at the next poll.
+    /// The pool is empty, or all connections together have reached the limit of segments or of packet
+    /// buffers. The user should try again at the next poll.
     #[error("no packet buffer is free")]
     NoMbuf,
 }

@@ -213,7 +213,7 @@ fn a_flood_of_syns_keeps_nobody_out() {
 }
 
 /// An engine receives four bursts before it transmits. SYNs beyond the backlog are still answered, with
-/// cookies. More SYNs are dropped for lack of space, and the counters show the drops.
+/// cookies. When the queue of answers is full, further SYNs are dropped, and the counters show the drops.
 #[test]
 fn syns_of_four_bursts_are_answered_before_the_next_transmission() {
     const ANSWERED: u16 = 4 * dp::BURST as u16;

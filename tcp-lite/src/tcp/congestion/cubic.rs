@@ -1,6 +1,6 @@
 //! CUBIC (RFC 9438): after a reduction, the window grows by a cubic function of the time since the reduction.
-//! This growth does not depend on the round-trip time. While Reno's window would be larger, the window is
-//! Reno's.
+//! This growth does not depend on the round-trip time. While Reno's window would be larger than the window of
+//! the cubic function, Reno's window is used.
 //!
 //! The first slow start uses HyStart++ (`hystart.rs`). The RFC measures windows in segments; this code
 //! measures windows in bytes. `f64` gives the same results on every machine, because the code uses only IEEE

@@ -28,8 +28,8 @@ impl Tcb {
     }
 
     /// Drops all queued segments, and sends RST, except in SYN-SENT and TIME-WAIT. Generates
-    /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5), if the user knows the connection and has got no
-    /// `Event::Closed`.
+    /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5), if the user knows the connection and no
+    /// `Event::Closed` was generated before.
     pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
         let send_rst = !matches!(self.state, State::SynSent | State::TimeWait);
         self.terminate(ctx, CloseReason::Aborted, send_rst);

@@ -1,6 +1,7 @@
 //! The sending half of a connection. It queues segments, and decides which segments are in flight,
-//! acknowledged or lost, when segments are sent and retransmitted, and at which rate (RFC 9293 section 3.8,
-//! data communication, and the acknowledgement checks of section 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
+//! acknowledged or lost. It also decides when segments are sent and retransmitted, and at which rate (RFC
+//! 9293 section 3.8, data communication, and the acknowledgement checks of section 3.10.7.4; SND.UNA,
+//! SND.NXT, SND.WND).
 //!
 //! The queue, loss recovery and the rate each have an owner. The queue and rate control access no other
 //! owner. Steps of loss recovery borrow the queue and rate control:

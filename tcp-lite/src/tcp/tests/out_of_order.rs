@@ -126,7 +126,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     assert!(pair.b.give_up(now, 7000..8000));
     let _ = pair.b.receive(now, &segments[7]);
     assert_eq!((pair.b.stream.get(7000).copied().flatten(), pair.b.asked.len()), (None, 1), "the furthest");
-    // Bytes in order are always accepted.
+    // Bytes in order are accepted, although the connection is at its limit.
     let _ = pair.b.receive(now, &segments[0]);
     let _ = pair.b.receive(now, &segments[1]);
     assert_eq!(pair.b.frontier, 3000);

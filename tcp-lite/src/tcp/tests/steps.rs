@@ -13,7 +13,7 @@ const SEGMENT: usize = 20;
 const SEGMENTS: usize = 2000;
 /// Maximum number of records that may be visited for one SACK block, however many segments are in flight. The
 /// number of steps of a search is about twice the logarithm of the number of segments, and each step reads
-/// three records or places. The limit allows a few more records.
+/// three records or places. The limit is a few records above the product.
 const BOUND: u64 = 90;
 
 /// A peer whose acknowledgements the test forges. The test gives an acknowledgement as a number of segments,

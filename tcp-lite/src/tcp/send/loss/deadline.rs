@@ -17,9 +17,9 @@ use crate::{Duration, Instant, TcpConfig};
 /// A closed window is probed at increasing intervals instead.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 
-/// The interval at which the user timeout is checked for segments that cannot be sent, because the port
-/// accepts no frames, no buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of
-/// Linux.) The transmission itself needs no timer.
+/// The interval at which the user timeout is checked for segments that cannot be sent: the port accepts no
+/// frames, no buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) The
+/// transmission itself needs no timer.
 pub(super) const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl LossRecovery {

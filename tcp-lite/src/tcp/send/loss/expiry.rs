@@ -121,7 +121,7 @@ impl LossRecovery {
         if timeout != Timeout::Again {
             self.undo.start(queue.positions().una(), queue.positions().nxt(), true, Some(before));
         }
-        // With timestamps, Eifel detects a spurious timeout sooner, on any acknowledgement.
+        // With timestamps, Eifel detects a spurious timeout earlier than F-RTO would.
         self.frto.on_timeout(was == Phase::Open && !agreed.timestamps);
         self.phase = Phase::Loss;
         self.recovery_point = queue.positions().nxt();

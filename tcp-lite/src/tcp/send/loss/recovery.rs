@@ -112,8 +112,9 @@ impl LossRecovery {
     }
 
     /// Number of bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK, each
-    /// duplicate acknowledgement counts as one segment. An acknowledgement that advances SND.UNA counts as
-    /// the acknowledged bytes, less the bytes that the duplicate acknowledgements before it have counted.
+    /// duplicate acknowledgement counts as one segment. When an acknowledgement advances SND.UNA, the
+    /// acknowledged bytes count, less the bytes that were counted for the duplicate acknowledgements before
+    /// it.
     fn delivered(&self, state: &SendState<'_>, sample: &AckSample, dup_ack: bool) -> u64 {
         let emss = u64::from(state.emss);
         match dup_ack {

@@ -11,8 +11,8 @@
 //! Our timestamps tick in milliseconds. A tick of a millisecond is short enough to detect spurious timeouts:
 //! with the default configuration, the RTO has many ticks, so an original segment and its retransmission
 //! after a timeout never have the same timestamp. A fast retransmission may have the same timestamp as its
-//! original. D-SACK detects this case. A finer clock would wrap within the idle times that RFC 7323 section
-//! 5.4 wants connections to survive.
+//! original. D-SACK detects this case. The timestamps of a finer clock would wrap within the 24 days for
+//! which a peer remembers the timestamp of an idle connection (RFC 7323 section 5.5).
 
 use crate::Instant;
 use crate::tcp::congestion::saturated;
@@ -66,8 +66,8 @@ impl Undo {
         }
     }
 
-    /// Forgets the episode. Called when the window was reduced for another reason, because congestion control
-    /// can then no longer restore the state before the recovery.
+    /// Forgets the episode. Called when the window was reduced for a reason other than this recovery, because
+    /// congestion control can then no longer restore the state before the recovery.
     pub(super) fn forget(&mut self) {
         self.episode = None;
     }
