@@ -38,8 +38,9 @@ dp::counters! {
         pub tx_syn_cookies: u64,
         /// Connections established by a cookie.
         pub rx_syn_cookies: u64,
-        /// Inconsistent fragments, and incomplete packets that were dropped because of their age or to make
-        /// room for other packets.
+        /// Dropped fragments (inconsistent, overlapping or too short), incomplete packets that were dropped
+        /// because of their age or to make room for other packets, and packets that would lose a router's
+        /// mark.
         pub rx_fragments_dropped: u64,
         /// TCP segments that IP reassembly put together.
         pub rx_reassembled: u64,

@@ -33,8 +33,8 @@ const QUERIES: u8 = 3;
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
-/// For this time after a neighbour's Ethernet address changed, unsolicited changes are refused, so that our
-/// frames do not alternate between two hosts with the same IP address.
+/// For this time after a neighbour's Ethernet address was resolved or has changed, unsolicited changes are
+/// refused, so that our frames do not alternate between two hosts with the same IP address.
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of queries that wait to be sent. A query that does not fit is repeated after
 /// [`QUERY_INTERVAL`].
@@ -54,7 +54,8 @@ pub(crate) struct Query {
 pub(crate) enum Resolution {
     /// The Ethernet address of the next hop is known.
     Known(EthernetAddress),
-    /// A query is in progress: wait for [`Neighbors::poll`] or [`Neighbors::heard`] to report a change.
+    /// The address is being queried, or the table has no room for a query: wait for [`Neighbors::poll`] or
+    /// [`Neighbors::heard`] to report a change.
     Pending,
     /// No host answered.
     Failed,
@@ -77,7 +78,7 @@ struct NeighborEntry {
     due: Option<Instant>,
     /// True if the entry was used since a search for an entry to evict last passed it.
     used: bool,
-    /// The time at which the Ethernet address last changed.
+    /// The time at which a query resolved the Ethernet address, or at which it last changed.
     moved: Instant,
 }
 
@@ -115,7 +116,7 @@ pub(crate) struct Neighbors {
     limit: usize,
     always_known: KnownNeighbors,
     index: HashMap<IpAddress, usize, KeyedState>,
-    /// The index of the entry that was resolved last. Usually the next call resolves the same entry.
+    /// The index of the entry that was looked up last. Usually the next call looks up the same entry.
     latest: usize,
     entries: Slab<NeighborEntry>,
     /// The slot at which the next search for an entry to evict starts.
@@ -371,8 +372,8 @@ impl Neighbors {
         true
     }
 
-    /// Removes a known neighbour that was not used lately. If all neighbours were used, removes the neighbour
-    /// at `clock_hand` (clock algorithm). Returns `false` if no neighbour is known.
+    /// Removes a known neighbour that was not used lately. If all known neighbours were used, removes the
+    /// first of them from `clock_hand` on (clock algorithm). Returns `false` if no neighbour is known.
     fn evict(&mut self) -> bool {
         for _ in 0..2 * self.limit {
             let key = self.clock_hand;

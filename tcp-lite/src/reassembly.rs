@@ -122,7 +122,8 @@ impl Reassembly {
         Some(&self.whole)
     }
 
-    /// Number of dropped fragments and incomplete packets.
+    /// Number of dropped fragments, of dropped incomplete packets, and of packets that were dropped because
+    /// of a mark.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }

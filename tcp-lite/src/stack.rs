@@ -117,7 +117,7 @@ pub struct Stack {
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
-    /// Buffer in which a reassembled packet is passed from the slow path to TCP.
+    /// Buffer in which a packet that reassembly or smoltcp has returned is passed on.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
     /// The times at which the stack tries again to send, while the pool has no buffer.
@@ -225,9 +225,9 @@ impl Stack {
         }
     }
 
-    /// Runs the timers that are due, and the slow path. If the user does not call
-    /// [`next_deadline`](Self::next_deadline) between polls, a retransmission or an acknowledgement may be up
-    /// to 100 us late.
+    /// Runs the timers of connections, neighbours and addresses that are due, and the slow path. If the user
+    /// does not call [`next_deadline`](Self::next_deadline) between polls, a retransmission or an
+    /// acknowledgement may be up to 100 us late.
     pub fn poll(&mut self, now: Instant) {
         if now > self.now {
             self.arm_before(now);
@@ -368,8 +368,8 @@ impl Stack {
     }
 
     /// Drops SYNs from `address` to a listener until the time `until`. Use this call for addresses whose
-    /// connections fail, because such a connection costs as much time as many segments. The call does not
-    /// change existing connections. If the id is not valid, the call does nothing.
+    /// connections fail, because such a connection takes as much time as the processing of many segments. The
+    /// call does not change existing connections. If the id is not valid, the call does nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);

@@ -148,7 +148,8 @@ impl Stack {
             }
             return Some(Class::Slow { ip: Some(ip) });
         };
-        // The stack drops segments to or from an address that is not a unicast address (RFC 9293 MUST-57).
+        // The stack drops segments that are not for us, were not sent to our Ethernet address, or come from
+        // an address that cannot be a peer's (RFC 9293 MUST-57).
         if !ours || ethernet.dst != self.framing.mac || !self.may_be_peer(&ip.src) {
             self.counters.rx_not_ours += 1;
             return None;
@@ -301,8 +302,8 @@ impl Stack {
         self.accept(now, id, (listener, tuple, next_hop), syn, params);
     }
 
-    /// Creates a connection that its listener has counted as half-open. If another stack of the host has the
-    /// 4-tuple, drops the SYN instead.
+    /// Creates a connection that its listener has counted as half-open. If the 4-tuple cannot be claimed for
+    /// this stack, drops the SYN instead.
     fn accept(
         &mut self,
         now: Instant,
@@ -389,7 +390,8 @@ impl Stack {
     /// Handles a segment of a half-open connection that acknowledges an earlier SYN-ACK with a cookie. This
     /// happens if the peer sent its SYN again before it received the cookie, and the backlog had room for the
     /// second SYN. The peer has established the connection with the cookie's sequence numbers, so our
-    /// connection adopts these numbers. If the segment acknowledges no cookie, returns its payload.
+    /// connection adopts these numbers. A segment that may have overtaken such an acknowledgement is dropped.
+    /// Returns the payload of any other segment.
     #[cold]
     fn earlier_cookie_arrives(
         &mut self,

@@ -171,7 +171,7 @@ impl SegmentBuf<'_, '_> {
         (&mut room[..capacity], &mut self.len)
     }
 
-    /// Keeps only the first `bytes` bytes of a segment without external memory.
+    /// Keeps only the first `bytes` bytes of a segment without external memory, and forgets the sum.
     pub fn truncate(&mut self, bytes: usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         self.len = self.len.min(bytes);

@@ -46,7 +46,7 @@ pub(super) enum Served {
     Idle,
     /// The connection may send more now.
     More,
-    /// The Ethernet address of the next hop is not known.
+    /// The Ethernet address of the next hop is not known, or the local address is still being probed.
     Waiting,
     /// A pool is empty.
     NoMbuf,
@@ -241,7 +241,8 @@ impl Stack {
             let limits = match port_cuts {
                 // The headers need one of the buffers.
                 true => (MAX_TRAIN, framing.tso.buffers.saturating_sub(1)),
-                // A template needs the payload of each segment in one slice.
+                // A template needs the payload of each segment in one slice. So segments with external memory
+                // are sent one by one.
                 false if is_external(&ctx, &transmission) => (1, MAX_TRAIN),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };

@@ -62,7 +62,8 @@ pub struct Member {
     from: Vec<Option<Consumer<Handed>>>,
     /// A bit for each stack to which something was handed since the last [`flush`](Self::flush).
     unflushed: u64,
-    /// A bit for each stack whose ring to this stack was not empty when this stack last read its inbox.
+    /// A bit for each stack whose ring to this stack may still have items that were visible when this stack
+    /// last read its inbox.
     unread: u64,
     /// The number from which the search for the next ring to read starts.
     turn: u32,
