@@ -11,8 +11,8 @@ const MIN_WAIT: Duration = Duration::from_micros(20);
 /// minute.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// The times at which a refused attempt is repeated. The longer the port has refused attempts, the longer is
-/// the wait for the next attempt.
+/// The times at which a refused attempt is repeated. The longer attempts have been refused, the longer is the
+/// wait for the next attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     since: Option<Instant>,

@@ -36,13 +36,13 @@ pub(crate) struct IcmpError {
 pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
-/// MTU plateaus, for routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest MTU
-/// that an error can set. The value 0 ends the search for a plateau. If the search reaches 0, the result is
-/// raised to the minimum of the IP version.
+/// MTU plateaus, for IPv4 routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest
+/// MTU that an error can set. The value 0 ends the search for a plateau. If the search reaches 0, the result
+/// is raised to this smallest MTU.
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
-/// Parses `packet`, whose IP header was parsed as `header`; `None` if the packet is no ICMP error about a TCP
-/// segment.
+/// Parses `packet`, whose IP header was parsed as `header`; `None` if the packet is no valid ICMP error about
+/// a TCP segment.
 pub(crate) fn parse(packet: &[u8], header: &IpHeader) -> Option<IcmpError> {
     let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
     let message = packet.get(header_bytes..header.total_bytes)?;

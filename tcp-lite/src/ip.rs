@@ -67,7 +67,8 @@ pub(crate) enum Upper {
     Whole { protocol: u8, header_bytes: usize },
     /// A fragment of a packet.
     Fragment(Fragment),
-    /// A payload after an extension or option that only the slow path handles.
+    /// A payload after an extension or option that only the slow path handles, or after extensions that are
+    /// longer than the parsed bytes.
     Opaque,
 }
 

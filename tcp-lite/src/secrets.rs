@@ -26,7 +26,7 @@ pub(crate) struct Secrets {
     pub(crate) cookie: SipHasher24,
     /// Random seed for smoltcp.
     pub(crate) slow_path_seed: u64,
-    /// Number of ephemeral ports used so far (`next_ephemeral` in RFC 6056).
+    /// A counter of ephemeral ports, which starts at a random number (`next_ephemeral` in RFC 6056).
     ports_given: u16,
 }
 

@@ -178,8 +178,8 @@ impl Stack {
     }
 }
 
-/// The number of SACK blocks in a TCP header that has timestamps and then only SACK blocks; 0 if the header
-/// has anything else.
+/// The number of SACK blocks that follow the place of the timestamps in a TCP header; 0 if anything else
+/// follows.
 #[inline]
 fn sack_blocks(head: &[u8]) -> usize {
     let offset = head.get(TCP_AT + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);

@@ -112,8 +112,9 @@ impl Tcb {
     }
 
     /// The header fields that are the same for all usual segments that are sent now. `None` if the header is
-    /// not usual: in the usual case, the connection is established, timestamps are the only option, and no
-    /// mark is echoed.
+    /// not usual: in the usual case, the connection is established, ECN is not used, no SACK blocks have to
+    /// be sent, and no acknowledgement is withheld. ([`next_usual`](Self::next_usual) checks that timestamps
+    /// are used.)
     #[inline(always)]
     pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
         if self.state != State::Established || !self.receive.has_usual_header() {

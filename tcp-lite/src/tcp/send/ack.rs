@@ -243,9 +243,9 @@ impl SendHalf {
     }
 
     /// Marks the segments in SACK blocks. A first block below the acknowledgement, or inside the second
-    /// block, is a D-SACK, which reports duplicate bytes (RFC 2883 section 4). Blocks outside of the bytes in
-    /// flight are invalid and skipped. Returns whether the D-SACK answers a path MTU probe; such a D-SACK has
-    /// no other meaning.
+    /// block, is a D-SACK, which reports duplicate bytes (RFC 2883 section 4). Blocks with other bytes than
+    /// sent and unacknowledged bytes are invalid and skipped. Returns whether the D-SACK answers a path MTU
+    /// probe; such a D-SACK has no other meaning.
     fn learn_sack(
         &mut self,
         ctx: &mut Ctx<'_>,

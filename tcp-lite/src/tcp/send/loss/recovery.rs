@@ -233,8 +233,7 @@ impl LossRecovery {
         true
     }
 
-    /// Called when all segments that were in flight at the beginning of the recovery are acknowledged: ends
-    /// the recovery.
+    /// Called when all bytes up to the recovery point are acknowledged: ends the recovery.
     fn end_recovery(&mut self, segments: &mut SegmentSlab, queue: &mut SendQueue) {
         self.phase = Phase::Open;
         self.dup_acks = 0;
