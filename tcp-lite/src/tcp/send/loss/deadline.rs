@@ -38,7 +38,8 @@ impl LossRecovery {
     /// Sets the timer that is due first, or stops the timer if nothing is outstanding or waits to be sent.
     /// The choice depends on what is outstanding or queued now, and on the times of transmission. Two timers
     /// that run already keep their deadline: a persist timer, unless it would now be set to an earlier time,
-    /// and the timer of a segment that cannot be sent. `syn_due` is true if our SYN has to be sent.
+    /// and the timer of a SYN, FIN or segment that cannot be sent. `syn_due` is true if our SYN has to be
+    /// sent.
     #[inline]
     pub(in crate::tcp::send) fn arm(
         &mut self,

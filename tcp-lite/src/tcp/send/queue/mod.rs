@@ -253,8 +253,8 @@ impl SendQueue {
         len
     }
 
-    /// Whether each segment in flight was sent once, in the order of the queue, and no segment in flight is
-    /// known to have arrived or to be lost.
+    /// Whether each sent segment in the queue is in flight (not known to have arrived or to be lost), and was
+    /// sent once, in the order of the queue.
     #[inline]
     pub(super) fn is_orderly(&self) -> bool {
         self.scoreboard.is_orderly(self.positions.una())

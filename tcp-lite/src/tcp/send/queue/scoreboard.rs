@@ -78,8 +78,8 @@ impl Scoreboard {
         self.flight.oldest().is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }
 
-    /// Whether each segment in flight was sent once, in the order of the queue, and no segment in flight is
-    /// known to have arrived or to be lost. `una` is SND.UNA.
+    /// Whether each sent segment in the queue is in flight (not known to have arrived or to be lost), and was
+    /// sent once, in the order of the queue. `una` is SND.UNA.
     #[inline]
     pub(super) fn is_orderly(&self, una: u64) -> bool {
         una >= self.orderly_from
