@@ -301,7 +301,8 @@ fn reports_that_narrow_a_path_by_and_by_end_at_the_least() {
     };
     let heard = [900, 890, 890, 880, 870, 860].map(|mss| told(&mut pair, mss));
     assert_eq!(heard, [900, 890, 890, 880, LEAST, LEAST]);
-    // Ten minutes later the path carries the largest size again, and its MTU may fall again.
+    // Ten minutes later, the search finds that the path carries the largest size again. After that, reports
+    // may lower the EMSS again.
     most.set(usize::MAX);
     pair.run_for(Duration::from_secs(600));
     let mut sent = EMSS;
