@@ -106,8 +106,8 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     for at in [4, 5, 7] {
         let _ = pair.b.receive(now, &segments[at]);
     }
-    // The limit is reached, and no held byte is further away than the new segment, so the new segment is
-    // refused.
+    // A duplicate takes no memory, so the user has to give up nothing, although the connection exceeds the
+    // new limit.
     assert_eq!(pair.b.counters.out_of_order_over_connection, 0);
     pair.b.config.out_of_order_bytes = 2500;
     let _ = pair.b.receive(now, &Packet::new(segments[7].header.clone(), pattern(7000, 1000)));

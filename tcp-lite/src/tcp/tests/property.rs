@@ -1,4 +1,5 @@
-//! Tests of whole connections over a wire that loses, reorders and duplicates packets as a seed decides.
+//! Tests of whole connections over a wire that loses, reorders, duplicates and cuts packets as a seed
+//! decides.
 
 use proptest::prelude::*;
 use testkit::dice::Dice;

@@ -258,8 +258,8 @@ fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() 
 fn what_is_lost_again_and_again_at_the_front_does_not_hide_what_is_lost_at_the_end() {
     let mut forger = Forger::new();
     let (first, last) = (forger.acked, forger.pushed - 1);
-    // All segments arrive except the first segment and one segment near the end. After that, new segments
-    // arrive again and again before the retransmission of the first segment.
+    // All segments arrive except the first segment, one segment near the end, and the last two segments.
+    // After that, new segments arrive again and again before the retransmission of the first segment.
     let blocks = [whole(first + 1, last - 4), whole(last - 3, last - 1)];
     forger.hear(first, &blocks);
     forger.transmit();
