@@ -81,9 +81,9 @@ pub enum Event {
         /// The reason.
         reason: CloseReason,
     },
-    /// Another host uses one of our addresses. The stack reports conflicts at most once in ten seconds for
-    /// each address. If the address is not lost and [`Limits::events`](crate::Limits::events) or more events
-    /// wait, the stack drops the report.
+    /// Another host uses one of our addresses, or probes an address that we probe as well. The stack reports
+    /// conflicts at most once in ten seconds for each address. If the address is not lost and
+    /// [`Limits::events`](crate::Limits::events) or more events wait, the stack drops the report.
     AddressConflict {
         /// The address.
         address: IpAddr,
@@ -132,7 +132,8 @@ pub enum CloseReason {
     /// ([`AddressProbing::Probe`](crate::AddressProbing)).
     #[error("another host uses the local address: choose another one")]
     AddressLost,
-    /// [`Stack::abort`](crate::Stack::abort) was called.
+    /// [`Stack::abort`](crate::Stack::abort) was called, or [`Stack::close`](crate::Stack::close) in
+    /// SYN-SENT.
     #[error("aborted locally")]
     Aborted,
 }

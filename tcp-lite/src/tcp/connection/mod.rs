@@ -250,8 +250,8 @@ impl Tcb {
         self.send.positions().covers_outstanding(seq)
     }
 
-    /// Called when a router reports that the segment from `seq` on is larger than `mss`. Returns whether
-    /// there is such a segment.
+    /// Called when a router reports that the segment or path MTU probe from `seq` on is larger than `mss`.
+    /// Returns whether such a segment or probe is in flight.
     pub(crate) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         self.send.on_packet_too_big(ctx, seq, mss)
     }

@@ -261,7 +261,7 @@ impl SendQueue {
     }
 
     /// Like [`acknowledge`](Self::acknowledge), for a queue that [is orderly](Self::is_orderly). Changes
-    /// nothing and returns `None` if `ack` is not at the end of a segment.
+    /// nothing and returns `None` if no segment is wholly below `ack`.
     #[inline]
     pub(super) fn acknowledge_orderly(&mut self, slab: &mut SegmentSlab, ack: u64) -> Option<RemovedRun> {
         debug_assert!(self.is_orderly(), "segments with marks, or in another order");
