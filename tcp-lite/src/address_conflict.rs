@@ -79,7 +79,7 @@ struct OwnAddress {
     defended: Option<Instant>,
 }
 
-/// Another host uses one of our addresses.
+/// A conflict: another host uses one of our addresses, or probes an address that we probe as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) address: IpAddress,
@@ -96,12 +96,13 @@ pub(crate) struct ConflictDetection {
     /// True if another stack of the host probes, announces and defends the addresses, and publishes their
     /// states for this stack.
     follows: bool,
-    /// True if an address has changed its state since the last call of [`note_news`](Self::note_news).
+    /// True at first, and if an address has changed its state since the last call of
+    /// [`note_news`](Self::note_news).
     has_news: bool,
     /// True if at least one address may not be used, or may not be used yet, so that
     /// [`is_usable`](Self::is_usable) has to check all addresses.
     any_unusable: bool,
-    /// No probe or announcement is due before this time; `None` if nothing is due.
+    /// No probe, announcement or end of a wait is due before this time; `None` if nothing is due.
     next_due: Option<Instant>,
     queue: ArrayVec<Assertion, QUEUE>,
 }
@@ -205,8 +206,8 @@ impl ConflictDetection {
         self.next_due
     }
 
-    /// Called when the link is up again, perhaps to another switch: announces again the addresses that are in
-    /// use. Probes of other addresses continue.
+    /// Called when the link is up again, perhaps to another switch. If this stack announces addresses,
+    /// announces again the addresses that are in use. Probes of other addresses continue.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces && !self.follows) {
             if let AddressState::Ours { announcements } = &mut own.state {
@@ -217,8 +218,10 @@ impl ConflictDetection {
         }
     }
 
-    /// Called when another host probes one of our addresses, or claims to have it. Queues the answers that
-    /// smoltcp does not send. Returns the conflict if it has to be reported.
+    /// Called when another host probes one of our addresses, or claims to have it. A probe for an address in
+    /// use is answered, because smoltcp does not answer probes. Anything else is a conflict: gives up an
+    /// address that is still being probed, and defends an address in use. Returns the conflict if it has to
+    /// be reported.
     pub(crate) fn on_queried(&mut self, now: Instant, queried: &Queried) -> Option<Conflict> {
         let own = self.addresses.iter_mut().find(|own| own.address == queried.address)?;
         let lost = match own.state {
@@ -274,8 +277,8 @@ impl ConflictDetection {
         true
     }
 
-    /// Called when the leading stack is gone and this stack becomes the leading stack: continues the probes,
-    /// and announces the addresses again.
+    /// Called when the leading stack is gone and this stack becomes the leading stack: probes the tentative
+    /// addresses, and, if the stack announces addresses, announces the addresses in use again.
     pub(crate) fn lead(&mut self, now: Instant) {
         self.follows = false;
         for own in &mut self.addresses {

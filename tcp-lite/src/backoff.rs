@@ -7,11 +7,12 @@ use crate::{Duration, Instant};
 const MIN_WAIT: Duration = Duration::from_micros(20);
 
 /// The longest wait. With a longer wait, frames would be sent late after the port accepts frames again. With
-/// a shorter wait, the engine would poll more often while the port refuses frames, possibly for a minute.
+/// a shorter wait, the engine would poll more often while the port refuses frames, which may last for a
+/// minute.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// The times at which a refused attempt is repeated. The longer the port has refused attempts, the longer is
-/// the wait for the next attempt.
+/// The times at which a refused attempt is repeated. The longer attempts have been refused, the longer is the
+/// wait for the next attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     since: Option<Instant>,

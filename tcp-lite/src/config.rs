@@ -11,8 +11,9 @@ pub struct StackConfig {
     /// Our Ethernet address: the source of every frame that we send. Unicast frames for another address are
     /// dropped ([`StackCounters::rx_not_ours`](crate::StackCounters::rx_not_ours)).
     pub mac: EthernetAddress,
-    /// VLAN id (1..=4094) of every frame that we send; `None`: frames without a tag. Received frames with
-    /// another id are dropped, and so are frames without a tag if there is an id.
+    /// VLAN id (1..=4094) of every frame that we send; `None`: frames without a tag. Received frames of
+    /// another VLAN are dropped. A frame without a tag, or with id 0, belongs to no VLAN, and is accepted
+    /// only if the value is `None`.
     pub vlan: Option<u16>,
     /// Our addresses with their prefix lengths: IPv4, IPv6 or both.
     pub addresses: ArrayVec<IpCidr, 8>,
@@ -89,8 +90,8 @@ pub struct Limits {
     pub out_of_order_bytes: u64,
     /// Maximum number of events that wait for [`Stack::event`](crate::Stack::event). Beyond the limit,
     /// received bytes are dropped, so that the peer retransmits them. In addition, no new connection is
-    /// accepted or opened. Each existing connection may still queue at most five events that are not received
-    /// bytes. Default: 4096.
+    /// accepted or opened. Each existing connection may still queue at most five events that are neither
+    /// received bytes nor an [`Event::Evict`](crate::Event::Evict). Default: 4096.
     pub events: usize,
     /// Maximum number of connections that search for a larger path MTU at the same time, each with a packet
     /// buffer; at most a sixteenth of the pool's buffers. Other connections wait until a search ends.
@@ -154,8 +155,9 @@ pub struct TcpConfig {
     /// [`EcnMode::Accept`].
     pub ecn: EcnMode,
     /// Spaces segments over the round trip; `None`: segments are sent as soon as the window allows. Pacing
-    /// helps if the bottleneck queue is at most a quarter of a round trip and the round trip is at least a
-    /// millisecond. Pacing costs goodput if the round trip is tens of microseconds. Default: `None`.
+    /// helps if the round trip is at least a millisecond, and the bottleneck queue has room for at most the
+    /// bytes of a quarter of a round trip. Pacing costs goodput if the round trip is tens of microseconds.
+    /// Default: `None`.
     pub pacing: Option<Pacing>,
     /// RTO before the first measurement (RFC 6298: 1 s). Default: 1 s.
     pub rto_initial: Duration,
@@ -194,8 +196,8 @@ pub struct TcpConfig {
     pub keepalive_interval: Duration,
     /// Number of unanswered keepalive probes after which the stack gives up the connection. Default: 5.
     pub keepalive_probes: u8,
-    /// Maximum number of ACKs per second with which a connection answers segments that are not acceptable, or
-    /// for whose bytes memory is short (RFC 5961 section 7). Default: 64.
+    /// Maximum number of ACKs per second with which a connection answers segments that are not acceptable,
+    /// and segments whose bytes were refused for lack of memory (RFC 5961 section 7). Default: 64.
     pub challenge_acks_per_second: u32,
     /// Minimum time in TIME-WAIT (twice the MSL). The time is longer if the peer took longer to retransmit
     /// its FIN. If a peer's largest RTO is longer than this time, we may answer its last retransmission with
@@ -216,12 +218,12 @@ pub struct TcpConfig {
 pub enum CongestionAlgorithm {
     /// In congestion avoidance, the window grows by one segment for each round trip (RFC 5681, RFC 6582).
     NewReno,
-    /// The window grows with time rather than with round trips (RFC 9438). Slow start ends when the
-    /// round-trip time grows (RFC 9406).
+    /// The window grows with time rather than with round trips (RFC 9438). The first slow start ends soon
+    /// after the round-trip time has begun to grow (RFC 9406).
     #[default]
     Cubic,
-    /// Like NewReno, but the window is reduced in proportion to the share of marked segments (RFC 8257).
-    /// DCTCP needs switches that mark early, [`EcnMode::Request`], and DCTCP at both endpoints.
+    /// Like NewReno, but after marks the window is reduced in proportion to the share of marked bytes (RFC
+    /// 8257). DCTCP needs switches that mark early, [`EcnMode::Request`], and DCTCP at both endpoints.
     Dctcp,
 }
 
@@ -289,8 +291,8 @@ pub enum PathMtuProbing {
     /// Never: a connection whose path becomes a black hole ends, and a reduced path MTU is never raised
     /// again.
     Never,
-    /// When the path MTU has become smaller: at once after a black hole was found, and after
-    /// [`PathMtuConfig::raise_timer`] if a router reported the smaller MTU.
+    /// When the path MTU has become smaller: after [`PathMtuConfig::probe_timer`] if a black hole was found,
+    /// and after [`PathMtuConfig::raise_timer`] if a router reported the smaller MTU.
     #[default]
     WhenReduced,
     /// From the beginning of each connection. A connection starts with packets of
@@ -311,7 +313,7 @@ impl Default for PathMtuConfig {
     }
 }
 
-/// The probes of a silent peer (RFC 9293 section 3.8.4).
+/// When a silent peer is probed, and when its connection is given up (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Time without a segment from the peer before the first probe.

@@ -38,12 +38,14 @@ dp::counters! {
         pub tx_syn_cookies: u64,
         /// Connections established by a cookie.
         pub rx_syn_cookies: u64,
-        /// Inconsistent fragments, and incomplete packets that were dropped because of their age or to make
-        /// room for other packets.
+        /// Dropped fragments (inconsistent, overlapping or too short), incomplete packets that were dropped
+        /// because of their age or to make room for other packets, and packets that would lose a router's
+        /// mark.
         pub rx_fragments_dropped: u64,
         /// TCP segments that IP reassembly put together.
         pub rx_reassembled: u64,
-        /// Bytes that all connections together hold ahead of their frontiers.
+        /// Bytes that all connections together hold: received ahead of their frontiers or held in order, and
+        /// not released by the user.
         pub out_of_order: OutOfOrder,
         /// Out-of-order bytes that were dropped because a limit was reached.
         pub rx_out_of_order_dropped_bytes: u64,
@@ -61,11 +63,12 @@ dp::counters! {
         pub out_of_order_no_buffers: u64,
         /// Received bytes that had been passed to the user before (duplicates).
         pub rx_duplicate_bytes: u64,
-        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, or for whose
-        /// bytes memory was short.
+        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, and segments
+        /// whose bytes were refused for lack of memory.
         pub challenge_acks: u64,
         /// Challenge ACKs that were not sent because the connection was at its limit
-        /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
+        /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)), or at the lower limit for bare
+        /// segments (without payload, SYN and FIN).
         pub challenge_acks_withheld: u64,
         /// TCP segments sent, including retransmissions.
         pub tx_segments: u64,

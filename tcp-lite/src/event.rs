@@ -19,8 +19,8 @@ pub struct Received {
     pub offset: u64,
     /// The payload: exactly the new bytes. The buffer may be a chain.
     pub buf: Mbuf,
-    /// The frontier (next expected byte) after this segment: all bytes below this offset have been passed to
-    /// the user.
+    /// The frontier (stream offset of the next expected byte) after these bytes: all bytes below this offset
+    /// have been passed to the user.
     pub frontier: u64,
 }
 
@@ -44,8 +44,8 @@ pub enum Event {
     /// Memory is short: the user should give up at least `bytes` of the bytes that this connection holds
     /// ahead of its frontier (the next expected byte). The user calls [`Stack::evict`](crate::Stack::evict),
     /// and gives up the bytes furthest from the frontier first. Bytes that the user has placed, and bytes
-    /// that are in order by now, are not given up. If the user does nothing, the stack refuses new
-    /// out-of-order bytes.
+    /// that are in order by now, are not given up. If the user does nothing and a limit is reached, the stack
+    /// refuses new out-of-order bytes.
     Evict {
         /// The connection.
         conn: ConnId,
@@ -81,9 +81,9 @@ pub enum Event {
         /// The reason.
         reason: CloseReason,
     },
-    /// Another host uses one of our addresses. The stack reports conflicts at most once in ten seconds for
-    /// each address. If the address is not lost and [`Limits::events`](crate::Limits::events) or more events
-    /// wait, the stack drops the report.
+    /// Another host uses one of our addresses, or probes an address that we probe as well. The stack reports
+    /// conflicts at most once in ten seconds for each address. If the address is not lost and
+    /// [`Limits::events`](crate::Limits::events) or more events wait, the stack drops the report.
     AddressConflict {
         /// The address.
         address: IpAddr,
@@ -132,7 +132,8 @@ pub enum CloseReason {
     /// ([`AddressProbing::Probe`](crate::AddressProbing)).
     #[error("another host uses the local address: choose another one")]
     AddressLost,
-    /// [`Stack::abort`](crate::Stack::abort) was called.
+    /// [`Stack::abort`](crate::Stack::abort) was called, or [`Stack::close`](crate::Stack::close) in
+    /// SYN-SENT.
     #[error("aborted locally")]
     Aborted,
 }
@@ -167,8 +168,8 @@ impl From<CloseReason> for io::Error {
 /// arrives. A separate field holds such bytes, because storing them in a ring takes several times as long.
 ///
 /// The queue has memory for several events of each connection, so its entries are small. Long contents are in
-/// separate queues, which need memory for only one event of each connection, or for a few events of the whole
-/// stack.
+/// separate queues, which need memory for only one event of each connection, or for a limited number of
+/// events of the whole stack.
 pub(crate) struct EventQueue {
     /// Bytes that arrived while no event waited; `None` if the oldest event is in `rest`. All events in
     /// `rest` are later.

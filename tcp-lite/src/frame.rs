@@ -39,7 +39,7 @@ pub(crate) const TCP_CHECKSUM_AT: usize = 16;
 /// Offset of the UDP checksum.
 pub(crate) const UDP_CHECKSUM_AT: usize = 6;
 
-/// Parameters of all frames of a stack.
+/// Parameters that all frames of a stack have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Framing {
     pub(crate) mac: EthernetAddress,
@@ -147,7 +147,7 @@ impl Headers<'_> {
         }
     }
 
-    /// A template for several frames.
+    /// A template for several frames with these headers.
     pub(crate) fn template(&self) -> Template {
         let offload = self.offload();
         let mut bytes = Bytes::from([0; MAX_HEADERS_BYTES]);
@@ -349,7 +349,7 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Links `buffers` to one chain. Returns `None` if there are no buffers or too many buffers.
+/// Links `buffers` into one chain. Returns `None` if there are no buffers or too many buffers.
 pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
     // The buffers are linked from back to front, so that no chain has to be traversed.
     let chain = buffers.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut buffer| {

@@ -1,7 +1,7 @@
 //! Parses ICMP errors (RFC 792, RFC 4443) that quote a TCP segment of ours.
 //!
 //! Any host can send such errors, so the stack believes an error only if the quoted sequence number was sent
-//! and is not acknowledged (RFC 5927).
+//! and is not acknowledged (RFC 5927), or belongs to a path MTU probe in flight.
 
 use crate::checksum::{InternetChecksum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
@@ -12,10 +12,10 @@ use crate::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Up
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpErrorKind {
     /// The destination does not support the protocol, its port is not in use, or a router forbids the packet
-    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
+    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1). Such an error ends a connection in SYN-SENT.
     Hard,
-    /// The cause may be transient, such as a missing route or an exceeded hop limit. Such an error does not
-    /// end an established connection.
+    /// The cause may be transient, such as a missing route or an exceeded hop limit. Such an error ends a
+    /// connection only in SYN-SENT, and only if our SYN was sent more than once.
     Soft,
     /// The packet was larger than `mtu` bytes.
     TooBig { mtu: usize },
@@ -36,13 +36,13 @@ pub(crate) struct IcmpError {
 pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
-/// MTU plateaus, for routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest MTU
-/// that an error can set. The value 0 ends the search for a plateau. If the search reaches 0, the result is
-/// raised to the minimum of the IP version.
+/// MTU plateaus, for IPv4 routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest
+/// MTU that an error can set. The value 0 ends the search for a plateau. If the search reaches 0, the result
+/// is raised to this smallest MTU.
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
-/// Parses `packet`, whose IP header was parsed as `header`; `None` if the packet is no ICMP error about a TCP
-/// segment.
+/// Parses `packet`, whose IP header was parsed as `header`; `None` if the packet is no valid ICMP error about
+/// a TCP segment.
 pub(crate) fn parse(packet: &[u8], header: &IpHeader) -> Option<IcmpError> {
     let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
     let message = packet.get(header_bytes..header.total_bytes)?;

@@ -67,7 +67,8 @@ pub(crate) enum Upper {
     Whole { protocol: u8, header_bytes: usize },
     /// A fragment of a packet.
     Fragment(Fragment),
-    /// A payload after an extension or option that only the slow path handles.
+    /// A payload after an extension or option that only the slow path handles, or after extensions that are
+    /// longer than the parsed bytes.
     Opaque,
 }
 
@@ -179,7 +180,8 @@ fn walk(head: &[u8], mut next_header: u8, total_bytes: usize) -> Result<Upper, R
     }
 }
 
-/// Whether every option's highest two bits say "skip over" (RFC 8200 section 4.2).
+/// Whether the options are well-formed, and the highest two bits of every option say "skip over" (RFC 8200
+/// section 4.2).
 fn options_may_be_skipped(mut options: &[u8]) -> bool {
     while let Some((&kind, rest)) = options.split_first() {
         if kind == 0 {

@@ -3,8 +3,8 @@
 //! not bytes.
 //!
 //! This crate is deterministic, does no I/O, reads no clock and starts no thread. The inputs of the crate are
-//! frames, times and a seed. The outputs are frames and events. A test can run whole connections by moving
-//! frames between two [`Stack`]s.
+//! frames, times, a seed, and the calls of its user. The outputs are frames and events. A test can run whole
+//! connections by moving frames between two [`Stack`]s.
 //!
 //! Each module is on a floor (layer), and uses only modules of lower floors. The package `tests` checks this
 //! rule (`src/layout`), also for the modules of `tcp`.

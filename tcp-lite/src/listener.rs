@@ -1,8 +1,8 @@
 //! Listening ports: the addresses that may connect, and the half-open connections of each port.
 //!
 //! The listener's user may block an address for a while because connections from it fail. The stack then
-//! drops SYNs from that address before any other work. Other hosts behind the same address are delayed, not
-//! refused, since they retransmit their SYNs.
+//! drops SYNs from that address, and creates neither a connection nor a cookie for them. This delays other
+//! hosts behind the same address, but does not refuse them: they retransmit their SYNs, and the block ends.
 
 use std::collections::HashMap;
 
@@ -54,7 +54,8 @@ impl AddressFilter {
     }
 }
 
-/// Numbers of SYNs that a listener refused, or for which it was full. The numbers are never reset.
+/// Numbers of SYNs that a listener refused, or that arrived while the listener was full. The numbers are
+/// never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerCounters {
@@ -105,8 +106,8 @@ struct ListenerSlot {
     listener: Option<Listener>,
 }
 
-/// The listeners of a stack. A stack has few listeners, and looks up a listener only for segments that belong
-/// to no connection, and for SYNs that arrive in TIME-WAIT.
+/// The listeners of a stack. A lookup visits the listeners one by one, because a stack has few listeners, and
+/// looks up a listener only for segments that belong to no connection, and for SYNs that arrive in TIME-WAIT.
 pub(crate) struct Listeners {
     slots: Vec<ListenerSlot>,
     limit: usize,
@@ -163,8 +164,8 @@ impl Listeners {
         Some(ListenerId { slot: at as u32, generation: self.slots[at].generation })
     }
 
-    /// The numbers of SYNs that a listener refused or for which it was full, and the number of its half-open
-    /// connections; `None` if the id is not valid.
+    /// The numbers of SYNs that a listener refused, or that arrived while the listener was full, and the
+    /// number of its half-open connections; `None` if the id is not valid.
     pub(crate) fn counters(&self, id: ListenerId) -> Option<(ListenerCounters, usize)> {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))

@@ -2,14 +2,15 @@
 //!
 //! A simplification of RFC 4861 section 7.3 that also handles ARP. The table queries an unknown address three
 //! times, at intervals of a second. Without an answer, the address then counts as unreachable for a second. A
-//! unicast query confirms a known address in two cases: the address is used more than thirty seconds after
-//! its last confirmation, or TCP gets no answer through this neighbour (section 7.3.1; RFC 1122 section
-//! 2.3.2.1). If three unicast queries get no answer, the table sends broadcast or multicast queries.
+//! unicast query confirms a known address if the address is used more than thirty seconds after its last
+//! confirmation. The address is confirmed sooner if TCP gets no answer through this neighbour (section 7.3.1;
+//! RFC 1122 section 2.3.2.1), if the link was down, or if a packet gave another Ethernet address. If three
+//! unicast queries get no answer, the table sends broadcast or multicast queries.
 //! [`discovery`](crate::discovery) has the packet formats.
 //!
-//! A full table evicts a known neighbour to make room for an unknown neighbour. The table never evicts a
-//! neighbour whose Ethernet address is unknown, because a connection may wait for the answer, and the queries
-//! end within seconds.
+//! A full table evicts a known neighbour to make room for a new neighbour. The table never evicts a neighbour
+//! whose Ethernet address is unknown, because a connection may wait for the answer, and the queries end
+//! within seconds.
 //!
 //! smoltcp has a separate neighbour table, which it uses for its answers. That table learns from the packets
 //! that the stack passes to smoltcp.
@@ -32,8 +33,8 @@ const QUERIES: u8 = 3;
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
-/// For this time after a neighbour's Ethernet address changed, unsolicited changes are refused, so that our
-/// frames do not alternate between two hosts with the same IP address.
+/// For this time after a neighbour's Ethernet address was resolved or has changed, unsolicited changes are
+/// refused, so that our frames do not alternate between two hosts with the same IP address.
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of queries that wait to be sent. A query that does not fit is repeated after
 /// [`QUERY_INTERVAL`].
@@ -53,7 +54,8 @@ pub(crate) struct Query {
 pub(crate) enum Resolution {
     /// The Ethernet address of the next hop is known.
     Known(EthernetAddress),
-    /// A query is in progress: wait for [`Neighbors::poll`] or [`Neighbors::heard`] to report a change.
+    /// The address is being queried, or the table has no room for a query: wait for [`Neighbors::poll`] or
+    /// [`Neighbors::heard`] to report a change.
     Pending,
     /// No host answered.
     Failed,
@@ -74,9 +76,9 @@ struct NeighborEntry {
     /// The time at which the next query is sent, or a failure is forgotten; `None` if the entry waits for
     /// nothing.
     due: Option<Instant>,
-    /// True if the entry was used since the last search for an entry to evict.
+    /// True if the entry was used since a search for an entry to evict last passed it.
     used: bool,
-    /// The time at which the Ethernet address last changed.
+    /// The time at which a query resolved the Ethernet address, or at which it last changed.
     moved: Instant,
 }
 
@@ -114,7 +116,7 @@ pub(crate) struct Neighbors {
     limit: usize,
     always_known: KnownNeighbors,
     index: HashMap<IpAddress, usize, KeyedState>,
-    /// The index of the entry that was resolved last. Usually the next call resolves the same entry.
+    /// The index of the entry that was looked up last. Usually the next call looks up the same entry.
     latest: usize,
     entries: Slab<NeighborEntry>,
     /// The slot at which the next search for an entry to evict starts.
@@ -370,8 +372,8 @@ impl Neighbors {
         true
     }
 
-    /// Removes a known neighbour that was not used lately. If all neighbours were used, removes the neighbour
-    /// at `clock_hand` (clock algorithm). Returns `false` if no neighbour is known.
+    /// Removes a known neighbour that was not used lately. If all known neighbours were used, removes the
+    /// first of them from `clock_hand` on (clock algorithm). Returns `false` if no neighbour is known.
     fn evict(&mut self) -> bool {
         for _ in 0..2 * self.limit {
             let key = self.clock_hand;

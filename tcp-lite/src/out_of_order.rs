@@ -15,9 +15,9 @@ dp::counters! {
     /// maxima is only an upper bound of the maximum.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OutOfOrder {
-        /// Number of bytes of payload that were passed to the user ahead of the frontier, or that the user
-        /// reported with [`Stack::hold`](crate::Stack::hold), and that the user has not released since
-        /// ([`Stack::release`](crate::Stack::release)).
+        /// Number of bytes of payload that the user holds: bytes that were passed to the user ahead of the
+        /// frontier, and bytes in order that the user reported with [`Stack::hold`](crate::Stack::hold). Each
+        /// byte counts until the user releases it with [`Stack::release`](crate::Stack::release).
         pub held_bytes: u64,
         /// The largest value of `held_bytes` so far.
         pub max_held_bytes: u64,

@@ -122,7 +122,8 @@ impl Reassembly {
         Some(&self.whole)
     }
 
-    /// Number of dropped fragments and incomplete packets.
+    /// Number of dropped fragments, of dropped incomplete packets, and of packets that were dropped because
+    /// of a mark.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -175,7 +176,8 @@ impl Reassembly {
     }
 }
 
-/// Whether the fragment is a first fragment that is too short for the whole upper-layer header.
+/// Whether the fragment is a first fragment that is too short for the upper-layer header: a TCP header
+/// without options, or [`LEAST_HEADER_BYTES`] of another protocol.
 fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
     let least = if fragment.next_header == PROTOCOL_TCP { MIN_HEADER_BYTES } else { LEAST_HEADER_BYTES };
     fragment.offset == 0 && fragment.more && piece.len() < least

@@ -26,7 +26,7 @@ pub(crate) struct Secrets {
     pub(crate) cookie: SipHasher24,
     /// Random seed for smoltcp.
     pub(crate) slow_path_seed: u64,
-    /// Number of ephemeral ports used so far (`next_ephemeral` in RFC 6056).
+    /// A counter of ephemeral ports, which starts at a random number (`next_ephemeral` in RFC 6056).
     ports_given: u16,
 }
 
@@ -66,13 +66,13 @@ impl Secrets {
         Duration::from_millis(hash(&self.timestamp, &"probe wait") % 1000)
     }
 
-    /// Initial value of the connection's timestamp clock (RFC 7323 section 5.4).
+    /// The offset of the connection's timestamp clock (RFC 7323 section 5.4).
     pub(crate) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         hash(&self.timestamp, tuple) as u32
     }
 
-    /// The `attempt`-th port to try from `local` to `remote`. Consecutive connections to one endpoint get
-    /// consecutive ports; the first of these ports is secret.
+    /// The `attempt`-th port to try from `local` to `remote`. If two connections to one endpoint follow each
+    /// other directly, they get consecutive ports. The first of these ports is secret.
     pub(crate) fn ephemeral_port(
         &self,
         local: &IpAddress,
@@ -85,7 +85,8 @@ impl Secrets {
         EPHEMERAL_FIRST + number % EPHEMERAL_PORTS
     }
 
-    /// Notes that the port that [`ephemeral_port`](Self::ephemeral_port) returned for `attempt` is in use.
+    /// Notes that a connection uses the port that belongs to `attempt`
+    /// ([`ephemeral_port`](Self::ephemeral_port)).
     pub(crate) fn ephemeral_port_taken(&mut self, attempt: u16) {
         self.ports_given = self.ports_given.wrapping_add(attempt).wrapping_add(1);
     }

@@ -63,7 +63,7 @@ impl SlowPath {
         let mut interface_config = InterfaceConfig::new(config.mac.into());
         interface_config.random_seed = random_seed;
         let mut interface = Interface::new(interface_config, &mut device, Instant::ZERO);
-        // Both lists have room for eight addresses.
+        // The lists of the stack and of smoltcp have room for eight addresses each, so all addresses fit.
         interface.update_ip_addrs(|own| own.extend(routes.addresses().iter().copied()));
         for gateway in routes.gateways() {
             let added = match gateway {
@@ -178,8 +178,8 @@ struct Egress {
 }
 
 impl Egress {
-    /// Queues a frame that `fill` writes. Drops the frame if it contains TCP, if the queue is full, or if the
-    /// pool is empty.
+    /// Queues a frame that `fill` writes. Drops the frame if it contains TCP, if the queue is full, if the
+    /// pool is empty, or if the frame and its tag do not fit into a buffer.
     fn send<R>(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let buf = if self.frames.len() < TX_FRAMES { self.pool.alloc() } else { None };
         if let Some(mut buf) = buf

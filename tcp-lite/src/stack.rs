@@ -110,13 +110,14 @@ pub struct Stack {
     conflicts: ConflictDetection,
     /// True if the port has a link, according to the last call of [`Stack::set_link`].
     link_up: bool,
-    /// True if the port was removed, so that the next poll ends all connections.
+    /// True if the port was removed, so that each later poll ends the connections that exist.
     port_gone: bool,
-    /// The time at which the connections end, unless the link comes up before; `None` while the link is up.
+    /// The time at which the connections end, unless the link comes up before; `None` if the link is up, or
+    /// if the connections have ended because of it.
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
-    /// Buffer in which a reassembled packet is passed from the slow path to TCP.
+    /// Buffer in which a packet that reassembly or smoltcp has returned is passed on.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
     /// The times at which the stack tries again to send, while the pool has no buffer.
@@ -137,9 +138,9 @@ impl Stack {
     /// Creates a stack that allocates its buffers from `pool`. Other memory is allocated in this call, or
     /// later when connections and other objects are created, up to `config.limits`.
     ///
-    /// A segment is one buffer, so if `pool`'s buffers are smaller than the MTU, segments are smaller as
-    /// well. If there are IPv6 addresses but no link-local address, the stack adds the link-local address
-    /// that follows from the Ethernet address.
+    /// The payload of a segment has to fit into one buffer, so if `pool`'s buffers are smaller than the MTU,
+    /// segments are smaller as well. If there are IPv6 addresses but no link-local address, the stack adds
+    /// the link-local address that follows from the Ethernet address.
     ///
     /// # Panics
     /// If an address in `config` is not a unicast address.
@@ -169,7 +170,7 @@ impl Stack {
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
             pool_retry: Backoff::default(),
-            // Unacknowledged segments use at most half of the buffers, because the acknowledgements need
+            // Unacknowledged segments use at most half of the buffers, because received acknowledgements need
             // buffers as well.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             out_of_order: OutOfOrderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
@@ -224,9 +225,9 @@ impl Stack {
         }
     }
 
-    /// Runs the timers that are due, and the slow path. If the user does not call
-    /// [`next_deadline`](Self::next_deadline) between polls, a retransmission or an acknowledgement may be up
-    /// to 100 us late.
+    /// Runs the timers of connections, neighbours and addresses that are due, and the slow path. If the user
+    /// does not call [`next_deadline`](Self::next_deadline) between polls, a retransmission or an
+    /// acknowledgement may be up to 100 us late.
     pub fn poll(&mut self, now: Instant) {
         if now > self.now {
             self.arm_before(now);
@@ -271,7 +272,7 @@ impl Stack {
 
     /// Removes and returns the oldest event if it is an [`Event::Received`] that was raised while no other
     /// event waited. If the user calls this function after each call of [`input_next`](Self::input_next),
-    /// received bytes cost less time. [`event`](Self::event) returns all events.
+    /// received bytes cost less time than with [`event`](Self::event), which returns all events.
     #[inline]
     pub fn received(&mut self) -> Option<(ConnId, Received)> {
         self.events.pop_received()
@@ -329,7 +330,7 @@ impl Stack {
     /// while the port accepts no frames and [`transmit`](Self::transmit) is therefore not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         self.arm_timers();
-        // The caller may sleep now, so the spare page is freed.
+        // The caller may sleep now, so the buffer that is kept for the next page is freed.
         self.segments.free_spare_page();
         if self.slow_path.is_dirty() {
             return Some(now);
@@ -360,15 +361,15 @@ impl Stack {
         self.listeners.add(port, config)
     }
 
-    /// The numbers of SYNs that a listener refused or for which it was full, and the number of its half-open
-    /// connections; `None` if the id is not valid.
+    /// The numbers of SYNs that a listener refused, or that arrived while the listener was full, and the
+    /// number of its half-open connections; `None` if the id is not valid.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
     }
 
     /// Drops SYNs from `address` to a listener until the time `until`. Use this call for addresses whose
-    /// connections fail, because each such connection costs more than many segments. The call does not change
-    /// existing connections. If the id is not valid, the call does nothing.
+    /// connections fail, because such a connection takes as much time as the processing of many segments. The
+    /// call does not change existing connections. If the id is not valid, the call does nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
@@ -394,15 +395,15 @@ impl Stack {
         }
     }
 
-    /// Sends FIN after all queued segments. The connection can still receive. Does nothing if the id is not
-    /// valid.
+    /// Sends FIN after all queued segments. The connection can still receive. A connection in SYN-SENT ends
+    /// at once. Does nothing if the id is not valid.
     pub fn close(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.close(ctx));
     }
 
-    /// Sends RST and drops all queued segments. `Event::Closed(Aborted)` follows. Does nothing if the id is
-    /// not valid.
+    /// Drops all queued segments, and sends RST if the peer may know of the connection.
+    /// `Event::Closed(Aborted)` follows. Does nothing if the id is not valid.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.abort(ctx));
@@ -448,10 +449,10 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier
-    /// (the next expected byte), or that it has reported with [`hold`](Self::hold). The user has placed these
-    /// bytes, or has consumed them after the frontier passed them. The limits of out-of-order bytes count all
-    /// bytes that the user received ahead of the frontier and has not released.
+    /// Tells the stack that the user no longer holds `bytes` bytes. These bytes arrived ahead of the frontier
+    /// (the next expected byte), or were reported with [`hold`](Self::hold). The user has placed these bytes,
+    /// or has consumed them after the frontier passed them. The limits of out-of-order bytes count these
+    /// bytes until they are released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
         // In the usual case, the user holds no bytes and our announced window is large enough, so the call
@@ -485,9 +486,9 @@ impl Stack {
 
     /// Gives up bytes that the user received ahead of the frontier and did not [`release`](Self::release): at
     /// most 16 ranges of stream offsets, which are sorted and do not overlap. From now on these bytes count
-    /// as not received, and may arrive again. Returns `false` and gives up no bytes in two cases: some of
-    /// these bytes are in order by now (then all bytes before them are in order as well), or too many ranges
-    /// would be left. If the id is not valid, does nothing and returns `true`.
+    /// as not received, and may arrive again. Returns `false` and gives up no bytes if some of these bytes
+    /// are in order by now (then all bytes before them are in order as well), if there are more than 16
+    /// ranges, or if too many ranges would be left. If the id is not valid, does nothing and returns `true`.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }

@@ -99,8 +99,8 @@ impl SynCookies {
 
     /// Whether `segment` may have arrived before the ACK of a cookie, although the peer sent it later. Such a
     /// segment cannot be verified, because the cookie includes the peer's sequence number, which only the
-    /// first segment after the SYN has. The function returns `false` if the time bits of the acknowledged
-    /// number do not belong to a valid period.
+    /// first segment after the SYN has. The result is `false` if the segment has no payload and no FIN, or if
+    /// the time bits of the acknowledged number do not belong to a valid period.
     pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;

@@ -19,9 +19,9 @@ const BITS: u32 = 6;
 const LISTS: usize = 1 << BITS;
 /// Number of levels: six levels of six bits cover 2^36 microseconds, 19 hours.
 const LEVELS: usize = 6;
-/// If a deadline is further away than this time (18 hours), the timer is linked at this time. When the wheel
-/// reaches the timer, it links the timer again by its deadline, so the timer does not fire early. The horizon
-/// is one list less than a whole revolution, so that the top level never overlaps itself.
+/// If a deadline is further away than this time (nearly 19 hours), the timer is linked at this time. When the
+/// wheel reaches the timer, it links the timer again by its deadline, so the timer does not fire early. The
+/// horizon is one list less than a whole revolution, so that the top level never overlaps itself.
 const HORIZON_US: u64 = (LISTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
 const NONE: u32 = u32::MAX;
 

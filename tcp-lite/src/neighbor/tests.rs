@@ -42,7 +42,7 @@ fn a_derived_address_is_known_at_once_and_nobody_changes_it() {
         assert_eq!((n.resolve(at(ms), ip(1)), n.known(&ip(1))), (Resolution::Known(derived), Some(derived)));
     }
     assert_eq!((n.len(), n.next_deadline(), queries(&mut n)), (0, None, vec![]));
-    // IPv6 has longer addresses.
+    // An IPv6 address is longer than an Ethernet address, so the table has to query it.
     let v6 = IpAddress::v6(0xfe80, 0, 0, 0, 0, 0, 0, 1);
     assert_eq!((n.known(&v6), n.resolve(at(0), v6)), (None, Resolution::Pending));
 }
@@ -258,7 +258,7 @@ fn an_advertisement_does_what_its_flags_and_the_state_say() {
             n.resolve(now, ip(1));
             let query = known.filter(|_| asks).map(|mac| Query { target: ip(1), to: Some(mac) });
             assert_eq!(queries(&mut n), query.into_iter().collect::<Vec<_>>(), "{heard:?} in {state}");
-            // In PROBE, only an answer ends the queries.
+            // In PROBE, an answer or a changed Ethernet address ends the queries.
             n.poll(now + QUERY_INTERVAL);
             let is_answer = confirms && (mac != Some(OTHER) || overrides) || known == Some(OTHER);
             let is_probed = asks || state == 2 && !is_answer;
@@ -296,7 +296,7 @@ fn a_second_address_change_within_a_second_needs_a_query() {
     assert_eq!(known(&mut n, 6000, OTHER), Resolution::Known(OTHER));
     assert_eq!(known(&mut n, 6999, MAC), Resolution::Known(OTHER));
     assert_eq!(n.moves_refused(), 2);
-    // The query was lost. The IP address then belongs to the host that answers first.
+    // While a query is in progress, the IP address belongs to the host that answers first.
     assert_eq!(known(&mut n, 7000, MAC), Resolution::Known(MAC));
     n.entries[0].state = NeighborState::Known { mac: MAC, confirmed: at(0), queries: 1 };
     n.heard(at(7100), &Heard { confirms: false, ..answer(1, OTHER) });

@@ -17,7 +17,7 @@ use crate::tcp::State;
 const TIMER_SLACK: Duration = Duration::from_micros(100);
 
 /// Maximum number of marked connections whose timers wait. If more connections are marked, all their timers
-/// are set at once, while their state is in the cache.
+/// are set at the end of the turn, while their state is in the cache.
 const MAX_WAITING: usize = 8;
 
 /// Slots whose timers have to be set.
@@ -38,7 +38,8 @@ impl Unarmed {
     }
 
     /// Adds a slot, unless `is_there` says that the slot was added before. Called after each call of the
-    /// slot's control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
+    /// slot's control block, because this call may have started a [short
+    /// timer](crate::tcp::Tcb::has_short_timer).
     #[inline]
     pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, has_short_timer: bool) {
         if !std::mem::replace(is_there, true) {
@@ -88,8 +89,8 @@ impl Stack {
         }
     }
 
-    /// Called before the time advances to `now`: sets the timers that cannot wait. (The deadline of some
-    /// timers is computed from the time at which the timer is set.)
+    /// Called before the time advances to `now`: sets the timers that cannot wait. This is done at the old
+    /// time, because the deadline of some timers is computed from the time at which the timer is set.
     #[inline]
     pub(super) fn arm_before(&mut self, now: Instant) {
         if self.connections.unarmed.is_due_before(now) {
@@ -105,7 +106,8 @@ impl Stack {
         }
     }
 
-    /// Sets the timers of all marked connections. Every function that reads timers calls this function first.
+    /// Sets the timers of all marked connections. [`Stack::next_timer`] calls this function before it reads
+    /// the timers.
     pub(super) fn arm_timers(&mut self) {
         while let Some(slot) = self.connections.next_unarmed() {
             self.arm(slot);

@@ -49,7 +49,8 @@ enum Queue {
     None,
     /// The connection has something to send.
     Ready,
-    /// The connection has something to send, but the Ethernet address of the next hop is not known.
+    /// The connection has something to send, but the Ethernet address of the next hop is not known, or the
+    /// local address is still being probed.
     Waiting,
 }
 
@@ -128,7 +129,8 @@ pub(crate) struct Connections {
     free: Vec<u32>,
     limit: usize,
     table: ConnTable,
-    /// The slot that was looked up last. The next segment is often for the same connection.
+    /// The slot that the next lookup tries first: usually the slot that was looked up last, because the next
+    /// segment is often for the same connection.
     latest: u32,
     /// The headers of the connection over IPv4 that was served last; `None` before the first such connection.
     latest_headers: Option<LatestHeaders>,
@@ -153,7 +155,7 @@ pub(crate) struct FoundConn<'a> {
 
 impl FoundConn<'_> {
     /// Called after a call that left the connection in ESTABLISHED. If the connection has something to send,
-    /// queues it now. The connection's timer is set later, at the end of the turn (`arming.rs`).
+    /// queues it now. The connection's timer is set later (`arming.rs`).
     #[inline]
     pub(crate) fn settle_and_arm_later(mut self) {
         debug_assert!(self.conn.may_arm_later(), "something else may follow");
@@ -529,15 +531,15 @@ impl Connections {
 impl Stack {
     /// Whether the event queue has capacity for another connection. The connections of one slot may have
     /// queued many events since the user last took events. Therefore no connection starts while
-    /// `Limits::events` events wait, and each existing connection may add at most [`EVENTS_PER_CONNECTION`]
-    /// events.
+    /// `Limits::events` events wait. In this case, each existing connection may add at most
+    /// [`EVENTS_PER_CONNECTION`] events, apart from [`Event::Evict`](crate::Event::Evict).
     pub(super) fn takes_connections(&self) -> bool {
         self.events.len() < self.config.limits.events
     }
 
     /// Reserves a slot for a new connection, with capacity for its events. If no slot is free, drops the
-    /// oldest connection in TIME-WAIT. Otherwise a peer could use up all slots by making us close many
-    /// connections. Returns `None` if too many events wait, or if no connection can be dropped.
+    /// oldest connection in TIME-WAIT. Without this rule, a peer could use up all slots by making us close
+    /// many connections. Returns `None` if too many events wait, or if no connection can be dropped.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
         if !self.takes_connections() {
             return None;

@@ -15,7 +15,8 @@ pub enum ConnectError {
     /// A connection with this 4-tuple exists already, or both endpoints would be the same socket.
     #[error("this connection exists already")]
     InUse,
-    /// We have no address of the peer's family, or no route to the peer.
+    /// We have no address of the peer's family, no route to the peer, or the address cannot be a peer's
+    /// address (for example, it is a broadcast address).
     #[error("no local address or route for {0}")]
     NoRoute(std::net::IpAddr),
 }

@@ -1,9 +1,10 @@
 //! Generic receive offload: merges consecutive segments, as a device with LRO does, so that the control block
 //! is updated only once for all of them.
 //!
-//! Segments are merged only if they are next in order and carry only payload. The headers of merged segments
-//! are equal except for lengths, sequence numbers, checksums, PSH and the IPv4 identification. In particular,
-//! merged segments have the same acknowledgement, window, timestamps and ECN codepoint.
+//! Segments are merged only if they are next in order, have a payload, and have no flags except ACK and PSH.
+//! The headers of merged segments are equal except for lengths, sequence numbers, checksums, PSH and the IPv4
+//! identification. In particular, merged segments have the same acknowledgement, window, timestamps and ECN
+//! codepoint.
 
 use std::iter::Peekable;
 
@@ -61,7 +62,7 @@ impl Pattern {
         let mask = words.as_flattened_mut();
         mask[..headers.len()].fill(u8::MAX);
         if tcp_at - ip_at == IPV4_BYTES {
-            // The total length and the identification.
+            // The total length and the identification may differ.
             mask[ip_at + 2..ip_at + 6].fill(0);
             mask[ip_at + IPV4_CHECKSUM_AT..ip_at + IPV4_CHECKSUM_AT + 2].fill(0);
         } else {

@@ -5,11 +5,11 @@ use crate::Instant;
 
 impl Stack {
     /// Tells the stack whether the port has a link. The stack starts with the link up. While the link is
-    /// down, the stack sends nothing, timers keep running, and connections end after
-    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When the link comes up again, all
-    /// unacknowledged bytes are retransmitted at once, and our addresses are announced
-    /// ([`AddressProbing`](crate::AddressProbing)). The Ethernet addresses of neighbours are confirmed at
-    /// their next use.
+    /// down, the stack sends nothing, timers keep running, and after
+    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout) all connections end that are not in
+    /// SYN-SENT or TIME-WAIT. When the link comes up again, all unacknowledged bytes are retransmitted at
+    /// once, and our addresses are announced ([`AddressProbing`](crate::AddressProbing)). The Ethernet
+    /// addresses of neighbours are confirmed at their next use.
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.advance(now);
         if self.port_gone {

@@ -41,8 +41,8 @@ const ALL_ONES: u16 = 0xffff;
 /// The Ethertype, and the start of an IPv4 header of five words, with any ECN codepoint.
 const IPV4: u32 = (ETHERTYPE_IPV4 as u32) << 16 | 0x4500;
 const TYPE_MASK: u32 = 0xffff_ff00;
-/// Mask of two fields of the IPv4 header: the field with the fragment's flags and offset, without "don't
-/// fragment", and the protocol, which follows the hop limit.
+/// Mask of two fields of the IPv4 header: the field with the flags and the fragment offset, without the
+/// reserved bit and "don't fragment", and the protocol, which follows the hop limit.
 const FRAGMENT_AND_PROTOCOL_MASK: u32 = 0x3fff_00ff;
 /// A TCP header of eight words with the flag ACK.
 const OFFSET_AND_FLAGS: u16 = 0x8010;
@@ -153,8 +153,8 @@ impl Stack {
         if segment.bytes > 0 && self.events.len() >= self.config.limits.events {
             return Err(frame);
         }
-        // The addresses were checked when the connection began. A usable address never becomes unusable, and
-        // routes never change.
+        // The addresses are not checked here. They were checked when the connection began, a usable address
+        // never becomes unusable, and routes never change.
         let (parts, connections, _) = self.split(now);
         let Some(found) = connections.find_next_ipv4(&key) else { return Err(frame) };
         if !found.conn.tcb.predicts(&segment) {
@@ -178,8 +178,8 @@ impl Stack {
     }
 }
 
-/// The number of SACK blocks in a TCP header that has timestamps and then only SACK blocks; 0 if the header
-/// has anything else.
+/// The number of SACK blocks that follow the place of the timestamps in a TCP header; 0 if anything else
+/// follows.
 #[inline]
 fn sack_blocks(head: &[u8]) -> usize {
     let offset = head.get(TCP_AT + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);

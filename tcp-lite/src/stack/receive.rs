@@ -148,7 +148,8 @@ impl Stack {
             }
             return Some(Class::Slow { ip: Some(ip) });
         };
-        // The stack drops segments to or from an address that is not a unicast address (RFC 9293 MUST-57).
+        // The stack drops segments that are not for us, were not sent to our Ethernet address, or come from
+        // an address that cannot be a peer's (RFC 9293 MUST-57).
         if !ours || ethernet.dst != self.framing.mac || !self.may_be_peer(&ip.src) {
             self.counters.rx_not_ours += 1;
             return None;
@@ -174,7 +175,8 @@ impl Stack {
             && (self.config.loopback || !self.routes.is_ours(address))
     }
 
-    /// Whether a segment is the next in order of its connection, and has no flags except ACK and PSH.
+    /// Whether a segment is the next in order of its connection, and has the flag ACK and no other flag
+    /// except PSH.
     fn is_next(&mut self, origin: &SegmentOrigin, header: &TcpHeader) -> bool {
         let conn =
             self.connections.find_next(&origin.tuple(header)).and_then(|slot| self.connections.get(slot));
@@ -255,8 +257,9 @@ impl Stack {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
             }
             if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-                // The stack does not answer, because an RST would refuse the connection. If the segment
-                // occupies sequence numbers, the peer retransmits it.
+                // The segment may have overtaken the ACK of a cookie. The stack does not answer, because an
+                // RST would end the peer's connection. If the segment occupies sequence numbers, the peer
+                // retransmits it.
                 self.counters.rx_no_connection += 1;
                 return;
             }
@@ -299,8 +302,8 @@ impl Stack {
         self.accept(now, id, (listener, tuple, next_hop), syn, params);
     }
 
-    /// Creates a connection that its listener has counted as half-open. If another stack of the host has the
-    /// 4-tuple, drops the SYN instead.
+    /// Creates a connection that its listener has counted as half-open. If the 4-tuple cannot be claimed for
+    /// this stack, drops the SYN instead.
     fn accept(
         &mut self,
         now: Instant,
@@ -387,7 +390,8 @@ impl Stack {
     /// Handles a segment of a half-open connection that acknowledges an earlier SYN-ACK with a cookie. This
     /// happens if the peer sent its SYN again before it received the cookie, and the backlog had room for the
     /// second SYN. The peer has established the connection with the cookie's sequence numbers, so our
-    /// connection adopts these numbers. If the segment acknowledges no cookie, returns its payload.
+    /// connection adopts these numbers. A segment that may have overtaken such an acknowledgement is dropped.
+    /// Returns the payload of any other segment.
     #[cold]
     fn earlier_cookie_arrives(
         &mut self,

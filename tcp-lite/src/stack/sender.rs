@@ -26,8 +26,10 @@ impl<'s> Sender<'s> {
     /// Returns an empty segment, which can hold up to EMSS bytes of whole FPDUs.
     ///
     /// # Errors
-    /// A [`SendError`] if the connection is closed, the send buffer is full, or no packet buffer is free. If
-    /// the send buffer is full, an `Event::Writable` follows when the buffer has space again.
+    /// [`SendError::Closed`] if the connection is closed for sending. [`SendError::BufferFull`] if the send
+    /// buffer is full; an `Event::Writable` follows when the buffer has space again. [`SendError::NoMbuf`] if
+    /// no packet buffer is free, or if all connections together have reached the limit of segments or of
+    /// packet buffers.
     #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
@@ -169,7 +171,7 @@ impl SegmentBuf<'_, '_> {
         (&mut room[..capacity], &mut self.len)
     }
 
-    /// Keeps only the first `bytes` bytes of a segment without external memory.
+    /// Keeps only the first `bytes` bytes of a segment without external memory, and forgets the sum.
     pub fn truncate(&mut self, bytes: usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         self.len = self.len.min(bytes);

@@ -224,7 +224,7 @@ impl Stack {
     }
 
     /// Handles an ICMP error about a segment that may be ours. Any host may have sent the error, so the stack
-    /// believes the error only if it quotes a segment in flight (RFC 5927 section 4).
+    /// believes the error only if it quotes a segment or a path MTU probe in flight (RFC 5927 section 4).
     fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError, frame: Mbuf) {
         if let Some(owner) = self.elsewhere(&error.tuple) {
             return self.hand_over(owner, frame);

@@ -118,8 +118,8 @@ impl Stack {
     /// Claims a 4-tuple for this stack.
     ///
     /// # Errors
-    /// [`ClaimError::Taken`] if a stack of the host has the 4-tuple, or one with the same hash.
-    /// [`ClaimError::Full`] if the flow table has no free entry for the 4-tuple.
+    /// [`ClaimError::Taken`] if a stack of the host has the 4-tuple or one with the same hash, or claims it
+    /// at the same time. [`ClaimError::Full`] if the flow table has no free entry for the 4-tuple.
     pub(super) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.member.as_ref().map_or(Ok(()), |member| member.claim(tuple))
     }

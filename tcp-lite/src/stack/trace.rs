@@ -17,7 +17,7 @@ dp::events! {
         tracing::debug!(%local, %remote, "SYN cookie received");
     }
 
-    /// Reports that the data in flight was not acknowledged in time and has to be retransmitted.
+    /// Reports that the retransmission timer of a connection expired.
     fn retransmission_timeout(conn: &Conn, config: &TcpConfig) {
         let info = conn.tcb.info(config, conn.tuple.local_addr(), conn.tuple.remote_addr());
         let crate::ConnInfo { local, remote, state, srtt_us, rto_us, cwnd, ssthresh, unacknowledged, .. } = info;

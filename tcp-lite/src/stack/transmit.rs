@@ -19,16 +19,16 @@ use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Ctx, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
-/// Maximum number of segments that one connection sends before the next connection is served, except that a
-/// train that the port cuts may have more segments. The number is small enough for fairness, and large enough
-/// that several segments use the connection's state while the state is in the cache.
+/// Maximum number of segments that one connection sends before the next connection is served. (A train that
+/// the port cuts may have more segments.) The number is small enough for fairness, and large enough that
+/// several segments use the connection's state while the state is in the cache.
 const QUOTA_SEGMENTS: usize = 8;
 
 /// The offloads that a port needs to cut one frame into several segments.
 pub(super) const TRAINS: Offloads =
     Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// The offloads that a port needs to send external memory. The stack itself never reads external memory.
+/// The offloads that a port needs to send external memory. The stack computes no checksum of external memory.
 pub(super) const EXTERNAL: Offloads =
     Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
@@ -46,7 +46,7 @@ pub(super) enum Served {
     Idle,
     /// The connection may send more now.
     More,
-    /// The Ethernet address of the next hop is not known.
+    /// The Ethernet address of the next hop is not known, or the local address is still being probed.
     Waiting,
     /// A pool is empty.
     NoMbuf,
@@ -241,7 +241,8 @@ impl Stack {
             let limits = match port_cuts {
                 // The headers need one of the buffers.
                 true => (MAX_TRAIN, framing.tso.buffers.saturating_sub(1)),
-                // A template needs the payload of each segment in one slice.
+                // A template needs the payload of each segment in one slice. So segments with external memory
+                // are sent one by one.
                 false if is_external(&ctx, &transmission) => (1, MAX_TRAIN),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };

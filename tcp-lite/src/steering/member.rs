@@ -62,7 +62,8 @@ pub struct Member {
     from: Vec<Option<Consumer<Handed>>>,
     /// A bit for each stack to which something was handed since the last [`flush`](Self::flush).
     unflushed: u64,
-    /// A bit for each stack whose ring to this stack was not empty when this stack last read its inbox.
+    /// A bit for each stack whose ring to this stack may still have items that were visible when this stack
+    /// last read its inbox.
     unread: u64,
     /// The number from which the search for the next ring to read starts.
     turn: u32,
@@ -126,8 +127,8 @@ impl Member {
         self.seen.0.trailing_zeros() as u8 == self.index
     }
 
-    /// Whether a stack was removed or the state of an address has changed since the last call of
-    /// [`note_news`](Self::note_news).
+    /// Whether a stack was removed, or the leader published other states of our addresses, since the last
+    /// call of [`note_news`](Self::note_news).
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.news() != self.seen
@@ -219,8 +220,8 @@ impl Member {
         Ok(())
     }
 
-    /// Reports a neighbour to all other stacks, except stacks whose ring is full. Such a stack has to query
-    /// the neighbour itself.
+    /// Reports a neighbour to all other stacks, except stacks that are gone or whose ring is full. A stack
+    /// whose ring is full has to query the neighbour itself.
     pub(crate) fn publish(&mut self, heard: Heard) {
         for to in 0..self.to.len() {
             let _asks_by_itself = self.hand(to as u8, Handed::Heard(heard));

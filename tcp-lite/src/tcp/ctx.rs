@@ -38,7 +38,8 @@ pub(crate) struct Ctx<'a> {
     /// The stack's event queue.
     pub(crate) events: &'a mut EventQueue,
     /// While at least this number of events wait, received bytes are dropped, and the peer retransmits them.
-    /// Other events, at most [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
+    /// All other events are queued in any case: [`Event::Evict`](crate::Event::Evict), and at most
+    /// [`EVENTS_PER_CONNECTION`] events of each connection.
     pub(crate) events_limit: usize,
     /// The connection whose control block is called.
     pub(crate) conn: ConnId,

@@ -15,8 +15,8 @@ pub(crate) const MAX_HEADER_BYTES: usize = 60;
 /// Maximum number of SACK blocks that a header can have.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
-/// The bytes are not a TCP header, because there are too few bytes, or because the data offset points outside
-/// the segment.
+/// The bytes are not a TCP header, because there are too few bytes, or because the data offset is less than 5
+/// words or points outside the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed TCP header")]
 pub(crate) struct Malformed;

@@ -42,7 +42,8 @@ pub enum SendError {
     /// reached.
     #[error("the send buffer is full")]
     BufferFull,
-    /// The pool is empty. The user should try again at the next poll.
+    /// The pool is empty, or all connections together have reached the limit of segments or of packet
+    /// buffers. The user should try again at the next poll.
     #[error("no packet buffer is free")]
     NoMbuf,
 }
@@ -55,11 +56,12 @@ pub struct ConnInfo {
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Maximum number of payload bytes in a segment, which changes only with the path MTU.
+    /// Maximum number of payload bytes in a segment. After the handshake, this number changes only with the
+    /// path MTU.
     pub emss: usize,
     /// Stream offset of the next byte to be pushed, which is the number of bytes pushed so far.
     pub send_offset: u64,
-    /// Free bytes of the send buffer.
+    /// Free bytes of the send buffer; 0 if the connection accepts no segments.
     pub send_space: usize,
     /// Number of bytes that are queued and unsent, or sent and not acknowledged.
     pub unacknowledged: u64,
@@ -76,8 +78,9 @@ pub struct ConnInfo {
     pub ssthresh: u32,
     /// The state of the connection (RFC 9293 section 3.3.2).
     pub state: State,
-    /// Segments sent again.
+    /// Number of segments sent again.
     pub retransmits: u64,
-    /// Bytes ahead of the frontier.
+    /// Bytes that the user has received and not released: bytes ahead of the frontier, and bytes in order
+    /// that the user holds ([`Stack::hold`](crate::Stack::hold)).
     pub out_of_order: OutOfOrder,
 }

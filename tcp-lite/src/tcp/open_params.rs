@@ -16,7 +16,7 @@ pub(crate) struct OpenParams {
     /// The offset that is added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     pub(crate) timestamp_offset: u32,
     /// MSS (RFC 6691) to this peer, which is also the MSS that we announce: the MTU minus the fixed IP and
-    /// TCP headers. Options make the payload smaller than the MSS.
+    /// TCP headers, but at most the capacity of one mbuf. Options make the payload smaller than the MSS.
     pub(crate) mss: u16,
     /// The MSS for BASE_PLPMTU (RFC 8899 section 5.1.2), a size that most paths carry.
     pub(crate) base_mss: u16,

@@ -37,7 +37,7 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
-    /// Whether the script pushed a segment with these boundaries, or the stack has already sent one.
+    /// True if the script pushed a segment with these boundaries, or if the stack has sent such a segment.
     known: bool,
 }
 
@@ -101,7 +101,8 @@ impl Peer {
         bytes
     }
 
-    /// Returns an arriving segment of the script as it is on the wire, and with all default values filled in.
+    /// Returns an arriving segment in two forms: as it is on the wire, and in the script's notation with all
+    /// default values filled in.
     pub(crate) fn write(&mut self, segment: &Segment, now_us: u64) -> (Raw, Segment) {
         let now_ms = (now_us / 1000) as i64;
         let mut options = segment.options.clone().unwrap_or_default();
@@ -187,8 +188,8 @@ impl Peer {
         })
     }
 
-    /// Whether `seq..seq + len` has different boundaries than all segments sent before. If the boundaries
-    /// differ, this range and the remaining parts become separate segments.
+    /// Whether no segment with the boundaries of `seq..seq + len` was pushed or sent before. If so, this
+    /// range and the remaining parts of its segment become separate segments.
     fn is_cut(&mut self, seq: i64, len: u32) -> Result<bool, String> {
         let end = seq + i64::from(len);
         let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));
@@ -243,7 +244,8 @@ impl Peer {
         self.we_offered && self.they_offered
     }
 
-    /// The difference between the expected segment and the segment sent at `now_us`, if they differ.
+    /// The first difference between the expected segment and the segment sent at `now_us`; `None` if they
+    /// agree.
     pub(crate) fn difference(&self, expected: &Segment, came: &Segment, now_us: u64) -> Option<&'static str> {
         let differs = [
             (expected.codepoint != came.codepoint, "another codepoint"),

@@ -17,7 +17,7 @@ pub(crate) struct Line {
     /// The text after the time.
     pub(crate) text: String,
     pub(crate) time: Time,
-    /// The number of the peer that the line names.
+    /// The number of the peer that the line names; 1 if the line names no peer.
     pub(crate) peer: u8,
     pub(crate) action: Action,
 }
@@ -76,7 +76,7 @@ pub(crate) enum Expect {
         to: u64,
         ahead: bool,
     },
-    /// The next event that is not a delivery of bytes.
+    /// An event that is not a delivery of bytes. It has to be the next event of its kind.
     Event(String),
     /// The value of a counter of the stack, or a value of the connection.
     Value {

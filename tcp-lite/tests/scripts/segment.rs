@@ -36,7 +36,7 @@ pub(crate) enum Timestamps {
     Without,
 }
 
-/// TCP options, in the order in which they are written to the header.
+/// The TCP options of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) mss: Option<u16>,
@@ -48,8 +48,9 @@ pub(crate) struct Options {
     pub(crate) unknown: Option<(u8, u8)>,
 }
 
-/// A segment. A field that the script does not contain is `None`. Such a field is not compared in a sent
-/// segment, and gets a default value in an arriving segment.
+/// A segment. `None` stands for a field that the script does not contain. In an arriving segment, such a
+/// field has a default value. `Peer::difference` compares a sent segment with the script's segment: for
+/// example, it accepts any window if `window` is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) codepoint: Codepoint,

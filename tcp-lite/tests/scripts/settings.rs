@@ -34,7 +34,7 @@ impl Settings {
                 mtu: 1500,
                 offloads: Default::default(),
                 limits: Limits { connections: 64, neighbors: 8, tx_segments: 2048, ..Limits::default() },
-                // These are the values that scripts assume, whatever the stack's defaults are.
+                // Scripts assume these sizes and no path MTU probing, whatever the stack's defaults are.
                 tcp: TcpConfig {
                     recv_window_bytes: 1 << 20,
                     send_buffer_bytes: 1 << 20,

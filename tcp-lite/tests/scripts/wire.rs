@@ -73,7 +73,7 @@ impl Raw {
         packet(addresses.peers, addresses.ours, 6, ecn, &tcp)
     }
 
-    /// Parses one of our frames. Returns `None` if the frame is not TCP.
+    /// Parses a frame that our host has sent. Returns `None` if the frame is not TCP.
     pub(crate) fn parse(frame: &[u8], addresses: &Addresses) -> Option<Result<Self, String>> {
         let (ecn, protocol, total) = match (&frame[12..14], frame.get(14..)?) {
             ([0x08, 0x00], ip) => (ip[1] & 3, ip[9], usize::from(u16::from_be_bytes([ip[2], ip[3]]))),
@@ -248,12 +248,12 @@ fn discovery(addresses: &Addresses, kind: u8, flags: u8, target: IpAddress, opti
     frame
 }
 
-/// Whether one of our frames is an ARP frame or an ICMPv6 message.
+/// Whether a frame that our host has sent is an ARP frame or an ICMPv6 message.
 pub(crate) fn is_discovery(frame: &[u8]) -> bool {
     matches!(frame[12..14], [0x08, 0x06]) || matches!(frame[12..14], [0x86, 0xdd]) && frame[14 + 6] == 58
 }
 
-/// Whether one of our frames asks for an Ethernet address.
+/// Whether a frame that our host has sent asks for an Ethernet address.
 pub(crate) fn asks_for_neighbor(frame: &[u8]) -> bool {
     match frame[12..14] {
         [0x08, 0x06] => frame[14 + 7] == 1,

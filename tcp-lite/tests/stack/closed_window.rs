@@ -1,5 +1,5 @@
-//! Test of a peer that is alive, but whose application reads nothing, so that its window stays closed. The
-//! peer's acknowledgements have the form that header prediction accepts.
+//! Test of a peer that is alive, but has a closed window, because its application reads nothing. The peer's
+//! acknowledgements have the form that header prediction accepts.
 
 use dp::link::LinkConfig;
 

@@ -1,5 +1,5 @@
-//! Tests of many connections that continuously hold bytes beyond a hole. The tests check how much memory
-//! other connections get.
+//! Tests of many connections that continuously hold bytes beyond a hole. The tests check that the limits of
+//! memory hold, and how much memory other connections get.
 
 use smoltcp::wire::{ArpOperation, EthernetAddress, TcpControl};
 use tcp_lite::StackConfig;
@@ -70,7 +70,7 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     let (in_order, small_hole) = (HOSTILE, HOSTILE + 1);
     let mut least = BUFFERS;
     for round in 0..60 {
-        // The peers send ranges of 100 bytes, each in its own buffer, as many as the stack tracks.
+        // Each hostile peer sends a further range of 100 bytes beyond a hole, in a buffer of its own.
         for peer in 0..HOSTILE {
             crowd.say(peer, 200 * (round + 1), 200 * (round + 1) + 100);
             least = least.min(crowd.free());
@@ -89,7 +89,8 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     }
     crowd.say(small_hole, 0, 1000);
     assert_eq!(crowd.received(small_hole), 5000);
-    // The peers send the bytes that the stack discarded once more. The stream checks the bytes.
+    // Peer 3 sends all its bytes again, including the bytes that the stack has discarded. The host checks the
+    // bytes.
     for at in 0..60 {
         crowd.say(3, 200 * at, 200 * (at + 1));
     }

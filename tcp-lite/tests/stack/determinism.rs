@@ -31,7 +31,7 @@ fn equal_seeds_give_equal_frames() {
 
 #[test]
 fn another_seed_gives_other_ports_and_sequence_numbers() {
-    // The frame after the ARP request is the SYN.
+    // The first IPv4 frame is the SYN.
     let syn =
         |frames: &[Vec<Vec<u8>>; 2]| frames[0].iter().find(|f| f[12..14] == [8, 0]).unwrap()[34..42].to_vec();
     let (one, other) = (syn(&frames(1, 1)), syn(&frames(3, 1)));

@@ -259,7 +259,7 @@ fn a_segment_that_is_missing_or_damaged_ends_the_run() {
     }
 }
 
-/// A frame consists of several buffers, as from a port with LRO or from a port that receives into chains.
+/// A frame of many buffers, as from a port with LRO or from a port that receives into chains, is not merged.
 #[test]
 fn a_frame_of_many_buffers_stays_alone() {
     let mut world = connected("10.0.0.2:4000", 1);

@@ -15,7 +15,8 @@ use crate::relay::{Relay, Tap};
 
 const FRAMES: usize = 10_000;
 
-/// A connection that has carried bytes in both directions, and all its frames.
+/// A connection that has carried bytes from A to B, and a list of frames: the frames that B has received, and
+/// fragments of them.
 fn live() -> (Relay, Vec<Vec<u8>>) {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -28,8 +29,7 @@ fn live() -> (Relay, Vec<Vec<u8>>) {
         |to_b, frame| {
             if to_b {
                 seen.push(frame.clone());
-                // Adds frames that do not occur in this connection: fragments, and ICMP errors about sent
-                // frames.
+                // Adds fragments, which do not occur in this connection.
                 seen.extend(craft::fragments(&frame, 96, 1).into_iter().skip(1));
             }
             vec![(frame, Checksum::Unknown)]
@@ -106,7 +106,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
 fn mutate(frame: &[u8], (changes, cut, _): &Mutation) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for (at, value) in changes {
-        // Most changes are in the headers.
+        // All changes are in the first 80 bytes, most of which are headers.
         let reach = frame.len().min(80);
         frame[at.index(reach)] = *value;
     }
@@ -135,7 +135,7 @@ fn random_frames_leave_a_live_connection_alone() {
 
 /// A frame for the slow path of B. The frame is from an unknown host, or about a flow that equals or nearly
 /// equals the flow of `sent`, a frame of B. The frame's checksums are correct, as an attacker's checksums
-/// would be.
+/// would be, unless the frame is damaged on purpose.
 fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     let mut stranger = MAC_A;
     (stranger.0[4], stranger.0[5]) = (1, random());
@@ -175,8 +175,8 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// For each frame of a transfer in both directions, four invalid frames arrive: ARP, neighbour discovery,
-/// ICMP errors or fragments. The invalid frames have no effect on the transfer.
+/// With each frame that B receives during a transfer in both directions, four invalid frames arrive: ARP,
+/// neighbour discovery, ICMP errors or fragments. The invalid frames have no effect on the transfer.
 // Proves SEC-017: forged errors about unknown flows, and about bytes that are not in flight, change nothing.
 #[test]
 fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
@@ -253,7 +253,8 @@ fn a_packet_longer_than_its_frame_is_malformed() {
         ),
     ] {
         let mut tap = Tap::new(config(MAC_A, 1));
-        // The header of one frame is incomplete, and the other frame has too few bytes of payload.
+        // The frames are 1 to 20 bytes too short. Without payload, the TCP header is incomplete; with 20
+        // bytes of payload, bytes of the payload are missing.
         let macs = [MAC_B, MAC_A];
         for payload in [&[][..], &[7; 20]] {
             let whole = craft::answer(macs, (src, 9), (dst, 4000), TcpControl::Syn, (7, None), payload);

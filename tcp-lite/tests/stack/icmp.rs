@@ -271,7 +271,7 @@ fn a_report_of_a_packet_too_big_has_to_be_plausible() {
         (false, 0, Some(1440)),
         (true, 1400, Some(1328)),
         (true, 1280, Some(1208)),
-        // Every path carries 1280 bytes (RFC 8201 section 4).
+        // Every path carries 1280 bytes (RFC 8201 section 4), so a smaller MTU is ignored.
         (true, 1279, None),
         (true, 0, None),
         (true, 1500, None),

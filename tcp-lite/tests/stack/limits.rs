@@ -114,7 +114,8 @@ fn send_buffers_larger_than_the_pool_starve_nobody() {
     assert!(world.run(60_000_000, all));
 }
 
-/// The host that closes first enters TIME-WAIT, and a peer can cause this any number of times.
+/// The host that closes first enters TIME-WAIT, and a peer can cause this any number of times. Therefore a
+/// new connection at the limit replaces the oldest connection in TIME-WAIT, but no other connection.
 #[test]
 fn the_oldest_in_time_wait_makes_room_and_no_other_connection_does() {
     let (a, mut b) = (config(MAC_A, 1), config(MAC_B, 2));
@@ -157,8 +158,8 @@ fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
     let answers = tap.frames();
     assert_eq!(answers.iter().filter(|f| flags(f) == SYN_ACK).count(), 5);
     assert_eq!(tap.host.stack.counters().rx_syn_dropped, 15);
-    // A retransmitted SYN belongs to its half-open connection. A RST with the next expected sequence number
-    // ends a half-open connection.
+    // An RST with the next expected sequence number ends a half-open connection. Therefore one of the next
+    // two SYNs is answered.
     let mut reset = craft::segment(TO_A, (B, 1000), (A, 80), TcpControl::Rst);
     craft::set_tcp_seq(&mut reset, 8);
     tap.inject(&reset);
@@ -213,7 +214,7 @@ fn a_flood_of_syns_keeps_nobody_out() {
 }
 
 /// An engine receives four bursts before it transmits. SYNs beyond the backlog are still answered, with
-/// cookies. More SYNs are dropped for lack of space, and the counters show the drops.
+/// cookies. When the queue of answers is full, further SYNs are dropped, and the counters show the drops.
 #[test]
 fn syns_of_four_bursts_are_answered_before_the_next_transmission() {
     const ANSWERED: u16 = 4 * dp::BURST as u16;
@@ -561,7 +562,8 @@ fn address(last: u8) -> IpAddress {
 }
 
 /// A SYN cookie is sent back to the source of its SYN. Therefore a connection may begin although its next hop
-/// does not answer address resolution.
+/// does not answer address resolution. The RST of such a connection cannot be sent, and is dropped together
+/// with the connection.
 #[test]
 fn a_reset_to_an_unresolved_neighbour_is_dropped_with_its_connection() {
     let mut limited = config(MAC_A, 1);

@@ -135,7 +135,8 @@ fn ping_in_fragments_is_answered() {
     assert_eq!(tap.frames()[0][54..], reply[54..]);
 }
 
-/// Runs an exchange in which `carry` returns the frames that replace each frame.
+/// Runs an exchange in which `carry` returns the frames that replace each frame. Checks that all bytes arrive
+/// and that the connection closes gracefully.
 fn exchange(remote: &str, carry: impl FnMut(bool, Vec<u8>) -> Vec<(Vec<u8>, Checksum)>) -> Relay {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();

@@ -43,7 +43,7 @@ enum Step {
     },
     /// This number of microseconds passes.
     Wait(u64),
-    /// The hosts hold bytes that arrive in order.
+    /// The hosts report that they hold this many bytes ([`Stack::hold`]).
     Hold(usize),
     /// The hosts release all bytes that they hold.
     Release,

@@ -1,5 +1,5 @@
-//! Tests of when timers run: for a poller that asks for the next deadline after each poll, and for a poller
-//! that never asks. For the second poller, the stack sets timers later.
+//! Tests of when timers run. One poller asks for the next deadline after each poll. Another poller never
+//! asks, and for this poller, the stack sets timers later.
 
 use dp::Burst;
 use dp::link::{LinkConfig, LinkPlan};
@@ -10,9 +10,9 @@ use crate::harness::{MAC_A, MAC_B, World, byte, config};
 /// Maximum delay of a timer whose poller never asks for the next deadline, in microseconds.
 const SLACK_US: u64 = 100;
 
-/// Queues `segments` segments in a connection whose frames are lost from then on. Polls the stack every
-/// microsecond for `for_us` microseconds. A frame takes `delay_us` microseconds on the wire. If `asks`, asks
-/// for the next deadline after each poll. Returns the microseconds at which frames are sent.
+/// Queues `segments` segments in a connection, and returns the microseconds at which frames are sent. From
+/// then on, all frames are lost. Polls the stack every microsecond for `for_us` microseconds. A frame takes
+/// `delay_us` microseconds on the wire. If `asks`, asks for the next deadline after each poll.
 fn departures(tcp: &TcpConfig, delay_us: u32, (segments, for_us): (usize, u64), asks: bool) -> Vec<u64> {
     let (mut a, b) = (config(MAC_A, 1), config(MAC_B, 2));
     a.tcp = *tcp;
@@ -20,7 +20,7 @@ fn departures(tcp: &TcpConfig, delay_us: u32, (segments, for_us): (usize, u64), 
     let link = LinkConfig { a_to_b: delay.clone(), b_to_a: delay, ..LinkConfig::default() };
     let mut world = World::new(&link, a, b);
     world.b.stack.listen(4000).unwrap();
-    // Both hosts have to be in ESTABLISHED, because timers are set at once in other states.
+    // Both hosts have to be in ESTABLISHED. In other states, the stack sets timers at once.
     world.b.keep_all_open();
     let now = world.now();
     let stream = world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 1);

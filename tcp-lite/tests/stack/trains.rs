@@ -1,6 +1,6 @@
 //! Tests of frames that contain several segments: a port cuts such a frame into segments (TSO), or a wire
-//! passes the frame uncut. Each segment arrives with the boundaries with which it was pushed, even if it is
-//! retransmitted. Segments with external memory are tested in the same way.
+//! passes the frame uncut. A frame is cut only between segments, and begins where a segment begins, even if
+//! segments are retransmitted. Segments with external memory are tested in the same way.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};

@@ -1,5 +1,6 @@
-//! CUBIC (RFC 9438): after a reduction, the window grows by a cubic function of time, which does not depend
-//! on the round-trip time. In the region where Reno's window would grow faster, the window grows like Reno's.
+//! CUBIC (RFC 9438): after a reduction, the window grows by a cubic function of the time since the reduction.
+//! This growth does not depend on the round-trip time. While Reno's window would be larger than the window of
+//! the cubic function, Reno's window is used.
 //!
 //! The first slow start uses HyStart++ (`hystart.rs`). The RFC measures windows in segments; this code
 //! measures windows in bytes. `f64` gives the same results on every machine, because the code uses only IEEE
@@ -9,12 +10,13 @@ use super::hystart::{Growth, HyStart};
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
 
-/// The window after a reduction, as a fraction of the window before the reduction (section 4.6, beta_cubic).
+/// The threshold after a reduction, as a fraction of the window before the reduction (section 4.6,
+/// beta_cubic).
 const BETA: f64 = 0.7;
 /// Growth in segments per second cubed (section 5, C).
 const C: f64 = 0.4;
-/// Reno's growth in segments for each round trip, with [`BETA`] instead of one half (section 4.3,
-/// alpha_cubic).
+/// Growth of Reno's window in segments per round trip, if a reduction multiplies the window by [`BETA`]
+/// instead of by one half (section 4.3, alpha_cubic).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// The state of CUBIC for one connection.
@@ -36,7 +38,7 @@ pub(in crate::tcp) struct Cubic {
 /// How the window grows.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// First slow start, until the round-trip time grows (HyStart++).
+    /// The first slow start, with HyStart++.
     First(HyStart),
     /// Slow start up to the threshold. At the threshold, an epoch begins.
     Plain,
@@ -49,8 +51,8 @@ enum Stage {
 struct Epoch {
     /// The time at which the epoch began, plus the time during which the window was not used (section 4.2).
     start: Instant,
-    /// The time of the last acknowledgement. If the window is not fully used after this acknowledgement, the
-    /// unused time starts at this time.
+    /// The time of the last acknowledgement, or the end of the last idle time, whichever is later. If the
+    /// window is not used after this time, the time from then on is excluded.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,
@@ -58,7 +60,7 @@ struct Epoch {
     reno: f64,
 }
 
-/// The state that a reduction changes.
+/// The part of the state that [`undo`](CongestionControl::undo) restores.
 #[derive(Clone, Copy, Debug)]
 struct PriorState {
     cwnd: u32,
@@ -75,18 +77,20 @@ impl Cubic {
         Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, prior_state: None }
     }
 
-    /// Saves the state that a reduction changes.
+    /// Saves the part of the state that [`undo`](CongestionControl::undo) restores.
     fn save_prior_state(&mut self) {
         let Self { ssthresh, w_max, prior, .. } = *self;
         self.prior_state = Some(PriorState { cwnd: self.cwnd(), ssthresh, w_max, prior });
     }
 
-    /// Reduces the window (sections 4.6 and 4.7).
+    /// Sets the plateau, the threshold and the stage for a reduction (sections 4.6 and 4.7). The caller sets
+    /// the window.
     fn reduce(&mut self) {
         self.save_prior_state();
         let (cwnd, w_max) = (self.cwnd(), self.w_max);
         self.prior = cwnd;
-        // Fast convergence: a flow whose window shrinks gives up bandwidth for other flows.
+        // Fast convergence: if the window did not reach the last plateau again, the flow gives up bandwidth
+        // for other flows.
         self.w_max = if cwnd < w_max { (self.cwnd * (1.0 + BETA) / 2.0) as u32 } else { cwnd };
         self.ssthresh = ((self.cwnd * BETA) as u32).max(2 * self.mss);
         self.stage = Stage::Plain;
@@ -189,7 +193,7 @@ impl CongestionControl for Cubic {
             self.cwnd = self.cwnd.max(f64::from(before.cwnd.min(limit)));
             self.ssthresh = self.ssthresh.max(before.ssthresh).max(before.cwnd);
             (self.w_max, self.prior) = (before.w_max, before.prior);
-            // The time in recovery does not count for growth, so a new epoch begins.
+            // The time in recovery does not count for growth, so the old epoch does not continue.
             self.stage = Stage::Plain;
         }
     }
@@ -204,8 +208,8 @@ impl CongestionControl for Cubic {
     }
 }
 
-/// The cube root by Newton's method. `f64::cbrt` is not used, because the results of `f64::cbrt` may differ
-/// between machines.
+/// Returns the cube root, computed by Newton's method, or 0 if `value` is negative. `f64::cbrt` is not used,
+/// because the results of `f64::cbrt` may differ between machines.
 fn cube_root(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;
@@ -286,8 +290,9 @@ mod tests {
     #[test]
     fn on_a_short_path_it_grows_like_reno() {
         let mut cubic = reduced(20);
-        // The window has 14 segments. The window grows by 0.529 segments in each of 11 round trips, up to the
-        // old window. After that, the window grows by one segment in each of ten round trips.
+        // The window has 14 segments. In each of 11 round trips, the window grows by 0.529 segments, until it
+        // reaches the window before the reduction (20 segments). After that, the window grows by one segment
+        // in each of ten round trips.
         let window = run(&mut cubic, 1, 20);
         assert!((29.0..30.0).contains(&window), "{window}");
     }
@@ -408,7 +413,7 @@ mod tests {
         let mut cubic = Cubic::new(MSS, 10 * MSS);
         let mut sent = 10_000;
         for round in 0..12u32 {
-            // From the fourth round on, segments wait longer in the queue each round.
+            // From round 4 on, segments wait longer in the queue each round.
             let rtt_us = 20_000 + 5_000 * round.saturating_sub(3);
             let end = sent;
             let acked = cubic.cwnd() / 10;

@@ -1,6 +1,6 @@
-//! DCTCP (RFC 8257): like NewReno, but the reduction of the window is proportional to the share of marked
-//! bytes. DCTCP is only for networks whose switches mark early, and for connections with DCTCP at both
-//! endpoints.
+//! DCTCP (RFC 8257): like NewReno, but after marks the window is reduced in proportion to the estimated share
+//! of marked bytes. DCTCP is only for networks whose switches mark early, and for connections with DCTCP at
+//! both endpoints.
 
 use super::newreno::NewReno;
 use super::{Ack, CongestionControl, Signal, Timeout};
@@ -15,7 +15,7 @@ pub(in crate::tcp) struct Dctcp {
     reno: NewReno,
     /// Estimated fraction of bytes that were marked (section 3.3, DCTCP.Alpha).
     alpha: f64,
-    /// The window of observation ends when this position is acknowledged (DCTCP.WindowEnd).
+    /// The window of observation ends with the first acknowledgement beyond this position (DCTCP.WindowEnd).
     window_end: u64,
     /// The number of bytes acknowledged in this window of observation, and the number of bytes among them
     /// that were acknowledged with ECE.

@@ -1,13 +1,12 @@
-//! HyStart++ (RFC 9406): the window grows more slowly in slow start once the round-trip time grows, and slow
-//! start ends before the bottleneck queue overflows.
+//! HyStart++ (RFC 9406): if the round-trip time increases in slow start, the window grows more slowly. If the
+//! increase persists, slow start ends, usually before the bottleneck queue overflows.
 
 use super::Ack;
 
 /// Number of samples that a round needs before it is evaluated (section 4.3, N_RTT_SAMPLE).
 const SAMPLES: u8 = 8;
 /// The increase of the round-trip time that indicates congestion: an eighth of the round-trip time, but at
-/// least and at most the two values of `THRESHOLD_US`, in microseconds (section 4.3: MIN_RTT_DIVISOR,
-/// MIN_RTT_THRESH, MAX_RTT_THRESH).
+/// least 4 ms and at most 16 ms (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
 const THRESHOLD_DIVISOR: u32 = 8;
 const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
 /// In conservative slow start, the window grows at 1/4 of the rate of slow start (section 4.3:
@@ -27,7 +26,7 @@ pub(super) enum Growth {
 /// The first slow start of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
-    /// The round ends when this position is acknowledged.
+    /// The round ends with the first acknowledgement beyond this position.
     round_end: u64,
     samples: u8,
     /// Smallest round-trip time of this round in microseconds.
@@ -43,7 +42,7 @@ struct Conservative {
     /// The round-trip time in microseconds when conservative slow start began. If a later round-trip time is
     /// smaller, the increase was spurious.
     baseline_us: u32,
-    /// Number of rounds so far.
+    /// Number of completed rounds of conservative slow start.
     rounds: u8,
 }
 

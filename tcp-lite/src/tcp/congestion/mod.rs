@@ -36,7 +36,7 @@ pub(super) struct Ack {
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// True if this acknowledgement allows segments to be sent that pacing spreads over the round trip
+    /// True if pacing spreads the segments that this acknowledgement allows over the round trip
     /// (`send/rate/pacing.rs`).
     pub(super) paced: bool,
 }

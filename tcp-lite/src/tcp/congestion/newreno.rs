@@ -9,7 +9,7 @@ pub(in crate::tcp) struct NewReno {
     mss: u32,
     cwnd: u32,
     ssthresh: u32,
-    /// Bytes acknowledged since the window last grew in congestion avoidance.
+    /// Number of bytes that were acknowledged in congestion avoidance and have not yet made the window grow.
     acked: u32,
     /// Window and threshold before the last reduction; `None` if there was no reduction, or if the last
     /// reduction was undone.
@@ -27,13 +27,14 @@ impl NewReno {
         self.prior_state = Some((self.cwnd, self.ssthresh));
     }
 
-    /// Sets the threshold and the window (RFC 5681 section 3.1, equation 4).
+    /// Saves the state, and sets the threshold (RFC 5681 section 3.1, equation 4). The caller sets the
+    /// window.
     fn reduce(&mut self, in_flight: u32) {
         self.save_prior_state();
         self.ssthresh = (in_flight / 2).max(2 * self.mss);
     }
 
-    /// Sets the window to `bytes`, but at least two segments.
+    /// Sets the threshold and the window to `bytes`, but at least to two segments.
     pub(super) fn reduce_to(&mut self, bytes: u32) {
         self.reduce(bytes.saturating_mul(2));
         self.cwnd = self.ssthresh;

@@ -28,7 +28,8 @@ impl Tcb {
     }
 
     /// Drops all queued segments, and sends RST, except in SYN-SENT and TIME-WAIT. Generates
-    /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
+    /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5), if the user knows the connection and no
+    /// `Event::Closed` was generated before.
     pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
         let send_rst = !matches!(self.state, State::SynSent | State::TimeWait);
         self.terminate(ctx, CloseReason::Aborted, send_rst);
@@ -43,7 +44,8 @@ impl Tcb {
 
     /// Called when the peer did not answer in time: ends the connection.
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
-        // A peer that has not answered our SYN knows of no connection, so the stack sends no RST.
+        // As long as the peer has not acknowledged our SYN, it probably has no established connection, so the
+        // stack sends no RST.
         let send_rst = self.send.positions().is_syn_acked();
         self.terminate(ctx, CloseReason::TimedOut, send_rst);
     }
@@ -70,8 +72,8 @@ impl Tcb {
         }
     }
 
-    /// Ends the connection in any state: releases the connection's memory in the slabs, and sends RST if
-    /// `send_rst`.
+    /// Ends the connection if it has not ended yet: releases the connection's memory in the slabs, stops its
+    /// timers, generates `Event::Closed` if the user knows the connection, and has an RST sent if `send_rst`.
     pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, send_rst: bool) {
         if self.state == State::Closed {
             return;

@@ -75,9 +75,9 @@ impl Tcb {
         let bytes = if syn_ack_again { 0 } else { payload.len() };
 
         // This check comes before the steps of RFC 9293 section 3.10.7.4. In SYN-RECEIVED, a segment that
-        // does not acknowledge our SYN belongs to another connection, whatever its sequence number is. The
-        // answer is RST, because a challenge ACK would cause an endless exchange of ACKs (RFC 9293 section
-        // 3.5.2, group 2).
+        // acknowledges anything but our SYN belongs to another connection, whatever its sequence number is.
+        // The answer is RST, because a challenge ACK would cause an endless exchange of ACKs (RFC 9293
+        // section 3.5.2, group 2).
         let is_rst = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
             return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);
@@ -109,8 +109,8 @@ impl Tcb {
         if self.state == State::SynReceived {
             self.establish(ctx, header);
             if syn_ack_again {
-                // The SYN-ACK of a simultaneous open only establishes the connection. If the SYN-ACK has FIN,
-                // the FIN is dropped, and the peer sends it again.
+                // The SYN-ACK of a simultaneous open only establishes the connection. If the SYN-ACK has a
+                // payload or a FIN, both are dropped, and the peer sends them again.
                 self.receive.learn_timestamp(ctx, header, pos);
                 self.receive.send_ack();
                 return Verdict::Done;
@@ -190,9 +190,8 @@ impl Tcb {
         self.answer_unexpected(ctx, header.flags, bytes);
     }
 
-    /// Handles an acceptable RST. If the sequence number of the RST is exactly the next expected byte, the
-    /// RST resets the connection. Otherwise the RST causes a challenge ACK (RFC 5961 section 3.2). In
-    /// TIME-WAIT the RST is ignored.
+    /// Handles an acceptable RST. If the sequence number of the RST is RCV.NXT, the RST ends the connection.
+    /// Otherwise the RST causes a challenge ACK (RFC 5961 section 3.2). In TIME-WAIT the RST is ignored.
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
         if self.state == State::TimeWait {
             return;

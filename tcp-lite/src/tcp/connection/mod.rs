@@ -51,7 +51,7 @@ use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Event, Instant, Keepalive, TcpConfig};
 
-/// The latest event of a connection that the stack has reported to the user.
+/// What the user knows of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
@@ -122,7 +122,7 @@ impl Tcb {
 
     /// Queues a segment: the first `bytes` bytes of the page that
     /// [`page_for_segment`](Self::page_for_segment) returned, at least one byte. `sum` is the sum of these
-    /// bytes, if it is known. After the last of several segments, the caller calls
+    /// bytes for the Internet checksum, if it is known. After the last of several segments, the caller calls
     /// [`on_pushed`](Self::on_pushed).
     #[inline]
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
@@ -238,7 +238,8 @@ impl Tcb {
         self.reported == Reported::Closed
     }
 
-    /// Whether `seq` is the next expected byte and no bytes have arrived ahead of it.
+    /// Whether the connection is established, `seq` is the sequence number of the next expected byte, and no
+    /// bytes have arrived ahead of this byte.
     pub(crate) fn is_next(&self, seq: TcpSeqNumber) -> bool {
         self.state == State::Established && self.receive.is_next(seq)
     }
@@ -249,8 +250,8 @@ impl Tcb {
         self.send.positions().covers_outstanding(seq)
     }
 
-    /// Called when a router reports that the segment from `seq` on is larger than `mss`. Returns whether
-    /// there is such a segment.
+    /// Called when a router reports that the segment or path MTU probe from `seq` on is larger than `mss`.
+    /// Returns whether such a segment or probe is in flight.
     pub(crate) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         self.send.on_packet_too_big(ctx, seq, mss)
     }

@@ -11,7 +11,8 @@ use crate::tcp::receive::is_ecn_setup;
 use crate::tcp::send::Handshake;
 use crate::{CloseReason, EcnMode, TcpConfig};
 
-/// The smallest MSS that we accept from a peer. With a smaller MSS, our segments would be mostly headers.
+/// A peer's MSS below this value is replaced by this value. With a smaller MSS, our segments would be mostly
+/// headers.
 const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {

@@ -1,5 +1,5 @@
-//! Builds segments. The sending half decides on the payload, the flags and the sequence number. The receiving
-//! half decides on the acknowledgement and the window (RFC 9293 sections 3.1, 3.4 and 3.7).
+//! Builds segments. The sending half decides on the payload, the sequence number and most flags. The
+//! receiving half decides on the acknowledgement, the window and ECE (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
 //! [`Tcb::next_transmission`] chooses the segment. Then the stack builds the frame, which may fail. After
 //! that, [`Tcb::sent`] updates the state.
@@ -32,7 +32,7 @@ pub(crate) struct Transmission {
 /// [`Tcb::usual_sent`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsualSegment {
-    /// A new segment, without external memory; `None`: a pure acknowledgement.
+    /// The key of a new segment without external memory; `None` for a pure acknowledgement.
     pub(crate) payload: Option<SegmentKey>,
     /// Number of bytes of payload.
     pub(crate) bytes: usize,
@@ -98,8 +98,8 @@ impl Tcb {
         if let Some(separate) = self.receive.separate_ack() {
             return Some(self.acknowledge_separately(ctx, separate));
         }
-        // SACK blocks may not fit into a segment with data, so a separate acknowledgement with the blocks is
-        // sent first.
+        // SACK blocks may not fit into a segment with data. So if an acknowledgement is due and there are
+        // blocks, an acknowledgement without data is sent first.
         let ack = self.receive.is_ack_due();
         let has_blocks = self.send.agreed().sack && self.receive.has_sack_blocks();
         if ack && has_blocks {
@@ -112,8 +112,9 @@ impl Tcb {
     }
 
     /// The header fields that are the same for all usual segments that are sent now. `None` if the header is
-    /// not usual: in the usual case, the connection is established, timestamps are the only option, and no
-    /// mark is echoed.
+    /// not usual: in the usual case, the connection is established, ECN is not used, no SACK blocks have to
+    /// be sent, and no acknowledgement is withheld. ([`next_usual`](Self::next_usual) checks that timestamps
+    /// are used.)
     #[inline(always)]
     pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
         if self.state != State::Established || !self.receive.has_usual_header() {
@@ -181,7 +182,8 @@ impl Tcb {
         (most, views): (usize, usize),
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
-        // Only one segment may have CWR. A segment with PSH is the last segment of the queue.
+        // Only one segment may have CWR, and a segment with PSH is the last segment of the queue, so neither
+        // is extended.
         let is_new = transmission.kind == TransmissionKind::Send(SendKind::New);
         if !is_new || transmission.header.flags.intersects(Flags::CWR | Flags::PSH) {
             return;

@@ -63,7 +63,8 @@ impl Tcb {
         debug_assert!(!fin_acked, "no FIN of ours is sent in ESTABLISHED");
     }
 
-    /// Stores the timestamp of a predicted segment, and returns the segment's acknowledgement.
+    /// Restarts the keepalive timer, stores the timestamp of a predicted segment, and returns the segment's
+    /// acknowledgement.
     #[inline]
     fn predicted_ack<'a>(
         &mut self,

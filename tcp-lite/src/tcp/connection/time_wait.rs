@@ -7,10 +7,10 @@
 //!
 //! TIME-WAIT exists because our acknowledgement of the peer's FIN may be lost. In this case, the peer sends
 //! its FIN again and needs an answer. TIME-WAIT lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but at
-//! least as long as the peer may wait before it sends its FIN again. The first estimate of the peer's wait is
-//! three and a half times our RTO, as in Linux. After each repeated FIN, the estimate is four times the time
-//! between the last two FINs, because the sender doubles its timer. The stack decides whether a new
-//! connection replaces a connection in TIME-WAIT.
+//! least as long as the peer is expected to wait before it sends its FIN again (up to `MAX_TIME_WAIT`). The
+//! first estimate of the peer's wait is three and a half times our RTO, as in Linux. After each repeated FIN,
+//! the estimate is four times the time between the last two FINs, because the peer's next wait is twice this
+//! time. The stack decides whether a new connection replaces a connection in TIME-WAIT.
 
 use super::Tcb;
 use super::timer::ConnTimer;
@@ -76,7 +76,8 @@ impl Tcb {
     }
 
     /// An initial sequence number for the next connection with the same 4-tuple. Returns `iss` if `iss` is
-    /// above all numbers that this connection used, otherwise a higher number (RFC 9293 section 3.6.1).
+    /// far enough above all numbers that this connection used, otherwise a higher number (RFC 9293 section
+    /// 3.6.1).
     pub(crate) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
         self.send.positions().next_iss(iss)
     }

@@ -45,13 +45,12 @@ impl Tcb {
         first_of(halves, self.timer.map(|(at, _)| at))
     }
 
-    /// Runs the timers that are due at `ctx.now`. Returns whether segments in flight were not acknowledged in
-    /// time.
+    /// Runs the timers that are due at `ctx.now`. Returns whether the retransmission timer expired.
     pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
         if watch == Some(ConnTimer::End) {
             self.terminate(ctx, CloseReason::Graceful, false);
-            // The RST could not be sent in time, and is dropped.
+            // If an RST still waits to be sent, it could not be sent in time and is dropped.
             self.rst_due = false;
             return false;
         }

@@ -33,9 +33,9 @@ impl Echo {
         self.separate = None;
     }
 
-    /// Called when a data segment arrived. `frontier` is the next expected byte before this segment.
-    /// `waiting` is true if earlier segments, in order or beyond a hole, are not acknowledged yet. Returns
-    /// whether an acknowledgement is due at once.
+    /// Called when a data segment arrived. `frontier` is the position of the next expected byte before this
+    /// segment. `waiting` is true if earlier segments, in order or beyond a hole, are not acknowledged yet.
+    /// Returns whether an acknowledgement is due at once.
     pub(super) fn on_data(
         &mut self,
         config: &TcpConfig,

@@ -11,7 +11,7 @@ pub(in crate::tcp) const MAX_EVICTED: usize = 16;
 
 impl ReceiveHalf {
     /// Gives up the bytes at the positions `stretches`. Does nothing and returns `false` if some of these
-    /// bytes are not ahead of the frontier, or if too many ranges would remain to be stored.
+    /// bytes were not received ahead of the frontier, or if too many ranges would remain to be stored.
     pub(in crate::tcp) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let Some(key) = self.ranges else { return false };
         let ranges = ctx.out_of_order.get_mut(key);

@@ -6,8 +6,8 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
-    /// Checks that the frontier, the window, the FIN and the ranges are consistent. Returns whether there is
-    /// a hole.
+    /// Checks that the frontier, the window, the FIN, the ranges and the numbers of held bytes are
+    /// consistent. Returns whether there is a hole.
     pub(in crate::tcp) fn check(&self, out_of_order: &OutOfOrderSlab, conn: ConnId) -> Check<bool> {
         let (nxt, edge) = (self.nxt, self.edge);
         // RCV.NXT may be one position beyond the edge, because the peer's FIN may be at the edge.

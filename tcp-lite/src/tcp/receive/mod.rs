@@ -1,6 +1,6 @@
-//! The receiving half of a connection: the frontier (the next expected byte), the ranges beyond it, the
-//! window, and acknowledgements (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6; RCV.NXT,
-//! RCV.WND).
+//! The receiving half of a connection: the frontier (the position of the next expected byte), the ranges
+//! beyond it, the window, and acknowledgements (RFC 9293 section 3.10.7.4, "process the segment text", and
+//! 3.8.6; RCV.NXT, RCV.WND).
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -83,7 +83,7 @@ pub(super) struct ReceiveHalf {
     withheld: u64,
 }
 
-/// Result of a segment with payload or a FIN.
+/// Result of processing the payload and the FIN of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PayloadOutcome {
     /// True if no byte was accepted because memory is short. In this case, an acknowledgement would report
@@ -140,7 +140,7 @@ impl ReceiveHalf {
         self.agreed.ecn = false;
     }
 
-    /// Whether `seq` is the next expected byte and there is no hole.
+    /// Whether `seq` is the sequence number of the next expected byte and there is no hole.
     #[inline]
     pub(super) fn is_next(&self, seq: TcpSeqNumber) -> bool {
         self.ranges.is_none() && seq == self.space.seq(self.nxt)
@@ -190,8 +190,9 @@ impl ReceiveHalf {
         self.held
     }
 
-    /// Whether a segment overlaps the window (RFC 9293 table 6). An empty segment at the right edge is
-    /// acceptable as well: if a sender has filled our window, its acknowledgements have that sequence number.
+    /// Whether a segment is acceptable: it begins at RCV.NXT or overlaps the window (RFC 9293 table 6). An
+    /// empty segment at the right edge is acceptable as well: if a sender has filled our window, its
+    /// acknowledgements have that sequence number.
     #[inline]
     pub(super) fn is_acceptable(&self, pos: i64, len: usize) -> bool {
         let (nxt, edge) = (self.nxt as i64, self.edge as i64);
@@ -261,7 +262,8 @@ impl ReceiveHalf {
             && self.nxt + bytes as u64 <= self.edge
     }
 
-    /// Stores the timestamp of a segment that [`predicts`](Self::predicts) accepts.
+    /// Stores the timestamp of a segment that [`predicts`](Self::predicts) accepts, if we have acknowledged
+    /// all earlier bytes (RFC 7323 section 4.3).
     #[inline]
     pub(super) fn learn_next_timestamp(&mut self, ctx: &Ctx<'_>, timestamp: u32) {
         if self.nxt <= self.acks.last_ack_sent() {
@@ -370,7 +372,7 @@ impl ReceiveHalf {
     }
 
     /// Whether the receiving half adds only the acknowledgement and the window to the header of a segment
-    /// that is sent now: no SACK blocks, no marks, and no withheld acknowledgement.
+    /// that is sent now: ECN is not used, no SACK blocks have to be sent, and no acknowledgement is withheld.
     #[inline]
     pub(super) fn has_usual_header(&self) -> bool {
         !self.has_sack_blocks() && !self.agreed.ecn && self.withheld == withheld::NOTHING
@@ -390,7 +392,7 @@ impl ReceiveHalf {
         self.agreed.timestamps && self.timestamps.is_old(ctx, header)
     }
 
-    /// Stores the timestamp of an acceptable segment at `pos`.
+    /// Updates TS.Recent from an acceptable segment at `pos` (RFC 7323 section 4.3).
     #[inline]
     pub(super) fn learn_timestamp(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64) {
         if self.agreed.timestamps {
@@ -398,7 +400,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// TSecr of a segment that is sent now: the peer's latest timestamp.
+    /// TSecr of a segment that is sent now: TS.Recent.
     #[inline]
     pub(super) fn ts_recent(&self) -> u32 {
         self.timestamps.recent()

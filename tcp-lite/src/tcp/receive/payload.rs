@@ -12,7 +12,7 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::seq::offset_of;
 use crate::tcp::slabs::Room;
 
-/// What the payload of a segment caused.
+/// Result of processing the payload of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrival {
     /// True if the frontier moved.
@@ -80,8 +80,8 @@ impl ReceiveHalf {
         arrival
     }
 
-    /// Cuts off the bytes outside the window and the bytes below the frontier. Returns the position of the
-    /// first remaining byte.
+    /// Cuts off the bytes below the frontier, beyond the window, and after the peer's FIN. Returns the
+    /// position of the first remaining byte.
     fn trim(&mut self, ctx: &mut Ctx<'_>, pos: i64, payload: &mut Mbuf, arrival: &mut Arrival) -> u64 {
         let old = (self.nxt as i64 - pos).clamp(0, payload.len() as i64) as usize;
         if old > 0 {

@@ -71,7 +71,7 @@ impl ReceiveHalf {
     }
 
     /// Whether the window may be opened now. To avoid silly windows, the window is opened by at least a
-    /// segment or half the budget (RFC 9293 section 3.8.6.2.2).
+    /// segment, or by half the budget if this is less (RFC 9293 section 3.8.6.2.2).
     fn can_grow(&self, slab: &OutOfOrderSlab, budget_bytes: u32, mss: u32) -> bool {
         self.grown_edge(self.target_edge(slab, budget_bytes), min_growth(budget_bytes, mss)).is_some()
     }
@@ -83,7 +83,7 @@ impl ReceiveHalf {
         self.nxt + u64::from(budget_bytes).saturating_sub(held_below)
     }
 
-    /// Bytes below the frontier that the user holds.
+    /// Number of bytes below the frontier that the user holds.
     #[inline(never)]
     fn held_below(&self, slab: &OutOfOrderSlab) -> u64 {
         let above = self.ranges.map_or(0, |key| slab.get(key).bytes());

@@ -13,7 +13,8 @@ pub(super) const NOTHING: u64 = u64::MAX;
 
 impl ReceiveHalf {
     /// Withholds the acknowledgement of the bytes from this position on. With `None`, withholds no
-    /// acknowledgement. Acknowledged bytes stay acknowledged.
+    /// acknowledgement. Acknowledged bytes stay acknowledged. If the acknowledgement of bytes that have
+    /// arrived was withheld before this call, requests an acknowledgement.
     pub(in crate::tcp) fn withhold(&mut self, from: Option<u64>) {
         let was_withheld = self.is_withholding();
         self.withheld = from.map_or(NOTHING, |from| from.max(self.acks.last_ack_sent()));

@@ -99,9 +99,10 @@ impl SendHalf {
     }
 
     /// The fast path of [`on_ack`](Self::on_ack) for the usual acknowledgement, with the same result. In the
-    /// usual case, nothing is in flight, or each acknowledged segment was sent once, in order, and outside of
-    /// any recovery. The caller passes only acknowledgements without SACK blocks and without ECE, and only if
-    /// our FIN was not sent. For any other acknowledgement, the function returns `false` and changes nothing.
+    /// usual case, nothing is in flight, or each acknowledged segment was sent once, in order, outside of any
+    /// recovery and outside of a path MTU search. The caller passes only acknowledgements without SACK blocks
+    /// and without ECE, and only if our FIN was not sent. For any other acknowledgement, the function returns
+    /// `false` and changes nothing.
     #[inline]
     pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         let AckInfo { ack, pos, window, .. } = *segment;
@@ -229,7 +230,8 @@ impl SendHalf {
         }
     }
 
-    /// Called when the peer's window, or the room in the queue, may have changed.
+    /// Called when the peer's window, or the room in the queue, may have changed: restarts the user timeout
+    /// if the window is too small, and reports `Event::Writable` if necessary.
     #[inline]
     fn on_window(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.is_blocked_by_window(ctx.segments) {
@@ -241,9 +243,9 @@ impl SendHalf {
     }
 
     /// Marks the segments in SACK blocks. A first block below the acknowledgement, or inside the second
-    /// block, is a D-SACK, which reports duplicate bytes (RFC 2883 section 4). Blocks outside of the bytes in
-    /// flight are invalid and skipped. Returns whether the D-SACK answers a path MTU probe; such a D-SACK has
-    /// no other meaning.
+    /// block, is a D-SACK, which reports duplicate bytes (RFC 2883 section 4). Blocks with other bytes than
+    /// sent and unacknowledged bytes are invalid and skipped. Returns whether the D-SACK answers a path MTU
+    /// probe; such a D-SACK has no other meaning.
     fn learn_sack(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -11,7 +11,8 @@ pub(super) struct AckSample {
     pub(super) acked: u64,
     /// Number of bytes in segments that are newly known to have arrived. Each segment counts once.
     pub(super) delivered: u64,
-    /// The latest transmission that is known to have arrived; `None` if no arrival is newly known.
+    /// The latest transmission that this acknowledgement shows to have arrived; `None` if it shows no such
+    /// transmission.
     pub(super) latest: Option<Sent>,
     /// The lowest end position of the newly delivered segments that were sent only once.
     pub(super) lowest_original: u64,
@@ -19,9 +20,9 @@ pub(super) struct AckSample {
     pub(super) highest: u64,
     /// True if a segment that was retransmitted in this recovery is acknowledged cumulatively.
     pub(super) retransmitted: bool,
-    /// The time at which the newest of the cumulatively acknowledged segments was sent. `None` if this time
-    /// gives no RTT sample: a segment was sent more than once, or the newest segment had waited at the peer
-    /// beyond a hole.
+    /// The time at which the last of the cumulatively acknowledged segments was sent. `None` if there is no
+    /// RTT sample: no segment is acknowledged cumulatively, one of these segments was sent more than once, or
+    /// the last of them had waited at the peer beyond a hole.
     pub(super) sampled: Option<Instant>,
     /// The measured round-trip time in microseconds; `None` if the acknowledgement measured none.
     pub(super) rtt_us: Option<u64>,

@@ -26,7 +26,7 @@ impl SendHalf {
         })
     }
 
-    /// Checks that a timer runs while anything is in flight.
+    /// Checks that a timer other than the persist timer runs while anything is in flight.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
         let (outstanding, timer) = (self.queue.positions().outstanding(), self.loss.running_timer());
         let watches = timer.is_some_and(|(_, timer)| timer != SendTimer::Persist);

@@ -1,8 +1,10 @@
-//! The sending half of a connection, which decides which segments are queued, in flight, acknowledged and
-//! lost, when segments are sent and retransmitted, and at which rate. (RFC 9293 section 3.8, data
-//! communication, and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND.)
+//! The sending half of a connection. It queues segments, and decides which segments are in flight,
+//! acknowledged or lost. It also decides when segments are sent and retransmitted, and at which rate (RFC
+//! 9293 section 3.8, data communication, and the acknowledgement checks of section 3.10.7.4; SND.UNA,
+//! SND.NXT, SND.WND).
 //!
-//! The queue, loss recovery and the rate each have an owner. The owners do not access each other:
+//! The queue, loss recovery and the rate each have an owner. The queue and rate control access no other
+//! owner. Steps of loss recovery borrow the queue and rate control:
 //!
 //! | owner | what it knows | where | document |
 //! |---|---|---|---|
@@ -60,7 +62,8 @@ use crate::Duration;
 use crate::facade::TcpSeqNumber;
 
 bitflags! {
-    /// Transmissions that are due in addition to queued segments, the FIN and tail loss probes.
+    /// Transmissions that are due in addition to queued segments, the FIN and tail loss probes; and two flags
+    /// for new segments.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Pending: u8 {
         const SYN = 1;
@@ -144,7 +147,7 @@ impl SendHalf {
         self.pending.remove(Pending::ECT);
     }
 
-    /// Sends no more segments that routers may mark.
+    /// From now on, sends no segments that routers may mark.
     pub(super) fn stop_ect(&mut self) {
         self.pending.remove(Pending::ECT);
     }
@@ -238,8 +241,8 @@ impl SendHalf {
     }
 
     /// Called when a router reports that the path carries only segments of `mss` (as [`OpenParams::mss`]), so
-    /// that the segment from `seq` on is too large (RFC 1191, RFC 8201). Returns whether such a segment is in
-    /// flight.
+    /// that the segment or path MTU probe from `seq` on is too large (RFC 1191, RFC 8201). Returns whether
+    /// such a segment or probe is in flight.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         if self.positions().covers_outstanding(seq) {
             self.set_path_mss(ctx, mss);

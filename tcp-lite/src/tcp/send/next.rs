@@ -44,7 +44,7 @@ pub(in crate::tcp) struct Outgoing {
     /// ECN codepoint of the IP header.
     pub(in crate::tcp) ecn: Ecn,
     pub(in crate::tcp) payload: Option<Payload>,
-    /// Number of bytes next to the payload that are free for options that not every segment has.
+    /// Number of bytes that the payload leaves free for further options, such as SACK blocks.
     pub(in crate::tcp) spare_bytes: usize,
 }
 
@@ -132,8 +132,8 @@ impl SendHalf {
         whole.then_some(Some(key))
     }
 
-    /// Called when the segment that [`next`](Self::next) returned, or a SYN, was sent. If
-    /// [`next`](Self::next) returned a train, the first `segments` segments of the train were sent.
+    /// Called when the segment that [`next`](Self::next) returned, or a SYN, was sent. If a new segment was
+    /// extended to a train, the first `segments` segments of the train were sent.
     #[inline]
     pub(in crate::tcp) fn on_sent(
         &mut self,
@@ -173,7 +173,7 @@ impl SendHalf {
         }
     }
 
-    /// Called when the first new segment was sent.
+    /// Called when the first unsent segment was sent.
     #[inline(always)]
     pub(in crate::tcp) fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
         let idle = self.queue.positions().outstanding() == 0;
@@ -256,8 +256,8 @@ impl SendHalf {
         }
     }
 
-    /// The payload of a tail loss probe: a new segment, regardless of the congestion window, or else the
-    /// segment that was sent last (RFC 8985 section 7.3). `None` if only our FIN is in flight.
+    /// The payload of a tail loss probe: a new segment, regardless of the congestion window, or else the last
+    /// of the sent segments in the queue (RFC 8985 section 7.3). `None` if only our FIN is in flight.
     fn loss_probe(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.queue.is_new_sendable(ctx.segments)
             && let Some(key) = self.queue.segments().unsent()
@@ -268,8 +268,9 @@ impl SendHalf {
         self.queue.segments().last_sent()
     }
 
-    /// The next lost segment; `None` if F-RTO holds the segment back, or if it may not be retransmitted now.
-    /// For the oldest segment, only F-RTO matters: neither the windows nor pacing prevent its retransmission.
+    /// The next lost segment; `None` if there is no lost segment, if F-RTO holds the segment back, or if it
+    /// may not be retransmitted now. For the oldest segment, only F-RTO matters: neither the windows nor
+    /// pacing prevent its retransmission.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let mut key = self.queue.scoreboard().next_to_retransmit()?;
@@ -286,7 +287,8 @@ impl SendHalf {
         (oldest || fits).then_some(key)
     }
 
-    /// The next new segment, or `None` if the congestion window or the peer's window does not allow it.
+    /// The next new segment; `None` if there is no new segment, or if the congestion window, pacing, F-RTO or
+    /// the peer's window does not allow it.
     #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let key = self.queue.segments().unsent().filter(|_| self.new_allowed())?;

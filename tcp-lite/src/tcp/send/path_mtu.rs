@@ -64,8 +64,8 @@ pub(super) struct PathMtu {
     search: Option<SearchKey>,
     /// True if the search has a probe that waits to be sent.
     probe_waits: bool,
-    /// The time in microseconds at which the search starts or continues; `None` if no search is planned, or
-    /// while the search prepares a probe.
+    /// The time in microseconds at which the search starts or continues. `None` if no search is planned,
+    /// while the search prepares a probe, or while a probe waits to be sent.
     due_us: Option<NonZeroU64>,
     /// Number of consecutive timeouts of the oldest segment.
     timeouts: u8,
@@ -147,8 +147,9 @@ impl PathMtu {
         self.heard = true;
     }
 
-    /// Called when the connection is established. `sack` is true if SACK was agreed on, so that the peer
-    /// reports duplicates. Returns whether the EMSS was lowered.
+    /// Called when the connection is established. If path MTU probing is set to `Always`, lowers the EMSS to
+    /// BASE_PLPMTU and plans a search. `sack` is true if SACK was agreed on, so that the peer reports
+    /// duplicates. Returns whether the EMSS was lowered.
     pub(super) fn start(&mut self, ctx: &mut Ctx<'_>, sack: bool) -> bool {
         // An EMSS is below an MSS, which has 16 bits.
         self.most = self.emss as u16;
@@ -370,9 +371,9 @@ impl PathMtu {
         self.set_due((self.may_probe && self.emss < self.most.into()).then_some(at));
     }
 
-    /// Lowers the EMSS to `emss`. Larger segments in flight were dropped on the path. The caller cuts and
-    /// retransmits these segments at once. Their loss is no sign of congestion (RFC 8899 section 4.4, RFC
-    /// 1191 section 4). Returns whether the EMSS was larger.
+    /// Lowers the EMSS to `emss`. The caller cuts and retransmits larger segments in flight at once. The loss
+    /// of these segments is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section 4). Returns whether
+    /// the EMSS was larger.
     fn lower(&mut self, emss: u32) -> bool {
         let lowered = emss < self.emss;
         self.emss = self.emss.min(emss);

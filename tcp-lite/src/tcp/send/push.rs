@@ -23,7 +23,7 @@ impl SendHalf {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
-            // Other connections hold the records, and no acknowledgement on this connection frees a record.
+            // Other connections hold all records, and no acknowledgement on this connection frees a record.
             // No `Writable` event would follow, so the user has to try again.
             return Err(SendError::NoMbuf);
         }
@@ -53,7 +53,7 @@ impl SendHalf {
 
     /// Queues a segment: the first `bytes` bytes of the page that
     /// [`page_for_segment`](Self::page_for_segment) returned, at least one byte. `sum` is the sum of these
-    /// bytes, if it is known. After the last of several segments, the caller calls
+    /// bytes for the Internet checksum, if it is known. After the last of several segments, the caller calls
     /// [`on_pushed`](Self::on_pushed).
     #[inline]
     pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
@@ -90,9 +90,10 @@ impl SendHalf {
         self.rate.advance_pace(now);
     }
 
-    /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the
-    /// connection's share of records and buffers allows the next segment. The threshold of a quarter makes
-    /// such events rare: after each event, there is space for many segments.
+    /// Raises `Event::Writable` if a segment was refused and there is room again: nothing is queued, or a
+    /// quarter of the send buffer is free and the connection's share of records and buffers allows the next
+    /// segment. The threshold of a quarter makes such events rare: after each event, there is space for many
+    /// segments.
     #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
         if self.events.wants_writable() {

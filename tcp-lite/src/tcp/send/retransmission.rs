@@ -9,10 +9,10 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::SegmentSlab;
 use crate::{Instant, TcpConfig};
 
-/// What the timers have found.
+/// Result of [`SendHalf::on_timer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::tcp) struct Expired {
-    /// True if segments in flight were not acknowledged in time.
+    /// True if the retransmission timer expired.
     pub(in crate::tcp) unanswered: bool,
     /// True if the user timeout has expired (RFC 9293 section 3.8.3) or enough SYNs were sent, so that the
     /// connection ends.
@@ -69,7 +69,8 @@ impl SendHalf {
         Expired { unanswered: timer == SendTimer::Rto, give_up: action == TimerAction::GiveUp }
     }
 
-    /// Called when the oldest segment timed out: lowers the EMSS if the segment is too large for the path.
+    /// Called when the oldest segment timed out: lowers the EMSS if the segment is too large for the path. If
+    /// the segment may be too large, requests a small probe that the peer has to answer.
     fn lower_emss_in_black_hole(&mut self, ctx: &mut Ctx<'_>) {
         let Some(key) = self.queue.segments().head() else { return };
         let len = ctx.segments.get(key).len;

@@ -3,8 +3,9 @@
 //! the windows and the headers are looked up only once for the whole train.
 //!
 //! Only the transmission is common to the segments of a train. Each segment has its own record, boundaries
-//! and time of transmission, and is acknowledged and retransmitted separately. If the port cuts the train,
-//! all segments are as long as the first segment, except that the last segment may be shorter.
+//! and time of transmission, and is acknowledged and retransmitted separately. All segments of a train are as
+//! long as the first segment, except that the last segment may be shorter. A port that cuts the frame
+//! requires this.
 
 use super::queue::TrainLimits;
 use super::{Pending, SendHalf};

@@ -1,5 +1,6 @@
-//! The events that report to the user that the send buffer has space again, and that segments are
-//! acknowledged. Each of these events is in the event queue at most once.
+//! The events that tell the user that the send buffer has space again (`Event::Writable`), or that segments
+//! are acknowledged (`Event::Acknowledged`). A connection has at most one event of each kind in the event
+//! queue.
 
 use bitflags::bitflags;
 

@@ -29,7 +29,8 @@ impl ConnectionPages {
     ///
     /// # Errors
     /// [`SendError::BufferFull`] if the connection already has its share of the small buffers.
-    /// [`SendError::NoMbuf`] if no buffer is free.
+    /// [`SendError::NoMbuf`] if no buffer is free, or if the number of small pages of all connections is at
+    /// its limit.
     #[inline]
     pub(in crate::tcp) fn page(
         &mut self,

@@ -3,19 +3,20 @@
 //!
 //! The policy:
 //!
-//! - Bytes in order are never refused because of memory, and never given up. Bytes that the user has placed
-//!   are never given up either. Only bytes that are ahead of a frontier and still held can be given up.
+//! - These limits never refuse bytes in order, and such bytes are never given up. Bytes that the user has
+//!   placed are never given up either. Only bytes that are ahead of a frontier and still held can be given
+//!   up.
 //! - A connection at its own limit ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses the bytes
 //!   furthest from its frontier. The lost bytes are held bytes beyond the new segment, or else the new
 //!   segment itself.
 //! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16 of
-//!   the pool's buffers free, the stack asks the connections that hold the most memory to give up bytes. Each
-//!   of these connections is asked for at most half of the memory that it holds, until 3/4 of the limit are
-//!   used or a quarter of the pool is free. Each connection gives up the bytes furthest from its frontier. If
-//!   these bytes are the new segment of the connection that holds the most, the stack refuses that segment
-//!   and asks no connection. Thus no connection keeps memory merely because it was the first, and a
-//!   connection with a small hole makes progress. The requests free more memory than necessary, so that the
-//!   next segment does not cause new requests.
+//!   the pool's buffers free, the stack asks the connections that hold the most memory to give up bytes. The
+//!   stack asks for as many bytes as have to be freed until at most 3/4 of the limit are used and a quarter
+//!   of the pool is free. Each connection is asked for at most half of the memory that it holds, and gives up
+//!   the bytes furthest from its frontier. If these bytes are the new segment of the connection that holds
+//!   the most, the stack refuses that segment and asks no connection. Thus no connection keeps memory merely
+//!   because it was the first, and a connection with a small hole makes progress. The requests free more
+//!   memory than necessary, so that the next segment does not cause new requests.
 //! - At the limit itself, or with less than an eighth of the buffers free, the users did not or could not
 //!   give up enough. In this case, new out-of-order segments are refused, as if they had been lost.
 //!
@@ -182,7 +183,7 @@ impl OutOfOrderSlab {
         Ok(())
     }
 
-    /// Checks that `holes` connections have a hole, and that the user has not taken `asked` requests.
+    /// Checks that `holes` connections have a hole, and that `asked` requests wait in the event queue.
     pub(crate) fn check(&self, holes: usize, asked: usize) -> Check {
         ensure!(self.records.len() == holes, "{} sets of ranges, {holes} holes", self.records.len());
         let charged: u64 = self.holders.iter().map(|holder| u64::from(holder.charged)).sum();

@@ -2,7 +2,7 @@
 //! connection.
 //!
 //! A connection fills one page at a time. Small buffers are allocated from the port's own pool and hold a few
-//! segments. A connection with more queued bytes gets large buffers, if the bulk pool has any. With large
+//! segments. A connection with many queued bytes gets large buffers, if the bulk pool has any. With large
 //! buffers, a train of segments needs only one or two views of pages.
 
 use std::collections::HashMap;
@@ -77,11 +77,12 @@ impl Pages {
     }
 
     /// Opens a page for a segment of up to `bytes` bytes of a connection that has `own` small pages. The page
-    /// is from the bulk pool if this pool has a buffer.
+    /// is from the bulk pool if this pool has a free buffer, and its buffers are large enough.
     ///
     /// # Errors
     /// Returns [`SendError::BufferFull`] if the connection already has its share of the small buffers
-    /// ([`has_share`](Self::has_share)). Returns [`SendError::NoMbuf`] if no buffer is free.
+    /// ([`has_share`](Self::has_share)). Returns [`SendError::NoMbuf`] if no buffer is free, or if the number
+    /// of small pages is at its limit.
     #[inline]
     pub(in crate::tcp) fn open(
         &mut self,
@@ -254,8 +255,9 @@ impl Pages {
         self.page_mut(key).0.headed(head, bytes, write)
     }
 
-    /// Checks that each page has a segment or is open. `places` has the places of all segments, and `open`
-    /// has the pages to which connections write.
+    /// Checks that the pages, their numbers of segments and the free records are consistent, and that each
+    /// page has a segment or is open. `places` has the places of all segments, and `open` has the pages to
+    /// which connections write.
     pub(in crate::tcp) fn check(
         &self,
         places: impl Iterator<Item = (PageKey, Range<usize>)>,

@@ -13,7 +13,7 @@ use crate::invariant::{Check, ensure};
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
 /// Maximum number of times that ranges may grow at their front before the frontier moves. With reordered or
-/// retransmitted segments, ranges grow at their ends and holes close. Only a peer that sends its bytes
+/// retransmitted segments, ranges mostly grow at their ends, and holes close. A peer that sends its bytes
 /// backwards reaches this limit. Then bytes that would make a range grow at its front are dropped.
 const MAX_GROWN_IN_FRONT: u16 = 32;
 

@@ -24,8 +24,8 @@ use crate::tcp::info::SendError;
 /// headers.
 pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 
-/// At most one of `EXTERNAL_SHARE` segments may have external memory. Segments with external memory are long,
-/// so a connection has few such segments.
+/// The limit of segments divided by this number is the limit of segments with external memory. Segments with
+/// external memory are long, so a connection has few such segments.
 const EXTERNAL_SHARE: usize = 4;
 
 /// The key of a queued segment: the slab index plus one, so that an `Option` of a key is no larger than a
@@ -103,7 +103,7 @@ pub(in crate::tcp) struct Segment {
     /// Position of the segment's first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) len: u32,
-    /// The Internet checksum's sum of the payload, once it is known.
+    /// The sum of the payload for the Internet checksum; `None` if the sum is not known.
     sum: Option<u16>,
     pub(in crate::tcp) marks: Marks,
     /// The segment's last transmission. Before the first transmission, the value is not valid.
@@ -183,7 +183,8 @@ pub(crate) struct SegmentSlab {
 impl SegmentSlab {
     /// A slab with memory for `limit` segments, in at most `small_pages` small buffers.
     pub(crate) fn new(limit: usize, small_pages: usize) -> Self {
-        // Each page has a segment, except a page that is being opened.
+        // Each page has a segment, except the spare page and a page that is being opened. A page is opened
+        // only while a record is free.
         let pages = Pages::new(limit + 1, small_pages);
         let externals = Externals::new(limit / EXTERNAL_SHARE);
         Self {
@@ -238,7 +239,8 @@ impl SegmentSlab {
         self.pages.bytes(segment.page, segment.range())
     }
 
-    /// The Internet checksum's sum of the payload of a segment without external memory, if it is known.
+    /// The sum of the payload of a segment without external memory, for the Internet checksum; `None` if the
+    /// sum is not known.
     #[inline]
     pub(crate) fn sum(&self, key: SegmentKey) -> Option<u16> {
         self.get(key).sum
@@ -367,7 +369,8 @@ impl SegmentSlab {
     ///
     /// # Errors
     /// [`SendError::BufferFull`] if the connection already has its share of the small buffers.
-    /// [`SendError::NoMbuf`] if no buffer is free.
+    /// [`SendError::NoMbuf`] if no buffer is free, or if the number of small pages of all connections is at
+    /// its limit.
     #[inline]
     pub(in crate::tcp) fn open_page(
         &mut self,
@@ -399,7 +402,7 @@ impl SegmentSlab {
     }
 
     /// Creates a record for the next `bytes` bytes of the page, at position `pos`. `sum` is the sum of these
-    /// bytes, if it is known. The record is not in a queue yet.
+    /// bytes for the Internet checksum, if it is known. The record is not in a queue yet.
     #[inline(always)]
     pub(in crate::tcp) fn insert(
         &mut self,

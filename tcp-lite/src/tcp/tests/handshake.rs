@@ -104,7 +104,7 @@ fn a_lost_syn_ack_or_ack_is_repaired() {
 
 #[test]
 fn answers_lost_in_the_handshake_make_no_long_round_trip() {
-    // The SYN-ACK, or the acknowledgement of the SYN-ACK, is lost for some seconds.
+    // The first three SYN-ACKs, or the first three acknowledgements of a SYN-ACK, are lost.
     for (lost, from) in [(Side::B, Side::A), (Side::A, Side::B)] {
         let patient = TcpConfig { user_timeout: Duration::from_secs(100), ..config() };
         let mut pair = Pair::new(patient, patient);

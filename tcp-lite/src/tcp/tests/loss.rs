@@ -7,7 +7,7 @@ use crate::tcp::State;
 use crate::{CloseReason, Duration, TcpConfig};
 
 /// Sends `count` segments of different sizes and loses the segments `numbers`. Returns the pair when all
-/// segments have arrived.
+/// segments have arrived, and the stream offset and the length of each segment.
 fn transfer(config: TcpConfig, numbers: &'static [usize], count: usize) -> (Pair, Vec<(u32, usize)>) {
     let mut pair = Pair::established(config, config);
     pair.plan = lose(numbers);

@@ -75,8 +75,8 @@ fn what_was_given_up_is_in_no_sack_block_and_comes_again() {
     assert!(pair.b.give_up(now, 5000..6000));
     assert_eq!(pair.b.counters.out_of_order.held_bytes, 3000);
     assert_eq!(pair.b.counters.rx_out_of_order_evicted_bytes, 2000);
-    // A duplicate arrives just before the bytes that were given up. The first block names the duplicate, and
-    // the next block is the range that contains it.
+    // A duplicate of the bytes directly before the bytes that were given up arrives. The first block names
+    // the duplicate, and the next block is the range that contains it.
     let again = pair.log.iter().find(|(_, side, p)| *side == Side::A && p.payload == pattern(1000, 1000));
     let again = again.expect("sent before").2.clone();
     let _ = pair.b.receive(now, &again);
@@ -106,8 +106,8 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     for at in [4, 5, 7] {
         let _ = pair.b.receive(now, &segments[at]);
     }
-    // The limit is reached, and no held byte is further away than the new segment, so the new segment is
-    // refused.
+    // A duplicate takes no memory, so the user has to give up nothing, although the connection exceeds the
+    // new limit.
     assert_eq!(pair.b.counters.out_of_order_over_connection, 0);
     pair.b.config.out_of_order_bytes = 2500;
     let _ = pair.b.receive(now, &Packet::new(segments[7].header.clone(), pattern(7000, 1000)));
@@ -117,7 +117,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     let _ = pair.b.receive(now, &segments[2]);
     assert_eq!(pair.b.asked, [1000]);
     assert_eq!(pair.b.counters.out_of_order_over_connection, 1);
-    // Until the user has given up these bytes, nothing more is accepted.
+    // Until the user has given up these bytes, no more out-of-order bytes are accepted.
     let _ = pair.b.receive(now, &segments[1]);
     assert_eq!(
         (pair.b.stream.get(1000).copied().flatten(), pair.b.counters.rx_out_of_order_dropped_bytes),
@@ -126,7 +126,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     assert!(pair.b.give_up(now, 7000..8000));
     let _ = pair.b.receive(now, &segments[7]);
     assert_eq!((pair.b.stream.get(7000).copied().flatten(), pair.b.asked.len()), (None, 1), "the furthest");
-    // Bytes in order are always accepted.
+    // Bytes in order are accepted, although the connection is at its limit.
     let _ = pair.b.receive(now, &segments[0]);
     let _ = pair.b.receive(now, &segments[1]);
     assert_eq!(pair.b.frontier, 3000);

@@ -301,7 +301,8 @@ fn reports_that_narrow_a_path_by_and_by_end_at_the_least() {
     };
     let heard = [900, 890, 890, 880, 870, 860].map(|mss| told(&mut pair, mss));
     assert_eq!(heard, [900, 890, 890, 880, LEAST, LEAST]);
-    // Ten minutes later the path carries the largest size again, and its MTU may fall again.
+    // Ten minutes later, the search finds that the path carries the largest size again. After that, reports
+    // may lower the EMSS again.
     most.set(usize::MAX);
     pair.run_for(Duration::from_secs(600));
     let mut sent = EMSS;
@@ -369,7 +370,7 @@ fn ready() -> Pair {
     pair
 }
 
-/// Whether the next packet that `a` sends is a probe.
+/// Lets `a` send its next packet, if it has one. Returns whether this packet is a probe.
 fn is_probing(pair: &mut Pair) -> bool {
     let probes = pair.a.counters.path_mtu_probes;
     assert_eq!(pair.a.tcb().wants_transmit(), pair.a.transmit(pair.now).is_some());

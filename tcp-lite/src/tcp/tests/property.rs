@@ -1,4 +1,5 @@
-//! Tests of whole connections over a wire that loses, reorders and duplicates packets as a seed decides.
+//! Tests of whole connections over a wire that loses, reorders, duplicates and cuts packets as a seed
+//! decides.
 
 use proptest::prelude::*;
 use testkit::dice::Dice;
@@ -61,7 +62,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
 }
 
 /// Pushes the segments of the sizes `sizes[*next..]` until the send buffer is full. A size that the EMSS no
-/// longer allows is pushed as two segments.
+/// longer allows is pushed as several segments. When all segments are pushed, closes the connection.
 fn feed(host: &mut Host, now: crate::Instant, sizes: &mut Vec<usize>, next: &mut usize, offset: &mut usize) {
     let emss = host.tcb().sending().emss() as usize;
     while let Some(&whole) = sizes.get(*next) {

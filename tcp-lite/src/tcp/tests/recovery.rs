@@ -284,8 +284,8 @@ fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     assert!(pair.a.tcb().sending().window() >= before);
 }
 
-/// If a peer acknowledges the same byte for ever, we send at most as many bytes as were in flight (RFC 5681
-/// section 3.2, step 4).
+/// If a peer acknowledges the same byte for ever, we send at most as many more bytes as were in flight (RFC
+/// 5681 section 3.2, step 4).
 #[test]
 fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let config =

@@ -32,8 +32,8 @@ fn ms(ms: u64) -> Duration {
 fn grown(config: TcpConfig) -> Pair {
     let mut pair = Pair::established(config, config);
     pair.push(80);
-    // The transfer ends within the RTO, because the window of a connection that is idle for longer would fall
-    // to its initial size.
+    // The transfer has to end within the RTO. If a connection is idle for longer than the RTO, its window
+    // falls to the initial size.
     assert!(pair.run_until(ms(40), |pair| pair.a.holds_nothing()));
     pair
 }

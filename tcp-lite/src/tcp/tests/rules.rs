@@ -22,8 +22,8 @@ fn answer(pair: &mut Pair, packet: &Packet) -> Option<Packet> {
     pair.b.transmit(now)
 }
 
-/// A million guesses of an attacker who knows addresses and ports: resets, SYNs, FINs, bytes and
-/// acknowledgements. The sequence numbers of these segments are spread over all numbers except the right
+/// An attacker who knows addresses and ports sends a million forged segments: resets, SYNs, FINs, bytes and
+/// acknowledgements. Their sequence numbers are spread over the whole number space, and none is the right
 /// number. Some numbers are in the window by chance.
 // Proves SEC-054: the connection is as it was, and answers at the rate of its challenges.
 #[test]
@@ -74,8 +74,8 @@ fn noise() -> impl Strategy<Value = (Vec<u8>, i32, i32, u8, usize, u64)> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Segments arrive with random options, near and far numbers, any flags and any length, in every state
-    /// that occurs.
+    /// Segments arrive with random options, near and far numbers, any flags and any length, in different
+    /// states of the connection.
     #[test]
     fn no_segment_makes_a_live_connection_panic(
         segments in prop::collection::vec(noise(), 1..30), closes in 0_usize..3, active in any::<bool>()

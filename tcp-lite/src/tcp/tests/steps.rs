@@ -13,7 +13,7 @@ const SEGMENT: usize = 20;
 const SEGMENTS: usize = 2000;
 /// Maximum number of records that may be visited for one SACK block, however many segments are in flight. The
 /// number of steps of a search is about twice the logarithm of the number of segments, and each step reads
-/// three records or places. The limit allows a few more records.
+/// three records or places. The limit is a few records above the product.
 const BOUND: u64 = 90;
 
 /// A peer whose acknowledgements the test forges. The test gives an acknowledgement as a number of segments,
@@ -115,7 +115,7 @@ impl Forger {
     }
 }
 
-/// A byte inside a segment.
+/// A block of one byte inside a segment.
 fn inside(segment: usize) -> (usize, usize) {
     (segment * SEGMENT + 1, segment * SEGMENT + 2)
 }
@@ -258,8 +258,8 @@ fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() 
 fn what_is_lost_again_and_again_at_the_front_does_not_hide_what_is_lost_at_the_end() {
     let mut forger = Forger::new();
     let (first, last) = (forger.acked, forger.pushed - 1);
-    // All segments arrive except the first segment and one segment near the end. After that, new segments
-    // arrive again and again before the retransmission of the first segment.
+    // All segments arrive except the first segment, one segment near the end, and the last two segments.
+    // After that, new segments arrive again and again before the retransmission of the first segment.
     let blocks = [whole(first + 1, last - 4), whole(last - 3, last - 1)];
     forger.hear(first, &blocks);
     forger.transmit();

@@ -259,7 +259,8 @@ fn acknowledgements_are_reported_where_it_is_asked_for() {
     assert_eq!(pair.a.tcb().send_offsets(), (4000, 4000));
 }
 
-/// A single segment waits for the timer of delayed acknowledgements, unless the user asks.
+/// The acknowledgement of a single segment waits for the timer of delayed acknowledgements, unless the user
+/// requests it at once.
 #[test]
 fn bytes_are_acknowledged_at_once_if_the_user_asks() {
     let mut pair = Pair::established(config(), config());

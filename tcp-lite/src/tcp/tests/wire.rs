@@ -74,7 +74,7 @@ pub(super) struct Host {
     pub(super) frontier: u64,
     /// True if the user releases bytes at once that arrive ahead of the frontier.
     pub(super) releases: bool,
-    /// Lengths of segments at their first transmission, by stream offset.
+    /// Lengths of segments at their last transmission, by stream offset.
     pub(super) frozen: BTreeMap<u64, usize>,
     pub(super) sent_segments: u64,
     /// Path MTU probes: the time of transmission, the stream offset, and the bytes.

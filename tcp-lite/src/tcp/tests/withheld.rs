@@ -125,7 +125,7 @@ fn a_fin_is_acknowledged_with_all_before_it() {
     }
 }
 
-/// Both endpoints of a connection have the same mark. Different connections have different marks.
+/// Both endpoints of a connection compute the same mark from their initial sequence numbers.
 #[test]
 fn both_ends_know_the_mark_of_their_connection() {
     let marks = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.tcb().sequence_mark());

@@ -1,5 +1,5 @@
-//! Cases for the general path: single frames that header prediction does not handle, and conditions of a
-//! connection in which header prediction handles no frame.
+//! Cases for the general path: frames that header prediction does not handle, connections in unusual
+//! conditions, and unusual segments that the hosts send.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ fn fill_in_checksums(frame: &mut [u8]) {
     frame[TCP + 16..TCP + 18].copy_from_slice(&segment.to_be_bytes());
 }
 
-/// Each case changes a frame that is next in order. Random changes seldom produce the resulting frames.
+/// Most cases change a frame that is next in order, in a way that random changes seldom produce. Some cases
+/// change the port's verdict on the checksum, or nothing. Both hosts must react in the same way.
 #[test]
 fn headers_that_are_nearly_usual_take_the_general_way() {
     type Change = fn(&mut Vec<u8>);
@@ -92,7 +93,8 @@ fn headers_that_are_nearly_usual_take_the_general_way() {
     }
 }
 
-/// Each case changes an acknowledgement that has a SACK block.
+/// Damages an acknowledgement that has a SACK block in several ways, and once not at all. Both hosts must
+/// react in the same way.
 #[test]
 fn sack_blocks_are_read_like_those_of_other_headers() {
     const SACK: usize = TCP + 32;
@@ -346,7 +348,8 @@ fn timers_that_ran_are_set_again_though_nothing_is_transmitted() {
     }
 }
 
-/// Unusual segments that the hosts send are not on the fast path, and are the same for both hosts.
+/// Under each of these conditions, the host with header prediction and the host without it send the same
+/// frames. The general path sends at least the FIN, and under some conditions all frames.
 #[test]
 fn what_hosts_send_in_unusual_conditions_is_the_same() {
     let trains = Offloads::TX_TSO | Offloads::TX_MULTI_SEGMENT | Offloads::TX_TCP_CHECKSUM;

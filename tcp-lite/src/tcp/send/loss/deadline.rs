@@ -1,7 +1,8 @@
 //! The time at which the timer of the sending half is due, and the purpose of this timer. The timer is due at
-//! the first of the deadlines of all outstanding and queued segments (RFC 6298, RFC 8985 section 7.2, RFC
-//! 9293 sections 3.8.1 and 3.8.6.1). `timers.rs` has the times from which these deadlines are computed.
-//! `expiry.rs` has the actions of the timer.
+//! the first deadline of the outstanding segments. If no segment is outstanding, the timer is due at the
+//! deadline of what waits to be sent (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1).
+//! `timers.rs` has the times from which these deadlines are computed. `expiry.rs` has the actions of the
+//! timer.
 
 use super::frto::Frto;
 use super::timers::SendTimer;
@@ -16,9 +17,9 @@ use crate::{Duration, Instant, TcpConfig};
 /// A closed window is probed at increasing intervals instead.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 
-/// The interval at which the user timeout is checked for segments that cannot be sent, because the port
-/// accepts no frames, no buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of
-/// Linux.) The transmission itself needs no timer.
+/// The interval at which the user timeout is checked for segments that cannot be sent: the port accepts no
+/// frames, no buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) The
+/// transmission itself needs no timer.
 pub(super) const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl LossRecovery {
@@ -37,7 +38,8 @@ impl LossRecovery {
     /// Sets the timer that is due first, or stops the timer if nothing is outstanding or waits to be sent.
     /// The choice depends on what is outstanding or queued now, and on the times of transmission. Two timers
     /// that run already keep their deadline: a persist timer, unless it would now be set to an earlier time,
-    /// and the timer of a segment that cannot be sent. `syn_due` is true if our SYN has to be sent.
+    /// and the timer of a SYN, FIN or segment that cannot be sent. `syn_due` is true if our SYN has to be
+    /// sent.
     #[inline]
     pub(in crate::tcp::send) fn arm(
         &mut self,
@@ -118,15 +120,16 @@ impl LossRecovery {
         self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), rate.rto())
     }
 
-    /// The time at which the persist timer expires if the peer's window stays too small. The wait is shorter
-    /// for an open window than for a closed window.
+    /// The time at which the persist timer expires if the peer's window stays too small. The wait doubles
+    /// with each expiry. For an open window, the wait is at most [`OVERRIDE_MAX`], or the RTO if the RTO is
+    /// longer.
     fn persist_at(&self, now: Instant, queue: &SendQueue, rate: &RateControl) -> Instant {
         let backed_off = rate.rto_after(self.timers.persist_backoff());
         let most = if queue.is_window_open() { rate.rto_after(0).max(OVERRIDE_MAX) } else { backed_off };
         now + backed_off.min(most)
     }
 
-    /// Whether the oldest sent segment timed out and was not retransmitted since. If no sent segment is
+    /// Whether the oldest sent segment counts as lost and was not retransmitted since. If no sent segment is
     /// queued: whether our SYN or FIN has to be sent. (If F-RTO holds the oldest segment back on purpose, the
     /// result is `false`.)
     pub(super) fn is_stuck(&self, segments: &SegmentSlab, queue: &SendQueue, syn_due: bool) -> bool {

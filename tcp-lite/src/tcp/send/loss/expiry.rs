@@ -19,14 +19,14 @@ pub(in crate::tcp::send) enum TimerAction {
     SendSyn,
     /// The peer's window has stayed too small: probe the window, or cut a segment to the window.
     Persist,
-    /// The retransmission timer expired, so the oldest segment is lost. The length of the segment may be the
-    /// reason.
+    /// The retransmission timer expired, so the oldest segment counts as lost. The segment may be too long
+    /// for the path.
     TimedOut,
 }
 
 impl LossRecovery {
-    /// If the running timer is due, stops it and performs its action. `syn_due` is true if our SYN has to be
-    /// sent.
+    /// If the running timer is due, stops it and performs its action. Returns the timer, and what the caller
+    /// has to do; `None` if no timer is due. `syn_due` is true if our SYN has to be sent.
     pub(in crate::tcp::send) fn on_timer(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -121,7 +121,7 @@ impl LossRecovery {
         if timeout != Timeout::Again {
             self.undo.start(queue.positions().una(), queue.positions().nxt(), true, Some(before));
         }
-        // With timestamps, Eifel detects a spurious timeout sooner, on any acknowledgement.
+        // With timestamps, Eifel detects a spurious timeout earlier than F-RTO would.
         self.frto.on_timeout(was == Phase::Open && !agreed.timestamps);
         self.phase = Phase::Loss;
         self.recovery_point = queue.positions().nxt();

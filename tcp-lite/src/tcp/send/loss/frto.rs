@@ -2,7 +2,8 @@
 //!
 //! After the timeout, only the oldest segment is retransmitted. When this segment is acknowledged, up to two
 //! new segments are sent instead of further retransmissions. If the next acknowledgement covers bytes that
-//! were in flight at the timeout and were not retransmitted, these bytes were not lost.
+//! were in flight at the timeout and were not retransmitted, these bytes were not lost, so the timeout was
+//! spurious.
 
 use crate::tcp::send::ack_sample::AckSample;
 
@@ -70,7 +71,8 @@ impl Frto {
         }
     }
 
-    /// Called after an acknowledgement. Returns whether the timeout was spurious.
+    /// Called after an acknowledgement. Returns whether this acknowledgement shows that the timeout was
+    /// spurious.
     pub(super) fn on_ack(&mut self, sample: &AckSample, state: &AckState) -> bool {
         if sample.acked == 0 && !state.dup_ack {
             return false;

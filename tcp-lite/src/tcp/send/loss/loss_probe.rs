@@ -78,7 +78,8 @@ impl LossProbe {
         (self.in_flight, self.due) = (None, false);
     }
 
-    /// Whether the bytes that a D-SACK reports as duplicate are the bytes of the probe.
+    /// Whether a D-SACK reports that the last byte of a probe in flight, whose bytes had been sent before, is
+    /// a duplicate.
     pub(super) fn is_own(&self, dsack: (u64, u64)) -> bool {
         self.in_flight == Some(Content::Again) && dsack.0 < self.end && self.end <= dsack.1
     }

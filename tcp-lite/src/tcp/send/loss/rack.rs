@@ -90,8 +90,8 @@ impl Rack {
         reordered
     }
 
-    /// Called when a recovery was spurious: resets the state that the retransmissions of this recovery
-    /// changed.
+    /// Called when a recovery was spurious. The latest known arrival may be a retransmission of this
+    /// recovery, so the arrival of an original segment in `sample` replaces it.
     pub(super) fn on_spurious(&mut self, sample: &AckSample) {
         if let Some(original) = sample.latest {
             self.latest = original;

@@ -112,8 +112,9 @@ impl LossRecovery {
     }
 
     /// Number of bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK, each
-    /// duplicate acknowledgement counts as one segment. An acknowledgement that advances SND.UNA counts as
-    /// the acknowledged bytes, less the bytes that the duplicate acknowledgements before it have counted.
+    /// duplicate acknowledgement counts as one segment. When an acknowledgement advances SND.UNA, the
+    /// acknowledged bytes count, less the bytes that were counted for the duplicate acknowledgements before
+    /// it.
     fn delivered(&self, state: &SendState<'_>, sample: &AckSample, dup_ack: bool) -> u64 {
         let emss = u64::from(state.emss);
         match dup_ack {
@@ -137,9 +138,10 @@ impl LossRecovery {
         }
     }
 
-    /// Whether one more duplicate acknowledgement can belong to the segments that were in flight when
-    /// recovery began. If `false`, the peer forges duplicate acknowledgements to make us send more than the
-    /// network can carry (RFC 5681 section 3.2, step 4).
+    /// In fast recovery: whether one more duplicate acknowledgement can belong to the segments that were in
+    /// flight when the recovery began. If `false`, the peer forges duplicate acknowledgements to make us send
+    /// more than the network can carry (RFC 5681 section 3.2, step 4). Outside of fast recovery, the result
+    /// is `true`.
     fn is_dup_ack_plausible(&self, state: &SendState<'_>) -> bool {
         let outstanding = self.recovery_point.saturating_sub(state.queue.positions().una());
         self.phase != Phase::Fast || u64::from(self.dup_acks) * u64::from(state.emss) < outstanding
@@ -196,8 +198,8 @@ impl LossRecovery {
     }
 
     /// Called when an acknowledgement shows that the original segments have arrived: restores the threshold
-    /// and the marks at once, and the window by slow start (RFC 4015). If too many recoveries of this flight
-    /// were undone, returns `false` and does not undo this recovery.
+    /// and the marks at once, and the window by slow start (RFC 4015). Returns `false` and changes no mark
+    /// and no window if there is no recovery to undo, or if too many recoveries of this flight were undone.
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, sample: &AckSample) -> bool {
         let (una, nxt) = (state.queue.positions().una(), state.queue.positions().nxt());
         let episode = match self.phase {
@@ -217,7 +219,7 @@ impl LossRecovery {
         }
         if self.phase != Phase::Open {
             self.phase = Phase::Open;
-            // No retransmission of the recovery is still unacknowledged.
+            // Below SND.UNA, so that duplicate acknowledgements may start another recovery at once.
             self.recovery_point = state.queue.positions().una().saturating_sub(1);
             self.dup_acks = 0;
             self.frto = Frto::Off;
@@ -231,8 +233,7 @@ impl LossRecovery {
         true
     }
 
-    /// Called when all segments that were in flight at the beginning of the recovery are acknowledged: ends
-    /// the recovery.
+    /// Called when all bytes up to the recovery point are acknowledged: ends the recovery.
     fn end_recovery(&mut self, segments: &mut SegmentSlab, queue: &mut SendQueue) {
         self.phase = Phase::Open;
         self.dup_acks = 0;
@@ -325,8 +326,8 @@ impl LossRecovery {
         self.prr.on_ack(delivered, pipe, ssthresh, state.emss, safe_ack);
     }
 
-    /// Called when RACK found a loss during recovery: reduces the window again if needed. `latest` is the
-    /// latest lost transmission.
+    /// Called when RACK found a loss during recovery: reduces the window again, unless an earlier reduction
+    /// covers the loss. `latest` is the latest lost transmission.
     fn reduce_in_recovery(&mut self, ctx: &Ctx<'_>, state: &mut SendState<'_>, latest: Sent) {
         let (oldest, in_flight) = (state.queue.positions().una(), state.queue.positions().outstanding());
         if state.reduce_for_loss(ctx, &Loss { oldest, latest: Some(latest), in_flight }).is_some() {
@@ -335,7 +336,8 @@ impl LossRecovery {
     }
 
     /// Called when the window was reduced again. If a fast recovery is in progress, restarts PRR with the
-    /// bytes that are in flight now and the new threshold.
+    /// bytes that are in flight now and the new threshold. The recovery then ends when all bytes sent so far
+    /// are acknowledged.
     fn restart_prr(&mut self, state: &SendState<'_>) {
         if self.phase == Phase::Fast {
             self.recovery_point = state.queue.positions().nxt();

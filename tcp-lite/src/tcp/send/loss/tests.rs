@@ -101,7 +101,7 @@ fn a_probe_is_due_before_the_timeout_only_with_sack_and_outside_of_recoveries() 
     sender.loss.timers.set_reorder(Some(at(5)));
     assert_eq!(sender.armed(at(2), true, false), Some((5000, SendTimer::Reorder)));
     assert!(sender.loss.has_reordering_timer());
-    // The oldest segment times out before the reordering timer.
+    // The retransmission timer of the oldest segment is due before the reordering timer.
     sender.loss.timers.set_reorder(Some(at(100_000)));
     assert_eq!(sender.armed(at(2), true, false), Some((rto_us, SendTimer::Rto)));
 }

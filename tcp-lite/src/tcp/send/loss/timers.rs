@@ -30,14 +30,14 @@ pub(super) struct Timers {
     reorder: Deadline,
     /// The time at which our SYN or FIN was last sent.
     control_sent_at: Instant,
-    /// The time at which data was last sent or acknowledged. The PTO starts at this time.
+    /// The time at which new data was last sent, or at which SND.UNA last advanced. The PTO starts at this
+    /// time.
     pto_from: Instant,
     /// The RTO does not expire before this time.
     rto_not_before: Instant,
     /// The time of the last progress. The user timeout starts at this time.
     progress: Instant,
-    /// True if a timer has expired since `progress`, so that a segment was sent again, and the peer has not
-    /// answered since.
+    /// True if a timer has expired since `progress`, and the peer has not answered since.
     tried: bool,
     /// The time at which data was last sent, for the first time or again. The idle time starts at this time
     /// (RFC 5681 section 4.1).
@@ -84,8 +84,8 @@ impl Timers {
         self.running.filter(|(_, running)| *running == timer).map(|(at, _)| at)
     }
 
-    /// Starts `timer` in place of the running timer. Once a segment was sent again, every timer is due by the
-    /// end of the user timeout.
+    /// Starts `timer` in place of the running timer. If a timer has expired since the last progress, `timer`
+    /// is due at the end of the user timeout at the latest.
     #[inline]
     pub(super) fn start(&mut self, now: Instant, (at, timer): (Instant, SendTimer), user_timeout: Duration) {
         let at = if self.tried { at.min((self.progress + user_timeout).max(now)) } else { at };
@@ -105,9 +105,10 @@ impl Timers {
     }
 
     /// Called when a timer has expired. Returns whether the user timeout has expired as well (RFC 9293
-    /// section 3.8.3). The user timeout expires only after at least one segment was sent again. If the user
-    /// timeout has passed before any timer expires, the stack was not polled for a long time. Such a pause
-    /// says nothing about the peer, so the user timeout starts again.
+    /// section 3.8.3). The user timeout expires only if an earlier timer has expired since the last progress,
+    /// because that timer gave the peer another chance to answer. If the first timer expires after the user
+    /// timeout has passed, the stack was not polled for a long time. Such a pause says nothing about the
+    /// peer, so the user timeout starts again.
     pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
         let is_over = now >= self.progress + user_timeout;
         let was_tried = std::mem::replace(&mut self.tried, true);

@@ -5,13 +5,14 @@
 //! duplicates (RFC 3708 section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
 //!
 //! The response is the response of RFC 4015. Segments that were marked lost count as in flight again. To
-//! avoid a burst, the window first becomes the number of bytes in flight, and then grows back to its former
-//! value by slow start.
+//! avoid a burst, the window is at first limited to the bytes in flight and the newly acknowledged bytes (of
+//! these at most an initial window). Then slow start restores the former window.
 //!
 //! Our timestamps tick in milliseconds. A tick of a millisecond is short enough to detect spurious timeouts:
-//! the RTO has many ticks, so an original segment and its retransmission after a timeout never have the same
-//! timestamp. A fast retransmission may have the same timestamp as its original. D-SACK detects this case. A
-//! finer clock would wrap within the idle times that RFC 7323 section 5.4 wants connections to survive.
+//! with the default configuration, the RTO has many ticks, so an original segment and its retransmission
+//! after a timeout never have the same timestamp. A fast retransmission may have the same timestamp as its
+//! original. D-SACK detects this case. The timestamps of a finer clock would wrap within the 24 days for
+//! which a peer remembers the timestamp of an idle connection (RFC 7323 section 5.5).
 
 use crate::Instant;
 use crate::tcp::congestion::saturated;
@@ -65,8 +66,8 @@ impl Undo {
         }
     }
 
-    /// Called when the window was reduced for another reason, because congestion control can then no longer
-    /// restore the state before the recovery.
+    /// Forgets the episode. Called when the window was reduced for a reason other than this recovery, because
+    /// congestion control can then no longer restore the state before the recovery.
     pub(super) fn forget(&mut self) {
         self.episode = None;
     }

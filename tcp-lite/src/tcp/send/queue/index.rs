@@ -188,8 +188,9 @@ mod tests {
             self.queue.drop_acknowledged(&mut self.slab);
         }
 
-        /// Finds the segment after `part` 256ths of the sent segments. Returns the number of records that the
-        /// search read.
+        /// Finds the segment after `part` 256ths of the sent segments, then four other segments, then the
+        /// first segment again, and the oldest segment. Returns the number of records that the last two
+        /// searches read.
         fn find(&mut self, part: u8) -> u64 {
             let Some(right) = self.at(part) else { return 0 };
             let (pos, end) = (self.slab.get(right).pos, self.slab.get(right).end());
@@ -197,7 +198,7 @@ mod tests {
             assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, pos), right);
             self.queue.check(&self.slab).expect("invariants");
             for nr in 1..5 {
-                // Other segments are found between the two searches.
+                // Other segments are found before the segment is searched for again.
                 let other = self.at(part.wrapping_add(17 * nr)).unwrap();
                 let pos = self.slab.get(other).pos;
                 assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, pos), other);

@@ -108,7 +108,7 @@ impl SendQueue {
         self.scoreboard.of(&self.segments, self.positions.nxt())
     }
 
-    /// Whether the oldest segment is lost.
+    /// Whether the oldest segment counts as lost and is the next segment to be retransmitted.
     #[inline]
     pub(super) fn is_oldest_lost(&self) -> bool {
         let lost = self.scoreboard.next_to_retransmit();
@@ -217,8 +217,8 @@ impl SendQueue {
         2 * offered < self.window.max() && self.is_blocked_by_window(slab)
     }
 
-    /// Queues the next `bytes` bytes of the open page as a segment. `sum` is the sum of these bytes, if it is
-    /// known.
+    /// Queues the next `bytes` bytes of the open page as a segment. `sum` is the sum of these bytes for the
+    /// Internet checksum, if it is known.
     #[inline(always)]
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, sum: Option<u16>) {
         let Some(page) = self.pages.open() else { return };
@@ -253,15 +253,15 @@ impl SendQueue {
         len
     }
 
-    /// Whether each segment in flight was sent once, in the order of the queue, and no segment in flight is
-    /// known to have arrived or to be lost.
+    /// Whether each sent segment in the queue is in flight (not known to have arrived or to be lost), and was
+    /// sent once, in the order of the queue.
     #[inline]
     pub(super) fn is_orderly(&self) -> bool {
         self.scoreboard.is_orderly(self.positions.una())
     }
 
     /// Like [`acknowledge`](Self::acknowledge), for a queue that [is orderly](Self::is_orderly). Changes
-    /// nothing and returns `None` if `ack` is not at the end of a segment.
+    /// nothing and returns `None` if no segment is wholly below `ack`.
     #[inline]
     pub(super) fn acknowledge_orderly(&mut self, slab: &mut SegmentSlab, ack: u64) -> Option<RemovedRun> {
         debug_assert!(self.is_orderly(), "segments with marks, or in another order");

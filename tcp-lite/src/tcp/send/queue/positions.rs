@@ -209,8 +209,8 @@ impl Positions {
         self.fin = Fin::NotAsked;
     }
 
-    /// Checks the state of our FIN. If `not_asked` is true, the user has not closed. If `acked` is true, our
-    /// FIN is acknowledged. Otherwise the FIN is due or in flight.
+    /// Checks that our FIN has the expected state: not requested by the user if `not_asked`, acknowledged if
+    /// `acked`, otherwise due or in flight.
     pub(in crate::tcp) fn check_fin(&self, not_asked: bool, acked: bool) -> Check {
         let fits = (self.fin == Fin::NotAsked, self.fin == Fin::Acked) == (not_asked, acked);
         ensure!(fits, "our FIN is {:?}", self.fin);

@@ -1,5 +1,5 @@
-//! Marks on the segments of the send queue: in flight, selectively acknowledged, or lost (RFC 2018, RFC
-//! 8985).
+//! Marks on the segments of the send queue: whether a segment is in flight, selectively acknowledged or lost,
+//! and whether it was retransmitted (RFC 2018, RFC 8985).
 //!
 //! `loss/recovery.rs` has the recovery process, and `loss/rack.rs` has RACK's state.
 
@@ -20,8 +20,7 @@ pub(in crate::tcp::send) struct Detected {
     pub(in crate::tcp::send) lost: u32,
     /// Number of the newly lost segments that had been retransmitted in this recovery.
     pub(in crate::tcp::send) lost_again: u32,
-    /// The latest transmission of the newly lost segments that had been retransmitted in this recovery;
-    /// `None` if there are no such segments.
+    /// The latest transmission of the newly lost segments; `None` if no segment was newly marked lost.
     pub(in crate::tcp::send) latest: Option<Sent>,
     /// The time at which the next segment will count as lost, if it is not acknowledged before.
     pub(in crate::tcp::send) next: Option<Instant>,
@@ -79,8 +78,8 @@ impl Scoreboard {
         self.flight.oldest().is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }
 
-    /// Whether each segment in flight was sent once, in the order of the queue, and no segment in flight is
-    /// known to have arrived or to be lost. `una` is SND.UNA.
+    /// Whether each sent segment in the queue is in flight (not known to have arrived or to be lost), and was
+    /// sent once, in the order of the queue. `una` is SND.UNA.
     #[inline]
     pub(super) fn is_orderly(&self, una: u64) -> bool {
         una >= self.orderly_from
@@ -130,7 +129,7 @@ impl Scoreboard {
         }
     }
 
-    /// Checks that the sums and both orders agree with the marks.
+    /// Checks that the sums, both lists, the index and the links of runs agree with the marks.
     pub(super) fn check(&self, slab: &SegmentSlab, segments: &QueuedSegments) -> Check {
         let (mut sacked, mut lost, mut in_flight) = ((0, 0), (0, 0), 0);
         let mut is_sent = true;
@@ -174,7 +173,8 @@ impl Scoreboard {
         check_sacked(slab, segments.head())
     }
 
-    /// Checks that `count` segments are marked lost, and that they are linked with the oldest segment first.
+    /// Checks that `count` segments are marked lost and linked, and that the oldest segment is the first of
+    /// them if it is lost.
     fn check_lost(&self, slab: &SegmentSlab, head: Option<SegmentKey>, mut count: i32) -> Check {
         let mut earlier: Option<SegmentKey> = None;
         for key in walk(slab, self.lost.first, |segment| segment.later) {
@@ -254,9 +254,9 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Marks segments lost for which the reordering window `window` has passed (RFC 8985 section 6.2, step
-    /// 5). The RFC's timer expires when the last of the overtaken segments counts as lost; our timer expires
-    /// when the first of them counts as lost.
+    /// Marks those overtaken segments lost for which a round trip and the reordering window `window` have
+    /// passed since their transmission (RFC 8985 section 6.2, step 5). The RFC's timer expires when the last
+    /// of the overtaken segments counts as lost; our timer expires when the first of them counts as lost.
     pub(in crate::tcp::send) fn detect_lost(
         &mut self,
         slab: &mut SegmentSlab,
@@ -338,7 +338,7 @@ impl SentSegments<'_> {
 
     /// Called when a recovery was spurious: segments that were marked lost and not retransmitted count as in
     /// flight again. If they were marked nearly in the order of transmission, all of them are restored. The
-    /// search for their places passes at most as many segments as there are. After that, the remaining
+    /// search for their places passes at most as many segments as the queue has. After that, the remaining
     /// segments stay lost and are retransmitted.
     pub(in crate::tcp::send) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
         let (mut cursor, mut near, mut steps) = (self.board.lost.first, None, self.segments.count());

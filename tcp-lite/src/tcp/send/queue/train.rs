@@ -79,8 +79,8 @@ mod tests {
 
     const ALL: TrainLimits = TrainLimits { segments: 100, views: 100, bytes: 1 << 16, allowance: 1 << 16 };
 
-    /// The train of new segments of these lengths. The pages have 2048 bytes, and the peer's window has
-    /// `window` bytes.
+    /// Returns the result of [`SendQueue::train`] for new segments of these lengths. The pages have 2048
+    /// bytes, and the peer's window has `window` bytes.
     fn train(lengths: &[usize], window: u64, limits: &TrainLimits) -> (usize, bool) {
         let mut made = TestQueue::new(64);
         made.queue.window_mut().establish(1, window);

@@ -68,8 +68,9 @@ impl RateControl {
         }
     }
 
-    /// Called when the handshake is over. `rtt_us` is the duration of the handshake in microseconds, if it is
-    /// known. `syn_lost` is true if our SYN was sent more than once.
+    /// Called when the handshake is over: restarts congestion control with this EMSS. `rtt_us` is the
+    /// round-trip time in microseconds that the handshake measured; `None` if it measured none. `syn_lost` is
+    /// true if our SYN was sent more than once.
     pub(super) fn establish(
         &mut self,
         now: Instant,
@@ -163,7 +164,7 @@ impl RateControl {
     }
 
     /// Called for an acknowledgement after which the window may grow. The window grows if enough of the
-    /// window was in use.
+    /// window was in use and the peer echoes no marks.
     #[inline]
     pub(super) fn on_ack(&mut self, now: Instant, config: &TcpConfig, emss: u32, acked: &Acked) {
         let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(acked.pipe));
@@ -249,7 +250,8 @@ impl RateControl {
     }
 
     /// Called when the retransmission timer expired with `in_flight` bytes in flight: sets the window to one
-    /// segment, and doubles the timeout. Returns the previous reduction.
+    /// segment, changes the threshold as `timeout` requires, and doubles the RTO. Returns the previous
+    /// reduction.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,

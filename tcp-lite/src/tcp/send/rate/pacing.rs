@@ -5,8 +5,9 @@
 //! Pacing is an option, which is off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of
 //! several segments is sent at once. The next burst follows after the time that the first burst takes at the
 //! paced rate. The paced rate is twice the window per round trip in slow start, and 1.2 times the window per
-//! round trip otherwise (the ratios of Linux). Acknowledgements, probes, FINs, retransmissions of the oldest
-//! segment, and new segments that F-RTO allows are not delayed. Segments are not cut.
+//! round trip otherwise (the ratios of Linux). Only new segments and retransmissions are delayed, but not
+//! retransmissions of the oldest segment, and not new segments that are a probe or that F-RTO allows.
+//! Segments are not cut.
 
 use crate::{Duration, Instant, Pacing, TcpConfig};
 

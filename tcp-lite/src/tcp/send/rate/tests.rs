@@ -38,8 +38,8 @@ fn a_window_of_data_reduces_the_window_once_and_what_was_sent_since_once_more() 
     assert!(!rate.reduce_for_marks(at(210), (9000, true), 8000, sent(12_000)), "of before the reduction");
     assert_eq!(rate.cwnd(), 4000);
     assert!(rate.answers(8999, None) && !rate.answers(9000, None));
-    // A retransmission was lost: the window is halved, because more bytes are in flight than the window
-    // allows.
+    // A retransmission was lost. More bytes are in flight than the window allows, so the window is halved,
+    // and does not become half of the bytes in flight.
     assert!(rate.reduce_for_loss(at(220), &loss(1000, Some(10)), sent(12_000)).is_some());
     assert_eq!(rate.cwnd(), 2000);
     // Bytes that were sent after the reduction are lost: the window becomes half of the bytes in flight.

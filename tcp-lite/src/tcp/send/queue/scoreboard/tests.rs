@@ -59,8 +59,7 @@ fn blocks_mark_what_is_wholly_inside_and_count_once() {
 #[test]
 fn no_walk_begins_at_a_segment_that_has_left_the_queue() {
     let (mut slab, mut queue) = queue(20);
-    // One search ended at a segment, and another search ended at a block. The next step acknowledges both the
-    // segment and the block.
+    // Each search is followed by an acknowledgement of the segments that the search found.
     assert_eq!(sack(&mut slab, &mut queue, (span(4, 4).0 + 1, span(4, 4).0 + 2)), 0);
     queue.acknowledge(&mut slab, span(0, 6).1, &mut sample());
     assert_eq!(sack(&mut slab, &mut queue, span(8, 9)), 1);
@@ -109,7 +108,7 @@ fn an_overtaken_segment_or_retransmission_is_marked_lost() {
         queue.check(slab).expect("invariants");
         detected
     };
-    // Segment 2 took 8 ms, so segment 0 is due at 9 ms and segment 1 at 10 ms.
+    // Segment 2 took 8 ms, so segment 0 counts as lost at 9 ms, and segment 1 at 10 ms.
     let detected = detect(&mut slab, &mut queue, 2, now, 1);
     assert_eq!((detected.lost, detected.lost_again, detected.next), (2, 0, None));
     for nr in 0..2 {
@@ -117,8 +116,8 @@ fn an_overtaken_segment_or_retransmission_is_marked_lost() {
         assert_eq!(slab.get(key).pos, span(nr, nr).0, "the oldest first");
         queue.sent().on_retransmitted(&mut slab, key, at(10), true);
     }
-    // Segment 4 was sent before both retransmissions. The retransmission of segment 1 was sent after segment
-    // 0 and after segment 3.
+    // Segment 4 was sent before both retransmissions. The retransmission of segment 1 was sent after the
+    // retransmission of segment 0, and after segment 3.
     let detected = detect(&mut slab, &mut queue, 4, at(12), 3);
     assert_eq!((detected.lost, detected.next), (0, Some(at(14))), "the window is not over");
     now = at(20);
