@@ -128,8 +128,8 @@ impl MemoryRegion {
     }
 
     /// Returns a scatter/gather element with `length` bytes from `offset`. The range is checked when the
-    /// request is posted. An element has at most 2^32 - 1 bytes: for a larger `length`, the returned element is
-    /// outside of every region, so that a post refuses it.
+    /// request is posted. An element has at most 2^32 - 1 bytes: for a larger `length`, the returned element
+    /// is outside of every region, so that a post refuses it.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         let (addr, length) = match u32::try_from(length) {
             Ok(length) => (self.addr().wrapping_add(offset as u64), length),
