@@ -373,8 +373,8 @@ fn raw_immediate(msn: u32, data: &[u8]) -> Vec<u8> {
 
 const JOINED: &[u8] = b"data\xff\xff\xff\xff";
 
-/// Each Send has the limit in its header, also the Send after Immediate Data. The limit is the MSN up to which
-/// each message to queue 0 finds a receive request.
+/// Each Send has the limit in its header, also the Send after Immediate Data. The limit is the MSN up to
+/// which each message to queue 0 finds a receive request.
 #[test]
 fn a_send_with_immediate_reports_the_limit() {
     let mut served = agreed_with_a_raw_peer();
