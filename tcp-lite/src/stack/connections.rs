@@ -213,13 +213,18 @@ impl Connections {
         }
     }
 
+    /// Whether a slot is free, or the limit allows another slot.
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < self.limit
+    }
+
     /// The id of the next connection in a free slot; `None` at the limit. Allocates memory if more
     /// connections exist than ever before.
     pub(crate) fn reserve(&mut self) -> Option<ConnId> {
+        if !self.has_free() {
+            return None;
+        }
         if self.free.is_empty() {
-            if self.slots.len() >= self.limit {
-                return None;
-            }
             self.free.push(self.slots.len() as u32);
             self.slots.grow();
             self.reserve_queues(self.slots.len());
@@ -279,14 +284,15 @@ impl Connections {
         self.time_waits.push_back(id);
     }
 
-    /// Removes the connection that has been in TIME-WAIT for the longest time from the queue, and returns its
-    /// slot; `None` if no connection is in TIME-WAIT.
+    /// The slot of the connection that has been in TIME-WAIT for the longest time; `None` if no connection is
+    /// in TIME-WAIT. Removes stale entries from the queue.
     pub(crate) fn oldest_time_wait(&mut self) -> Option<u32> {
-        while let Some(id) = self.time_waits.pop_front() {
+        while let Some(id) = self.time_waits.front() {
             let slot = &self.slots[id.slot as usize];
             if slot.generation == id.generation && slot.conn.is_some() {
                 return Some(id.slot);
             }
+            self.time_waits.pop_front();
         }
         None
     }
@@ -535,6 +541,12 @@ impl Stack {
     /// [`EVENTS_PER_CONNECTION`] events, apart from [`Event::Evict`](crate::Event::Evict).
     pub(super) fn takes_connections(&self) -> bool {
         self.events.len() < self.config.limits.events
+    }
+
+    /// Whether [`reserve`](Self::reserve) would return a slot.
+    pub(super) fn has_place(&mut self) -> bool {
+        self.takes_connections()
+            && (self.connections.has_free() || self.connections.oldest_time_wait().is_some())
     }
 
     /// Reserves a slot for a new connection, with capacity for its events. If no slot is free, drops the

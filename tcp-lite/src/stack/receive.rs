@@ -283,8 +283,8 @@ impl Stack {
             self.counters.rx_syn_dropped += 1;
             return;
         }
-        let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
-        let Some((next_hop, id)) = place else {
+        let next_hop = self.routes.next_hop(&tuple.local, &tuple.remote).filter(|_| self.has_place());
+        let Some(next_hop) = next_hop else {
             self.counters.rx_syn_dropped += 1;
             return;
         };
@@ -298,6 +298,11 @@ impl Stack {
                 return;
             }
         }
+        // Only a SYN that becomes a connection may end a connection in TIME-WAIT.
+        let Some(id) = self.reserve() else {
+            self.counters.rx_syn_dropped += 1;
+            return self.listeners.settle_half_open(listener, &tuple.remote);
+        };
         let params = self.open_params(now, &tuple);
         self.accept(now, id, (listener, tuple, next_hop), syn, params);
     }

@@ -401,6 +401,42 @@ fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
     }
 }
 
+/// At the limit of connections, only a SYN that becomes a connection may end the oldest connection in
+/// TIME-WAIT. A SYN that is dropped or answered with a cookie must not end a connection.
+#[test]
+fn a_syn_beyond_the_backlog_leaves_the_connections_in_time_wait() {
+    for syn_cookies in [false, true] {
+        let mut limited = config(MAC_A, 1);
+        (limited.limits.backlog, limited.limits.connections) = (1, 2);
+        limited.limits.syn_cookies = syn_cookies;
+        let mut tap = listening(limited);
+        let from =
+            |port, control, seq, ack| craft::answer(TO_A, (B, port), (A, 80), control, (seq, ack), &[]);
+        tap.inject(&from(1000, TcpControl::Syn, 7, None));
+        let first = seq(tap.frames().last().unwrap());
+        tap.inject(&from(1000, TcpControl::None, 8, Some(first.wrapping_add(1))));
+        tap.frames();
+        let fin = from(1000, TcpControl::Fin, 8, Some(first.wrapping_add(2)));
+        tap.inject(&fin);
+        assert_eq!(tap.frames().len(), 1, "it is acknowledged");
+        // Another connection uses the listener's only place, and the last slot.
+        tap.inject(&from(1001, TcpControl::Syn, 7, None));
+        assert_eq!(tap.frames().len(), 1);
+        tap.inject(&from(1002, TcpControl::Syn, 7, None));
+        assert_eq!(tap.frames().len(), usize::from(syn_cookies));
+        let counters = tap.host.stack.counters();
+        let counts = (counters.tx_syn_cookies, counters.rx_syn_dropped, counters.time_wait_recycled);
+        assert_eq!(counts, (syn_cookies.into(), (!syn_cookies).into(), 0));
+        tap.inject(&fin);
+        let answers = tap.frames();
+        assert_eq!((answers.len(), flags(&answers[0])), (1, 0x10), "the old connection is there");
+        // When the place is free, the next SYN becomes a connection, and ends the one in TIME-WAIT.
+        tap.inject(&from(1001, TcpControl::Rst, 8, None));
+        tap.inject(&from(1003, TcpControl::Syn, 7, None));
+        assert_eq!(flags(tap.frames().last().unwrap()), SYN_ACK);
+    }
+}
+
 #[test]
 fn a_listener_that_goes_drops_what_is_half_open() {
     let mut tap = Tap::new(config(MAC_A, 1));

@@ -1,7 +1,6 @@
 //! Memory windows.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use iwarp::verbs::{MemoryWindow, SendRequest, WindowKind};
 use libc::c_int;
@@ -17,8 +16,6 @@ use crate::ibverbs::work_request::{bind_of, flags_of};
 pub(crate) struct Mw {
     c: UnsafeCell<sys::ibv_mw>,
     window: MemoryWindow,
-    /// The rkey of the last bind of a type 1 window.
-    bound: AtomicU32,
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, kind: sys::ibv_mw_type) -> *mut sys::ibv_mw {
@@ -35,7 +32,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, kind: sys::ibv_mw
         let window = domain.pd.alloc_mw(window_kind)?;
         domain.add();
         let c = sys::ibv_mw { context: domain.context(), pd, rkey: window.rkey(), handle: 0, type_: kind };
-        let mw = Mw { c: UnsafeCell::new(c), bound: AtomicU32::new(window.rkey()), window };
+        let mw = Mw { c: UnsafeCell::new(c), window };
         Ok(Box::into_raw(Box::new(mw)).cast())
     })
 }
@@ -76,7 +73,6 @@ pub(crate) unsafe extern "C" fn bind_mw(
             .flags(flags_of(bind.send_flags));
         let _others_wait = qp.posting()?;
         qp.current().qp.post_bind_mw(&this.window, &request)?;
-        this.bound.store(rkey, Ordering::Relaxed);
         // SAFETY: the program does not use the window in another thread during the bind.
         unsafe { (*this.c.get()).rkey = rkey };
         Ok(())

@@ -1,6 +1,5 @@
 //! A host with one connection, and two such hosts on a wire.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use dp::Mempool;
@@ -74,8 +73,6 @@ pub(super) struct Host {
     pub(super) frontier: u64,
     /// True if the user releases bytes at once that arrive ahead of the frontier.
     pub(super) releases: bool,
-    /// Lengths of segments at their last transmission, by stream offset.
-    pub(super) frozen: BTreeMap<u64, usize>,
     pub(super) sent_segments: u64,
     /// Path MTU probes: the time of transmission, the stream offset, and the bytes.
     pub(super) probes: Vec<(Instant, u32, Vec<u8>)>,
@@ -119,7 +116,6 @@ impl Host {
             stream: Vec::new(),
             frontier: 0,
             releases: true,
-            frozen: BTreeMap::new(),
             sent_segments: 0,
             probes: Vec::new(),
         }
@@ -273,18 +269,10 @@ impl Host {
                 "options and payload exceed the MSS"
             );
             let offset = header.seq.0.wrapping_sub(self.params.iss.0).wrapping_sub(1) as u32;
-            match carried {
-                Payload::Segment(_) => {
-                    self.frozen.insert(u64::from(offset), payload.len());
-                }
-                Payload::MtuProbe(_) => {
-                    let end = u64::from(offset) + payload.len() as u64;
-                    assert!(
-                        end < self.tcb().sending().positions().una(),
-                        "a probe of what is not acknowledged"
-                    );
-                    self.probes.push((now, offset, payload.clone()));
-                }
+            if matches!(carried, Payload::MtuProbe(_)) {
+                let end = u64::from(offset) + payload.len() as u64;
+                assert!(end < self.tcb().sending().positions().una(), "a probe of what is not acknowledged");
+                self.probes.push((now, offset, payload.clone()));
             }
         }
         self.with(now, |tcb, ctx| tcb.sent(ctx, &transmission));

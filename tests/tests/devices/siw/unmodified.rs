@@ -76,7 +76,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
 }
 
 /// Returns a run of a command on our side.
-fn ours(rig: &Rig, words: impl IntoIterator<Item = &str>) -> Result<Run> {
+fn ours(rig: &Rig, words: &[&str]) -> Result<Run> {
     let net = format!("packet:v1,addr={OURS}/24,mtu={}", rig.mtu());
     Ok(rig.namespace.run(programs::uwarp()?).args(["run", "--net", &net, "--"]).args(words))
 }
@@ -103,8 +103,8 @@ fn siw_serves_in_time(rig: &Rig, program: Program) -> Result<()> {
 
 fn siw_serves(rig: &Rig, program: Program, library: &str) -> Result<()> {
     let server = rig.siw.serve(TEST_TIMEOUT, program.words("server", None))?;
-    let words = ["sh", "-c", WITH_LIBRARY, library].into_iter().chain(program.words("client", Some(THEIRS)));
-    let client = ours(rig, words)?.spawn()?;
+    let shell = vec!["sh", "-c", WITH_LIBRARY, library];
+    let client = ours(rig, &[shell, program.words("client", Some(THEIRS))].concat())?.spawn()?;
     let said = client
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
@@ -119,7 +119,7 @@ fn siw_serves(rig: &Rig, program: Program, library: &str) -> Result<()> {
 }
 
 fn siw_connects(rig: &Rig, program: Program) -> Result<()> {
-    let mut server = ours(rig, program.words("server", None))?.spawn()?;
+    let mut server = ours(rig, &program.words("server", None))?.spawn()?;
     let address = (OURS.parse::<IpAddr>().map_err(|error| lab_error!("{OURS}: {error}"))?, program.port);
     rig.namespace.wait_for_listener(address.into(), &mut server, START_TIMEOUT)?;
     let client = rig.siw.run(TEST_TIMEOUT, program.words("client", Some(OURS))).spawn()?;
