@@ -1,4 +1,4 @@
-//! Configuration of a stack, passed when the stack is created. Every limit has a name and a default.
+//! Configuration of a stack, passed when the stack is created. [`Limits`] and [`TcpConfig`] have defaults.
 
 use arrayvec::ArrayVec;
 use dp::Offloads;
@@ -204,8 +204,7 @@ pub struct TcpConfig {
     /// an RST. Default: 10 s.
     pub time_wait: Duration,
     /// Traffic class (IPv6) or type of service (IPv4) of TCP packets that we send: DSCP times 4 (RFC 2474).
-    /// The lowest two bits are the ECN field. If the class is not 0, a peer that runs this stack processes
-    /// our packets on its general path, which is slower. Default: 0.
+    /// The lowest two bits are the ECN field. Default: 0.
     pub traffic_class: u8,
     /// Hop limit / TTL of packets that we send. Default: 64.
     pub hop_limit: u8,

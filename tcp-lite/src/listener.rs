@@ -1,8 +1,8 @@
 //! Listening ports: the addresses that may connect, and the half-open connections of each port.
 //!
 //! The listener's user may block an address for a while because connections from it fail. The stack then
-//! drops SYNs from that address, and creates neither a connection nor a cookie for them. This delays other
-//! hosts behind the same address, but does not refuse them: they retransmit their SYNs, and the block ends.
+//! drops SYNs from that address, and creates neither a connection nor a cookie for them. Other hosts behind
+//! the same address are usually only delayed: they retransmit their SYNs until the block ends.
 
 use std::collections::HashMap;
 

@@ -301,8 +301,9 @@ impl SendHalf {
         Some(self.clock.sent_ms(echo))
     }
 
-    /// Measures the round-trip time by Karn's rule: by our clock if the acknowledged segment was sent once,
-    /// otherwise by the echoed timestamp.
+    /// Measures the round-trip time. By Karn's rule, our clock is used only if no acknowledged segment was
+    /// sent more than once and the last of them was not SACKed before. Otherwise the echoed timestamp is
+    /// used, if there is one.
     fn learn_rtt(&mut self, ctx: &Ctx<'_>, sample: &mut AckSample) {
         sample.rtt_us = match sample.sampled {
             Some(sent_at) => Some(micros_since(ctx.now, sent_at)),

@@ -9,8 +9,8 @@
 //! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
 //! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. If smaller reports
 //! were accepted, a forged report could make us cut each FPDU into dozens of segments. (After such a report,
-//! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux halves the size down to an MSS
-//! of 48.)
+//! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux with `tcp_mtu_probing` halves
+//! the size down to an MSS of 48.)
 //!
 //! Upwards: probes search for a larger size. The first probe has the largest possible size. If this probe is
 //! lost, the search continues by bisection.

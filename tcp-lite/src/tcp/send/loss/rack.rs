@@ -2,7 +2,7 @@
 //! has passed (RFC 8985 section 6). A segment in flight is called *overtaken* if a segment that was sent
 //! later has arrived.
 //!
-//! This module has the state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
+//! This module has RACK's state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
 //! segments in flight, oldest transmission first. The order includes retransmissions, so lost retransmissions
 //! are found like any other lost segment. `DupThresh` (RFC 6675) is still used: until reordering is seen, the
 //! reordering window is zero during a recovery, and once `DupThresh` segments above a hole have arrived
