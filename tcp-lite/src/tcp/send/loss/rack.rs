@@ -32,7 +32,8 @@ pub(in crate::tcp::send) struct Rack {
     rtt_us: u32,
     /// Position after the highest byte that is known to have arrived (`RACK.fack`).
     fack: u64,
-    /// True if a segment that was sent once arrived after a segment with higher positions.
+    /// True if a segment that was sent once arrived after a segment with higher positions, or if a fast
+    /// recovery was spurious.
     reordering_seen: bool,
     /// The reordering window in quarters of the lowest round-trip time.
     quarters: u8,
