@@ -102,8 +102,8 @@ dp::counters! {
         /// ICMP errors that quoted a segment in flight but did not end the connection: soft errors, and hard
         /// errors after the SYN was answered (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
         pub icmp_soft_errors: u64,
-        /// ICMP errors about TCP that quote no segment in flight, because they are forged or too late (RFC
-        /// 5927 section 4).
+        /// ICMP errors about TCP that quote neither a segment nor a path MTU probe in flight, because they
+        /// are forged or too late (RFC 5927 section 4).
         pub icmp_ignored: u64,
         /// Reported conflicts about one of our addresses ([`Event::AddressConflict`](crate::Event)).
         pub address_conflicts: u64,

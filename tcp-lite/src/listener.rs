@@ -37,7 +37,7 @@ pub struct ListenConfig {
     pub filter: AddressFilter,
 }
 
-/// Addresses that may connect. Refused addresses get no answer, as if there were no host.
+/// Addresses that may connect. SYNs from refused addresses get no answer, as if there were no host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressFilter {
     /// If not empty, only addresses in this list are admitted.

@@ -367,9 +367,10 @@ impl Stack {
         self.listeners.counters(listener)
     }
 
-    /// Drops SYNs from `address` to a listener until the time `until`. Use this call for addresses whose
-    /// connections fail, because such a connection takes as much time as the processing of many segments. The
-    /// call does not change existing connections. If the id is not valid, the call does nothing.
+    /// Drops SYNs and ACKs of SYN cookies from `address` to a listener until the time `until`. Use this call
+    /// for addresses whose connections fail, because such a connection takes as much time as the processing
+    /// of many segments. The call does not change existing connections. If the id is not valid, the call does
+    /// nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);

@@ -275,9 +275,9 @@ impl SendHalf {
                 }
             }
         }
-        // The blocks are handled from the last to the first. The last blocks repeat the last blocks of the
-        // previous acknowledgement. The last block has to be searched for. After that, each other block
-        // except the newest is found at once (see `queue/index.rs`).
+        // The blocks are handled from the last to the first. Usually the last blocks repeat the last blocks
+        // of the previous acknowledgement. Then only the last block has to be searched for, and each other
+        // block except the newest is found at once (see `queue/index.rs`).
         for (start, end) in blocks.rev() {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
                 self.queue.sent().sack(ctx.segments, (start as u64, end as u64), sample);

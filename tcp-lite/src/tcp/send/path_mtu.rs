@@ -41,7 +41,7 @@ use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
 /// Maximum number of routers' reports that lower the EMSS one after another. With the last of these reports,
-/// the EMSS falls to the minimum that every path carries. Each report makes us retransmit everything in
+/// the EMSS falls to the minimum that every path carries. Each report may make us retransmit everything in
 /// flight, so an attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path,
 /// the MTU rarely becomes smaller at more than a few links.
 const MAX_REPORTS: u8 = 4;
@@ -148,8 +148,8 @@ impl PathMtu {
     }
 
     /// Called when the connection is established. If path MTU probing is set to `Always`, lowers the EMSS to
-    /// BASE_PLPMTU and plans a search. `sack` is true if SACK was agreed on, so that the peer reports
-    /// duplicates. Returns whether the EMSS was lowered.
+    /// at most BASE_PLPMTU, and plans a search if probes are allowed. `sack` is true if SACK was agreed on,
+    /// without which the peer reports no duplicates. Returns whether the EMSS was lowered.
     pub(super) fn start(&mut self, ctx: &mut Ctx<'_>, sack: bool) -> bool {
         // An EMSS is below an MSS, which has 16 bits.
         self.most = self.emss as u16;
