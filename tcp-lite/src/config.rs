@@ -122,10 +122,10 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// If `true`, the stack offers SACK (RFC 2018). Default: `true`.
     pub sack: bool,
-    /// If `true`, in-order segments over IPv4 without a VLAN tag take a fast path through the stack if they
-    /// have only usual header fields, and so do most such segments that the stack sends. This setting changes
-    /// only the processing time. Tests set it to `false` to verify that all results stay the same. Default:
-    /// `true`.
+    /// If `true`, received segments over IPv4 without a VLAN tag take a fast path through the stack if they
+    /// are in order and have only usual header fields. Most segments that the stack sends over IPv4 without a
+    /// VLAN tag also take a fast path. This setting changes only the processing time. Tests set it to `false`
+    /// to verify that all results stay the same. Default: `true`.
     pub header_prediction: bool,
     /// Receive window in bytes, on which the window scale depends. To fill a path, the window has to be at
     /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes).

@@ -5,8 +5,8 @@
 //! is chained to that buffer. In three cases the payload is copied after the headers instead: the payload is
 //! short, so that a copy costs little; the port sends one buffer per frame; or software computes the
 //! checksum, and copies the payload in the same pass. (If software computes all checksums, `stack/usual.rs`
-//! writes the headers of a long payload in front of the payload in its buffer, unless the payload is not the
-//! first in the buffer, or an earlier frame in the buffer is still in use.)
+//! usually writes the headers of a long payload in front of the payload, into the same buffer. The payload
+//! has to be the first in this buffer, and no earlier frame in this buffer may still be in use.)
 
 mod plain;
 

@@ -106,8 +106,8 @@ struct ListenerSlot {
     listener: Option<Listener>,
 }
 
-/// The listeners of a stack. A lookup visits the listeners one by one, because a stack has few listeners, and
-/// looks up a listener only for segments that belong to no connection, and for SYNs that arrive in TIME-WAIT.
+/// The listeners of a stack. A lookup visits the listeners one by one. This costs little, because a stack has
+/// few listeners, and most segments belong to a connection and need no lookup.
 pub(crate) struct Listeners {
     slots: Vec<ListenerSlot>,
     limit: usize,

@@ -94,7 +94,8 @@ impl SendHalf {
     }
 
     /// Called when the link is up again. Segments that were in flight when the link went down are probably
-    /// lost. They are retransmitted now, because the retransmission timer may have backed off many times.
+    /// lost. Such segments are retransmitted now, because the retransmission timer may have backed off many
+    /// times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.positions().una() == 0 {
             if self.syn_sends() > 0 {
