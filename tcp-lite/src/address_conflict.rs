@@ -249,8 +249,8 @@ impl ConflictDetection {
         Some(Conflict { address: queried.address, mac: queried.mac, lost })
     }
 
-    /// Called when another stack of the host becomes the leading stack: from now on, this stack no longer
-    /// sends the probes and announcements that become due.
+    /// Called when this stack joins a host that another stack leads: from now on, this stack no longer sends
+    /// the probes and announcements that become due.
     pub(crate) fn stop_leading(&mut self) {
         self.follows = true;
         self.next_due = None;

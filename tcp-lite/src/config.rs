@@ -1,4 +1,4 @@
-//! Configuration of a stack, passed when the stack is created. Every limit has a name and a default.
+//! Configuration of a stack, passed when the stack is created. [`Limits`] and [`TcpConfig`] have defaults.
 
 use arrayvec::ArrayVec;
 use dp::Offloads;
@@ -122,9 +122,10 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// If `true`, the stack offers SACK (RFC 2018). Default: `true`.
     pub sack: bool,
-    /// If `true`, in-order segments with no unusual header field take a fast path through the stack, and so
-    /// do most segments that the stack sends. This setting changes only the processing time. Tests set it to
-    /// `false` to verify that all results stay the same. Default: `true`.
+    /// If `true`, received segments over IPv4 without a VLAN tag take a fast path through the stack if they
+    /// are in order and have only usual header fields. Most segments that the stack sends over IPv4 without a
+    /// VLAN tag also take a fast path. This setting changes only the processing time. Tests set it to `false`
+    /// to verify that all results stay the same. Default: `true`.
     pub header_prediction: bool,
     /// Receive window in bytes, on which the window scale depends. To fill a path, the window has to be at
     /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes).
@@ -132,12 +133,12 @@ pub struct TcpConfig {
     /// that buffer is free. The defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip
     /// of 3 ms, or at 600 Mb/s with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
     ///
-    /// The stack announces the whole window from the beginning, less the bytes that the user reports with
-    /// [`Stack::hold`](crate::Stack::hold) because the user has not read these bytes yet. Other stacks start
-    /// with a small window and enlarge it with the rate of the path, because a socket may use as much memory
-    /// as its window allows. In this stack, only out-of-order bytes take memory. Two limits bound that
-    /// memory: this struct's `out_of_order_bytes` and the field of the same name in [`Limits`]. Default: 4
-    /// MiB.
+    /// The stack announces the whole window as soon as the connection is established, less the bytes that the
+    /// user reports with [`Stack::hold`](crate::Stack::hold) because the user has not read these bytes yet.
+    /// Other stacks start with a small window and enlarge it with the rate of the path, because a socket may
+    /// use as much memory as its window allows. In this stack, only out-of-order bytes take memory. Two
+    /// limits bound that memory: this struct's `out_of_order_bytes` and the field of the same name in
+    /// [`Limits`]. Default: 4 MiB.
     pub recv_window_bytes: u32,
     /// Maximum number of bytes that a connection holds ahead of the frontier (the next expected byte). A
     /// connection can exceed this limit by one segment, until the user has given up the excess. The packet
@@ -199,13 +200,12 @@ pub struct TcpConfig {
     /// Maximum number of ACKs per second with which a connection answers segments that are not acceptable,
     /// and segments whose bytes were refused for lack of memory (RFC 5961 section 7). Default: 64.
     pub challenge_acks_per_second: u32,
-    /// Minimum time in TIME-WAIT (twice the MSL). The time is longer if the peer took longer to retransmit
-    /// its FIN. If a peer's largest RTO is longer than this time, we may answer its last retransmission with
-    /// an RST. Default: 10 s.
+    /// Minimum time in TIME-WAIT (twice the MSL). The time is longer if our RTO is long, or if the peer took
+    /// longer to retransmit its FIN. If a peer's largest RTO is longer than this time, we may answer its last
+    /// retransmission with an RST. Default: 10 s.
     pub time_wait: Duration,
     /// Traffic class (IPv6) or type of service (IPv4) of TCP packets that we send: DSCP times 4 (RFC 2474).
-    /// The lowest two bits are the ECN field. If the class is not 0, a peer that runs this stack processes
-    /// our packets on its general path, which is slower. Default: 0.
+    /// The lowest two bits are the ECN field. Default: 0.
     pub traffic_class: u8,
     /// Hop limit / TTL of packets that we send. Default: 64.
     pub hop_limit: u8,
@@ -295,7 +295,7 @@ pub enum PathMtuProbing {
     /// and after [`PathMtuConfig::raise_timer`] if a router reported the smaller MTU.
     #[default]
     WhenReduced,
-    /// From the beginning of each connection. A connection starts with packets of
+    /// From the beginning of each connection. A connection starts with packets of at most
     /// [`PathMtuConfig::base_bytes`].
     Always,
 }

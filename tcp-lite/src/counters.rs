@@ -25,12 +25,15 @@ dp::counters! {
         pub rx_malformed: u64,
         /// Frames with a bad IP or TCP checksum.
         pub rx_bad_checksum: u64,
-        /// Frames for another Ethernet or IP address, or another VLAN.
+        /// Frames for another Ethernet or IP address, or another VLAN, and frames from an address that no
+        /// peer can have.
         pub rx_not_ours: u64,
-        /// TCP segments for no connection and no listener (answered with RST where allowed).
+        /// TCP segments that belong to no connection, except SYNs to a listener and ACKs of SYN cookies
+        /// (usually answered with RST).
         pub rx_no_connection: u64,
-        /// SYNs dropped because of `Limits` or because of the limits of their listener
-        /// ([`ListenerCounters`](crate::ListenerCounters) has the reasons).
+        /// SYNs and ACKs of SYN cookies that were dropped, for example because of `Limits`, or because of the
+        /// limits of their listener ([`ListenerCounters`](crate::ListenerCounters) has the listener's
+        /// reasons).
         pub rx_syn_dropped: u64,
         /// Connections that left TIME-WAIT early because all of `Limits::connections` were in use.
         pub time_wait_recycled: u64,
@@ -38,9 +41,9 @@ dp::counters! {
         pub tx_syn_cookies: u64,
         /// Connections established by a cookie.
         pub rx_syn_cookies: u64,
-        /// Dropped fragments (inconsistent, overlapping or too short), incomplete packets that were dropped
-        /// because of their age or to make room for other packets, and packets that would lose a router's
-        /// mark.
+        /// Dropped fragments (for example inconsistent, overlapping or too short), incomplete packets that
+        /// were dropped because of their age or to make room for other packets, and packets that would lose a
+        /// router's mark.
         pub rx_fragments_dropped: u64,
         /// TCP segments that IP reassembly put together.
         pub rx_reassembled: u64,
@@ -99,8 +102,8 @@ dp::counters! {
         /// ICMP errors that quoted a segment in flight but did not end the connection: soft errors, and hard
         /// errors after the SYN was answered (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
         pub icmp_soft_errors: u64,
-        /// ICMP errors about TCP that quote no segment in flight, because they are forged or too late (RFC
-        /// 5927 section 4).
+        /// ICMP errors about TCP that quote neither a segment nor a path MTU probe in flight, because they
+        /// are forged or too late (RFC 5927 section 4).
         pub icmp_ignored: u64,
         /// Reported conflicts about one of our addresses ([`Event::AddressConflict`](crate::Event)).
         pub address_conflicts: u64,

@@ -72,9 +72,9 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// The connection has ended, and its id is no longer valid. This is the last event of each connection,
-    /// and occurs once. After a graceful close, the event occurs when TIME-WAIT begins, or, if the peer sent
-    /// its FIN first, when our FIN is acknowledged.
+    /// The connection has ended, and its id is no longer valid. This is the last event of the connection, and
+    /// occurs once. After a graceful close, the event occurs when TIME-WAIT begins, or, if the peer sent its
+    /// FIN first, when our FIN is acknowledged.
     Closed {
         /// The connection.
         conn: ConnId,

@@ -4,8 +4,9 @@
 //! The bytes of a queued segment never change. The headers have a separate buffer, and a view of the payload
 //! is chained to that buffer. In three cases the payload is copied after the headers instead: the payload is
 //! short, so that a copy costs little; the port sends one buffer per frame; or software computes the
-//! checksum, and copies the payload in the same pass. (`stack/usual.rs` writes the headers in front of a long
-//! payload into the buffer of the payload, unless an earlier frame in that buffer is still in use.)
+//! checksum, and copies the payload in the same pass. (If software computes all checksums, `stack/usual.rs`
+//! usually writes the headers of a long payload in front of the payload, into the same buffer. The payload
+//! has to be the first in this buffer, and no earlier frame in this buffer may still be in use.)
 
 mod plain;
 
@@ -373,7 +374,8 @@ pub(crate) fn checksum_is_right(
     checksum_fits(frame, offset, bytes, || pseudo_header(src, dst, PROTOCOL_TCP, 0))
 }
 
-/// Whether the port found the checksum correct; `None` if the port did not check the checksum.
+/// Whether the port found the checksum correct; `None` if the port did not check the checksum. A partial
+/// checksum counts as correct.
 #[inline]
 fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
     match frame.rx_checksum() {

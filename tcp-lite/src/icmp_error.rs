@@ -1,7 +1,7 @@
 //! Parses ICMP errors (RFC 792, RFC 4443) that quote a TCP segment of ours.
 //!
 //! Any host can send such errors, so the stack believes an error only if the quoted sequence number was sent
-//! and is not acknowledged (RFC 5927), or belongs to a path MTU probe in flight.
+//! and is not acknowledged (RFC 5927). A report of a smaller MTU may also quote a path MTU probe in flight.
 
 use crate::checksum::{InternetChecksum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
@@ -17,7 +17,8 @@ pub(crate) enum IcmpErrorKind {
     /// The cause may be transient, such as a missing route or an exceeded hop limit. Such an error ends a
     /// connection only in SYN-SENT, and only if our SYN was sent more than once.
     Soft,
-    /// The packet was larger than `mtu` bytes.
+    /// The packet was larger than the MTU of a link. `mtu` is this MTU, but at least the smallest MTU that an
+    /// error can set.
     TooBig { mtu: usize },
 }
 

@@ -1,8 +1,8 @@
 //! Listening ports: the addresses that may connect, and the half-open connections of each port.
 //!
 //! The listener's user may block an address for a while because connections from it fail. The stack then
-//! drops SYNs from that address, and creates neither a connection nor a cookie for them. This delays other
-//! hosts behind the same address, but does not refuse them: they retransmit their SYNs, and the block ends.
+//! drops SYNs from that address, and creates neither a connection nor a cookie for them. Other hosts behind
+//! the same address are usually only delayed: they retransmit their SYNs until the block ends.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub struct ListenConfig {
     pub filter: AddressFilter,
 }
 
-/// Addresses that may connect. Refused addresses get no answer, as if there were no host.
+/// Addresses that may connect. SYNs from refused addresses get no answer, as if there were no host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressFilter {
     /// If not empty, only addresses in this list are admitted.
@@ -106,8 +106,8 @@ struct ListenerSlot {
     listener: Option<Listener>,
 }
 
-/// The listeners of a stack. A lookup visits the listeners one by one, because a stack has few listeners, and
-/// looks up a listener only for segments that belong to no connection, and for SYNs that arrive in TIME-WAIT.
+/// The listeners of a stack. A lookup visits the listeners one by one. This costs little, because a stack has
+/// few listeners, and most segments belong to a connection and need no lookup.
 pub(crate) struct Listeners {
     slots: Vec<ListenerSlot>,
     limit: usize,

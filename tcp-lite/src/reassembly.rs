@@ -5,9 +5,10 @@
 //! is allocated when fragments arrive, and kept for reuse: at most `PACKETS` + 1 buffers of 64 KiB. At most
 //! [`PACKETS_OF_ONE`] packets of one source are in reassembly: a further packet of this source replaces its
 //! oldest packet. So a source that floods replaces mostly its own packets. When all entries are in use, a new
-//! packet of another source replaces a spoiled packet or, if no packet is spoiled, the oldest packet. A first
-//! fragment has to contain the upper-layer header (RFC 7112, RFC 3128). An atomic fragment (RFC 6946) is
-//! processed at once, independently of other fragments.
+//! packet of a source with fewer packets replaces a spoiled packet or, if no packet is spoiled, the oldest
+//! packet. A first fragment has to contain a TCP header without options, or eight bytes of another protocol
+//! (RFC 7112, RFC 3128). An atomic fragment (RFC 6946) is processed at once, independently of other
+//! fragments.
 //!
 //! Fragments belong to the same packet if their addresses, their identification and, with IPv4, their
 //! protocol are equal. An overlap discards the packet and all its later fragments, as RFC 5722 requires for
@@ -123,7 +124,7 @@ impl Reassembly {
     }
 
     /// Number of dropped fragments, of dropped incomplete packets, and of packets that were dropped because
-    /// of a mark.
+    /// they would have lost an ECN mark.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }

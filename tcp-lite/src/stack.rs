@@ -139,8 +139,8 @@ impl Stack {
     /// later when connections and other objects are created, up to `config.limits`.
     ///
     /// The payload of a segment has to fit into one buffer, so if `pool`'s buffers are smaller than the MTU,
-    /// segments are smaller as well. If there are IPv6 addresses but no link-local address, the stack adds
-    /// the link-local address that follows from the Ethernet address.
+    /// segments are smaller as well. If there are IPv6 addresses but no link-local address, and fewer than
+    /// eight addresses, the stack adds the link-local address that follows from the Ethernet address.
     ///
     /// # Panics
     /// If an address in `config` is not a unicast address.
@@ -367,9 +367,10 @@ impl Stack {
         self.listeners.counters(listener)
     }
 
-    /// Drops SYNs from `address` to a listener until the time `until`. Use this call for addresses whose
-    /// connections fail, because such a connection takes as much time as the processing of many segments. The
-    /// call does not change existing connections. If the id is not valid, the call does nothing.
+    /// Drops SYNs and ACKs of SYN cookies from `address` to a listener until the time `until`. Use this call
+    /// for addresses whose connections fail, because such a connection takes as much time as the processing
+    /// of many segments. The call does not change existing connections. If the id is not valid, the call does
+    /// nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
@@ -423,8 +424,8 @@ impl Stack {
         Ok(Sender { ctx, framing, found, pushed: false, opened: false })
     }
 
-    /// Cuts `bytes` into segments of EMSS bytes and queues the segments that fit. Returns the number of bytes
-    /// that were queued. This call is for plain streams. For FPDUs, use [`sender`](Self::sender).
+    /// Cuts `bytes` into segments of up to EMSS bytes and queues the segments that fit. Returns the number of
+    /// bytes that were queued. This call is for plain streams. For FPDUs, use [`sender`](Self::sender).
     ///
     /// # Errors
     /// The errors of [`Sender::segment`], if no byte was queued.
@@ -548,8 +549,9 @@ impl Stack {
         self.with(self.now, slot, work)
     }
 
-    /// Called after a call that may have changed a control block: sets the connection's timer, removes the
-    /// connection if it has ended, and queues the connection if it has something to send.
+    /// Called after a call that may have changed a control block: sets the connection's timer or marks it to
+    /// be set later, removes the connection if it has ended, and queues the connection if it has something to
+    /// send.
     fn settle(&mut self, slot: u32) {
         if self.connections.settle_and_arm_later(slot) {
             return;

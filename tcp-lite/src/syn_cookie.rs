@@ -1,10 +1,10 @@
-//! SYN cookies (RFC 4987 section 3.6). When the backlog of a listener is full, the sequence number of our
-//! SYN-ACK encodes the SYN, and the peer's ACK returns this number. Therefore peers can connect even during a
-//! flood of SYNs.
+//! SYN cookies (RFC 4987 section 3.6). When the backlog of a listener is full, and
+//! [`Limits::syn_cookies`](crate::Limits::syn_cookies) is set, the sequence number of our SYN-ACK encodes the
+//! SYN, and the peer's ACK returns this number. Therefore peers can connect even during a flood of SYNs.
 //!
 //! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other options
 //! of the SYN are encoded in the low bits of our timestamp, which the ACK echoes. If the SYN has no
-//! timestamps, its other options are not used.
+//! timestamps, or our timestamps are off, the other options are not used.
 
 use std::hash::{Hash, Hasher as _};
 

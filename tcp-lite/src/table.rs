@@ -3,7 +3,7 @@
 //!
 //! The table stores only hashes and slots. The caller reads the connection's state anyway, and compares the
 //! tuple in this state with the wanted tuple. Two connections rarely have the same hash. A lookup usually
-//! reads one cache line, which can be prefetched. A lookup in a map of tuples would read three cache lines.
+//! reads one cache line, which can be prefetched. A lookup in a map of tuples would read more cache lines.
 
 use std::hash::BuildHasher;
 

@@ -1,6 +1,6 @@
-//! Plain headers: Ethernet without a tag, IPv4, and TCP with timestamps or without options. Nearly all frames
-//! of a connection over IPv4 have such headers if the stack has no VLAN id. Each field has a constant offset,
-//! and sums are computed from the fields, not from bytes that were just stored. [`Headers::write`] writes all
+//! Plain headers: Ethernet without a tag, IPv4, and TCP with timestamps or without options. Most frames of a
+//! connection over IPv4 have such headers if the stack has no VLAN id. Each field has a constant offset, and
+//! sums are computed from the fields, not from bytes that were just stored. [`Headers::write`] writes all
 //! other headers.
 
 use dp::{Offloads, TxOffload};

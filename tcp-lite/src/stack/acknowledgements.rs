@@ -18,7 +18,8 @@ impl Stack {
     }
 
     /// Sends the acknowledgement of the bytes that have arrived on `conn` without the delay of
-    /// [`TcpConfig::delayed_ack`](crate::TcpConfig). Does nothing if all bytes are acknowledged.
+    /// [`TcpConfig::delayed_ack`](crate::TcpConfig). Does nothing if all bytes are acknowledged. If the user
+    /// [withholds](Self::withhold) the acknowledgement of such bytes, it is sent later.
     pub fn acknowledge_early(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, _| tcb.acknowledge_early());
@@ -35,8 +36,8 @@ impl Stack {
     }
 
     /// A number that both endpoints of a TCP connection compute from their initial sequence numbers. If a
-    /// proxy terminates the connection, the two endpoints compute different numbers. `None` if the id is not
-    /// valid.
+    /// proxy terminates the connection, the two endpoints compute different numbers, except by chance. `None`
+    /// if the id is not valid.
     pub fn sequence_mark(&self, conn: ConnId) -> Option<u32> {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
         Some(conn.tcb.sequence_mark())

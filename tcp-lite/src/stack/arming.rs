@@ -3,9 +3,9 @@
 //!
 //! A message and its acknowledgement move the timer of their connection several times, nearly always to a
 //! later time. Therefore a call on an established connection only marks the connection. The timers of marked
-//! connections are set before an engine sleeps. An engine that polls without a pause sets the timers after
-//! `TIMER_SLACK`, so a timer may be late by that time. A *turn* is one poll of the engine, which ends with
-//! [`Stack::transmit`].
+//! connections are set before an engine sleeps. An engine that polls without a pause sets the timers at the
+//! latest after `TIMER_SLACK`, so a timer may be late by up to this time. A *turn* is one poll of the engine,
+//! which ends with [`Stack::transmit`].
 
 use super::Stack;
 use crate::facade::{Duration, Instant};

@@ -9,10 +9,11 @@ pub enum ConnectError {
     /// `Limits::events` events wait. The user has to take events first.
     #[error("events wait to be taken (limit {0})")]
     EventsWait(usize),
-    /// Every port of the dynamic range is already in use for a connection to this endpoint.
+    /// No port of the dynamic range is free for a connection to this endpoint.
     #[error("no free local port towards this endpoint")]
     NoPort,
-    /// A connection with this 4-tuple exists already, or both endpoints would be the same socket.
+    /// A connection with this 4-tuple exists already, both endpoints would be the same socket, or the flow
+    /// table of the host has no room for the connection.
     #[error("this connection exists already")]
     InUse,
     /// We have no address of the peer's family, no route to the peer, or the address cannot be a peer's

@@ -24,8 +24,9 @@ impl Stack {
     /// [`ConnectError::NoRoute`] if there is no path to `remote`, or `remote` cannot be a peer.
     /// [`ConnectError::EventsWait`] if `Limits::events` events wait. [`ConnectError::NoConnection`] if there
     /// are `Limits::connections` connections, and none of them is in TIME-WAIT. [`ConnectError::NoPort`] if
-    /// no local port is given and none is free. [`ConnectError::InUse`] if a local port is given and a
-    /// connection with the 4-tuple exists already, or if both endpoints would be the same socket.
+    /// no local port is given and none is free. [`ConnectError::InUse`] if a local port is given, and a
+    /// connection with the 4-tuple exists already, both endpoints would be the same socket, or the flow table
+    /// of the host has no room for the connection.
     pub fn connect(
         &mut self,
         now: Instant,

@@ -38,7 +38,7 @@ const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
 const GROUP_BIT: u8 = 1;
 /// The folded sum of bytes that include a correct checksum.
 const ALL_ONES: u16 = 0xffff;
-/// The Ethertype, and the start of an IPv4 header of five words, with any ECN codepoint.
+/// The Ethertype, and the start of an IPv4 header of five words, with any type of service.
 const IPV4: u32 = (ETHERTYPE_IPV4 as u32) << 16 | 0x4500;
 const TYPE_MASK: u32 = 0xffff_ff00;
 /// Mask of two fields of the IPv4 header: the field with the flags and the fragment offset, without the

@@ -120,8 +120,8 @@ impl SegmentBuf<'_, '_> {
         Ok(())
     }
 
-    /// Appends `bytes` bytes and returns them for writing. The bytes have old contents. Returns `None` if the
-    /// bytes do not fit.
+    /// Appends `bytes` bytes and returns them for writing. Their contents are unspecified. Returns `None` if
+    /// the bytes do not fit.
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if bytes > self.capacity - self.len {
             return None;
@@ -160,9 +160,9 @@ impl SegmentBuf<'_, '_> {
         self.sum = Some(folded(sum));
     }
 
-    /// All bytes that the segment can hold, and the number of written bytes at the front. The remaining bytes
-    /// have old contents. The caller updates the number of written bytes. This call is only for segments
-    /// without external memory.
+    /// All bytes that the segment can hold, and the number of written bytes at the front. The contents of the
+    /// remaining bytes are unspecified. The caller updates the number of written bytes. This call is only for
+    /// segments without external memory.
     #[inline]
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");

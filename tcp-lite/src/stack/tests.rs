@@ -1,5 +1,6 @@
 //! Tests of limits: the event queue does not grow after the connections are created, even if the user takes
-//! no events, and a stack without packet buffers is polled rarely.
+//! no events; no connection is opened while too many events wait; and a stack without packet buffers is
+//! polled rarely.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Events of `tracing` that only TCP can emit. The users of TCP emit all other events.
+//! Events of `tracing` that only TCP can emit. The users of TCP emit further events.
 
 use super::connections::Conn;
 use crate::TcpConfig;

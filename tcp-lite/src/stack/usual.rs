@@ -1,7 +1,7 @@
-//! The fast path for sending: builds the frames of a connection's usual segments. Most frames take the fast
-//! path: frames of IPv4 without a tag, with timestamps as the only option, and with either a new segment that
-//! is not cut or a pure acknowledgement. The header fields are written into a copy of a template
-//! (`headers.rs`). The stack keeps the template of the connection that it served last.
+//! The fast path for sending: builds the frames of a connection's usual segments. These are frames of IPv4
+//! without a tag, with timestamps as the only option, and with either a new segment that is not cut or a pure
+//! acknowledgement. The header fields are written into a copy of a template (`headers.rs`). The stack keeps
+//! the template of the connection that it served last.
 //!
 //! The fast path builds the same frames as the general path (`transmit.rs`). The general path handles all
 //! other segments, for example trains that the port cuts, retransmissions, probes, segments with SACK blocks,

@@ -29,7 +29,8 @@
 //! EMSS is RFC 5044's name of Eff.snd.MSS (RFC 9293 section 3.7.1): the maximum number of payload bytes in a
 //! segment. An FPDU is MPA's frame, which should not be split between segments.
 //!
-//! Deliberate deviations from the RFCs:
+//! Deliberate deviations from the RFCs, besides short default times such as
+//! [`TcpConfig::rto_min`](crate::TcpConfig):
 //! - A segment without timestamps is accepted even if timestamps were agreed on. RFC 7323 section 3.2 would
 //!   drop the segment (`receive/timestamps.rs`).
 //! - A zero-window probe has no payload, since a byte of payload would split an FPDU. RFC 9293 section

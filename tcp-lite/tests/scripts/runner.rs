@@ -62,8 +62,9 @@ impl Runner {
                 self.last_us = at_us + span_us;
             }
             action => {
-                // A check runs after the timers, and an action runs before the timers. Segments that are sent
-                // at this time may be matched by later lines, but not after another arrival.
+                // An arrival is processed before the timers that are due at its time, and a check after them.
+                // (A call polls the stack first, so these timers run before it.) Segments that are sent at
+                // this time may be matched by later lines, but not after another arrival.
                 let looks = matches!(action, Action::Expect(_));
                 if at_us > self.machine.now_us || matches!(action, Action::Arrives(_)) {
                     self.nothing_sent()?;

@@ -89,7 +89,7 @@ pub(crate) enum Expect {
     Quiet(u64),
     /// The difference between our port and our port of the previous connection.
     PortStep(i64),
-    /// The send queue refuses a segment of this length.
+    /// The send queue refuses a segment. The length is only shown in the message of a failure.
     Refused(usize),
 }
 

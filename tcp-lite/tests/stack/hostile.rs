@@ -1,4 +1,5 @@
-//! Tests that hostile frames cause no panic, and that an existing connection continues.
+//! Tests that hostile frames cause no panic, and that an existing connection continues. Further tests are
+//! about packets that are longer than their frame, and about answers that belong to no connection.
 
 use dp::Checksum;
 use proptest::prelude::*;
@@ -175,8 +176,8 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// With each frame that B receives during a transfer in both directions, four invalid frames arrive: ARP,
-/// neighbour discovery, ICMP errors or fragments. The invalid frames have no effect on the transfer.
+/// With each frame that B receives during a transfer in both directions, four forged frames arrive: ARP,
+/// neighbour discovery, ICMP or fragments. The forged frames have no effect on the transfer.
 // Proves SEC-017: forged errors about unknown flows, and about bytes that are not in flight, change nothing.
 #[test]
 fn noise_on_the_slow_path_does_not_disturb_a_transfer() {

@@ -34,8 +34,8 @@ enum Step {
     HostsSend(usize),
     /// The oldest frames of the peer arrive in one burst. Each entry says what happens to one frame.
     Arrive(Vec<FrameDelivery>),
-    /// After `after` more arriving frames, the next `frames` frames of the hosts are lost or arrive after
-    /// later frames.
+    /// The hosts' next `after` frames arrive. The `frames` frames after them are lost, or arrive after later
+    /// frames.
     Lose {
         after: usize,
         frames: usize,
@@ -92,7 +92,7 @@ fn fate() -> impl Strategy<Value = FrameDelivery> {
         1 => Just(FrameDelivery::Late),
         2 => (0usize..66, any::<u8>(), prop::bool::weighted(0.8))
             .prop_map(|(at, flips, fits)| FrameDelivery::Forged { at, flips, fits }),
-        // Changes one bit of the flags or of the codepoint.
+        // Changes one bit of the flags, or of the type of service.
         1 => (prop::sample::select(vec![TCP + 13, IP + 1]), 0u32..8)
             .prop_map(|(at, bit)| FrameDelivery::Forged { at, flips: 1 << bit, fits: true }),
         1 => (field, prop_oneof![-3i32..4, -5000i32..5000, any::<i32>()]).prop_map(|(field, by)| FrameDelivery::Moved(field, by)),

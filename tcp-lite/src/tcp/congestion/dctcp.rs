@@ -44,7 +44,8 @@ impl CongestionControl for Dctcp {
         self.reno.on_ack(ack);
     }
 
-    /// Performs steps 1 to 8 of section 3.3. Called for every acknowledgement, also in fast recovery.
+    /// Performs steps 1 to 8 of section 3.3. Called for every acknowledgement of new bytes, also in fast
+    /// recovery.
     fn observe(&mut self, acked: u32, una: u64, nxt: u64, ece: bool) {
         self.acked = self.acked.saturating_add(acked);
         if ece {

@@ -17,8 +17,9 @@ use newreno::NewReno;
 
 use crate::{CongestionAlgorithm, Duration, Instant};
 
-/// An acknowledgement outside of fast recovery after which the window may grow. The window was fully used
-/// before this acknowledgement (RFC 7661 section 4.3), and the peer echoes no congestion.
+/// An acknowledgement outside of fast recovery after which the window may grow. Enough of the window was in
+/// use before this acknowledgement (RFC 7661 section 4.3; `RateControl::on_ack`), and the peer echoes no
+/// congestion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
     /// The time at which the acknowledgement arrived.

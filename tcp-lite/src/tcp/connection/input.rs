@@ -21,9 +21,9 @@ pub(crate) enum Verdict {
     Done,
     /// The caller sends this RST. The connection remains.
     Reset(TcpHeader),
-    /// In TIME-WAIT, this SYN may start a new connection. The caller drops this control block and passes the
-    /// SYN to the listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is no listener, the caller keeps
-    /// the control block.
+    /// In TIME-WAIT, this SYN may start a new connection. If a listener accepts the SYN, the caller replaces
+    /// this control block with the new connection (RFC 9293 section 3.10.7.4, RFC 6191). Otherwise the caller
+    /// keeps the control block.
     Reopen,
 }
 

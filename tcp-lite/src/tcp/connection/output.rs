@@ -43,7 +43,7 @@ pub(crate) struct UsualSegment {
     pub(crate) control_bits: u8,
 }
 
-/// The header fields that are the same for all usual segments sent in one call of
+/// The header fields that are the same for all usual segments that a connection sends in one call of
 /// [`Stack::transmit`](crate::Stack::transmit).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsualHeader {

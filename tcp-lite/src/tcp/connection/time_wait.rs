@@ -2,7 +2,7 @@
 //! 6191).
 //!
 //! Contrary to RFC 9293 section 3.10.7.4, RST does not end TIME-WAIT, because old segments may still be in
-//! flight. Without timestamps or a higher initial sequence number, the next connection would accept the old
+//! flight. Without timestamps or a higher initial sequence number, the next connection could accept the old
 //! segments (RFC 1337 section 3, fix F1). A CRC does not help, because an old FPDU has a correct CRC.
 //!
 //! TIME-WAIT exists because our acknowledgement of the peer's FIN may be lost. In this case, the peer sends

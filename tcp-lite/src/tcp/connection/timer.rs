@@ -65,7 +65,8 @@ impl Tcb {
         expired.unanswered
     }
 
-    /// Sends the next keepalive probe, or gives up the connection (RFC 9293 section 3.8.4).
+    /// Sends the next keepalive probe, or gives up the connection (RFC 9293 section 3.8.4). Only restarts the
+    /// idle time if keepalive is off, or if other timers already detect a silent peer.
     fn on_keepalive(&mut self, ctx: &mut Ctx<'_>) {
         let Some(Keepalive { interval, probes, .. }) = self.keepalive(ctx) else {
             return self.restart_keepalive(ctx);

@@ -275,9 +275,9 @@ impl SendHalf {
                 }
             }
         }
-        // The blocks are handled from the last to the first. The last blocks repeat the last blocks of the
-        // previous acknowledgement. The last block has to be searched for. After that, each other block
-        // except the newest is found at once (see `queue/index.rs`).
+        // The blocks are handled from the last to the first. Usually the last blocks repeat the last blocks
+        // of the previous acknowledgement. Then only the last block has to be searched for, and each other
+        // block except the newest is found at once (see `queue/index.rs`).
         for (start, end) in blocks.rev() {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
                 self.queue.sent().sack(ctx.segments, (start as u64, end as u64), sample);
@@ -301,8 +301,9 @@ impl SendHalf {
         Some(self.clock.sent_ms(echo))
     }
 
-    /// Measures the round-trip time by Karn's rule: by our clock if the acknowledged segment was sent once,
-    /// otherwise by the echoed timestamp.
+    /// Measures the round-trip time. By Karn's rule, our clock is used only if no acknowledged segment was
+    /// sent more than once and the last of them was not SACKed before. Otherwise the echoed timestamp is
+    /// used, if there is one.
     fn learn_rtt(&mut self, ctx: &Ctx<'_>, sample: &mut AckSample) {
         sample.rtt_us = match sample.sampled {
             Some(sent_at) => Some(micros_since(ctx.now, sent_at)),

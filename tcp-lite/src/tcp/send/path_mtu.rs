@@ -9,16 +9,16 @@
 //! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
 //! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. If smaller reports
 //! were accepted, a forged report could make us cut each FPDU into dozens of segments. (After such a report,
-//! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux halves the size down to an MSS
-//! of 48.)
+//! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux with `tcp_mtu_probing` halves
+//! the size down to an MSS of 48.)
 //!
 //! Upwards: probes search for a larger size. The first probe has the largest possible size. If this probe is
 //! lost, the search continues by bisection.
 //!
 //! A probe carries bytes that the peer has already acknowledged. The bytes are copied when their segments
 //! leave the queue. Therefore no FPDU is cut or merged for a probe, a probe needs no space in the window, and
-//! the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them, and the D-SACK (RFC
-//! 2883) names exactly the bytes of the probe. Without SACK, the path is not probed.
+//! the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them. If the TCP supports
+//! D-SACK (RFC 2883), the D-SACK names exactly the bytes of the probe. Without SACK, the path is not probed.
 //!
 //! Each connection has its own state, and there is no table of destinations, as RFC 8201 section 5.2 allows.
 //! Routers that balance load may send each 4-tuple over a different path, and a forged report harms only one
@@ -41,7 +41,7 @@ use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
 /// Maximum number of routers' reports that lower the EMSS one after another. With the last of these reports,
-/// the EMSS falls to the minimum that every path carries. Each report makes us retransmit everything in
+/// the EMSS falls to the minimum that every path carries. Each report may make us retransmit everything in
 /// flight, so an attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path,
 /// the MTU rarely becomes smaller at more than a few links.
 const MAX_REPORTS: u8 = 4;
@@ -148,8 +148,8 @@ impl PathMtu {
     }
 
     /// Called when the connection is established. If path MTU probing is set to `Always`, lowers the EMSS to
-    /// BASE_PLPMTU and plans a search. `sack` is true if SACK was agreed on, so that the peer reports
-    /// duplicates. Returns whether the EMSS was lowered.
+    /// at most BASE_PLPMTU, and plans a search if probes are allowed. `sack` is true if SACK was agreed on,
+    /// without which the peer reports no duplicates. Returns whether the EMSS was lowered.
     pub(super) fn start(&mut self, ctx: &mut Ctx<'_>, sack: bool) -> bool {
         // An EMSS is below an MSS, which has 16 bits.
         self.most = self.emss as u16;

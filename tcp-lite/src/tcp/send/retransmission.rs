@@ -93,8 +93,9 @@ impl SendHalf {
         }
     }
 
-    /// Called when the link is up again. Segments that were sent while the link was down are lost. Such
-    /// segments are retransmitted now, because the retransmission timer may have backed off many times.
+    /// Called when the link is up again. Segments that were in flight when the link went down are probably
+    /// lost. Such segments are retransmitted now, because the retransmission timer may have backed off many
+    /// times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.positions().una() == 0 {
             if self.syn_sends() > 0 {

@@ -27,7 +27,7 @@ impl SendHalf {
         self.loss.set_phase(phase);
     }
 
-    /// SND.NXT when the last recovery began (RFC 6582, `recover`).
+    /// The position up to which the last recovery lasts (RFC 6582, `recover`).
     pub(in crate::tcp) fn recovery_point(&self) -> u64 {
         self.loss.recovery_point()
     }

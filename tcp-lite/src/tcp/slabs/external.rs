@@ -2,7 +2,7 @@
 //!
 //! A segment has at most one part in external memory. The bytes before and after this part are in the
 //! segment's page: an FPDU's header before the part, and the pad and CRC after it. The memory is kept alive
-//! until the segment is acknowledged and no frame refers to the memory.
+//! until the segment has left the queue and no frame refers to the memory.
 
 use std::num::NonZeroU32;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! The buffers of queued segments: pages. A page holds consecutive bytes of one or more segments of one
 //! connection.
 //!
-//! A connection fills one page at a time. Small buffers are allocated from the port's own pool and hold a few
-//! segments. A connection with many queued bytes gets large buffers, if the bulk pool has any. With large
-//! buffers, a train of segments needs only one or two views of pages.
+//! A connection fills one page at a time. Small buffers are allocated from the port's own pool and hold one
+//! or a few segments. A connection with many queued bytes gets large buffers, if the bulk pool has any. With
+//! large buffers, a train of segments needs only a few views of pages.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

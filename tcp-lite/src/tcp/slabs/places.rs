@@ -31,10 +31,10 @@ impl Place {
 }
 
 /// The number to which a leap from the segment `number` leads: `number` less the lowest term of its skew
-/// binary representation, whose terms are 1, 3, 7, 15 and so on. With such leaps, about twice the logarithm
-/// of `number` leaps and steps lead from `number` to any lower number. The leap of each segment leads to the
-/// previous segment, or to the segment two leaps before the previous segment (Myers, An applicative
-/// random-access stack, 1983).
+/// binary representation, whose terms are 1, 3, 7, 15 and so on. With such leaps, at most about twice the
+/// logarithm of `number` leaps and steps lead from `number` to any lower number. The leap of each segment
+/// leads to the previous segment, or to the segment two leaps before the previous segment (Myers, An
+/// applicative random-access stack, 1983).
 pub(in crate::tcp) fn leap_number(number: u32) -> u32 {
     let mut rest = number;
     while rest > 0 {

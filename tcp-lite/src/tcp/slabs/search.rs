@@ -115,8 +115,8 @@ pub(in crate::tcp) struct Search {
 }
 
 impl Search {
-    /// A search for sizes up to `most`. The size `most` is probed first, because most paths whose MTU has
-    /// fallen later have their former MTU again.
+    /// A search for sizes up to `most`. The size `most` is probed first, because a path whose MTU has fallen
+    /// often has its former MTU again later.
     pub(in crate::tcp) fn new(most: u32) -> Self {
         Self { stage: SearchStage::Gathering, size: most, high: most, lost: 0, probe: None }
     }

@@ -76,7 +76,7 @@ bitflags! {
     /// State of a segment since it was pushed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(in crate::tcp) struct Marks: u8 {
-        /// The segment was sent more than once, so it gives no RTT sample (Karn).
+        /// The segment was sent more than once, so our clock gives no RTT sample for it (Karn).
         const RETRANSMITTED = 1;
         /// The segment is selectively acknowledged.
         const SACKED = 2;

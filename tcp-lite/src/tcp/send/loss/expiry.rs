@@ -1,6 +1,7 @@
 //! The actions of the timer of the sending half, for example a retransmission or a tail loss probe. When the
-//! timer is due, one action is performed. The user timeout is checked before each action (RFC 9293 sections
-//! 3.8.1 to 3.8.3, RFC 6298 section 5, RFC 8985 section 7.3). `deadline.rs` decides when the timer is due.
+//! timer is due, at most one action is performed. The user timeout is checked before each action (RFC 9293
+//! sections 3.8.1 to 3.8.3, RFC 6298 section 5, RFC 8985 section 7.3). `deadline.rs` decides when the timer
+//! is due.
 
 use super::deadline::STUCK_INTERVAL;
 use super::timers::SendTimer;
@@ -96,8 +97,8 @@ impl LossRecovery {
         }
     }
 
-    /// Called when the retransmission timer expired: marks segments in flight lost, and reduces the window
-    /// (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
+    /// Called when the retransmission timer expired, or when the link is up again: marks segments in flight
+    /// lost, and reduces the window (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
     pub(in crate::tcp::send) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>) {
         let SendState { queue, rate, agreed, .. } = state;
         ctx.counters.rto_expired += 1;

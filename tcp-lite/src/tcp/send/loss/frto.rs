@@ -38,7 +38,7 @@ pub(super) struct AckState {
 }
 
 impl Frto {
-    /// Called after a timeout. `first` is true unless a recovery was in progress.
+    /// Called after a timeout. `first` is true if no recovery was in progress and timestamps are not used.
     pub(super) fn on_timeout(&mut self, first: bool) {
         *self = if first { Self::Retransmitted } else { Self::Off };
     }

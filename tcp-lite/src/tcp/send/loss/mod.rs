@@ -59,7 +59,8 @@ pub(in crate::tcp) enum Phase {
 pub(super) struct LossRecovery {
     phase: Phase,
     /// SND.NXT when the last recovery began, or when the window was last reduced during this recovery. The
-    /// recovery ends when all bytes below this position are acknowledged (RFC 6582, `recover`).
+    /// recovery ends when all bytes below this position are acknowledged (RFC 6582, `recover`). After the
+    /// undo of a recovery in progress, the position is below SND.UNA.
     recovery_point: u64,
     dup_acks: u32,
     /// Limits transmission during [`Phase::Fast`].

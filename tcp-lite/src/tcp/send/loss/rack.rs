@@ -2,7 +2,7 @@
 //! has passed (RFC 8985 section 6). A segment in flight is called *overtaken* if a segment that was sent
 //! later has arrived.
 //!
-//! This module has the state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
+//! This module has RACK's state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
 //! segments in flight, oldest transmission first. The order includes retransmissions, so lost retransmissions
 //! are found like any other lost segment. `DupThresh` (RFC 6675) is still used: until reordering is seen, the
 //! reordering window is zero during a recovery, and once `DupThresh` segments above a hole have arrived
@@ -32,7 +32,8 @@ pub(in crate::tcp::send) struct Rack {
     rtt_us: u32,
     /// Position after the highest byte that is known to have arrived (`RACK.fack`).
     fack: u64,
-    /// True if a segment that was sent once arrived after a segment with higher positions.
+    /// True if a segment that was sent once arrived after a segment with higher positions, or if a fast
+    /// recovery was spurious.
     reordering_seen: bool,
     /// The reordering window in quarters of the lowest round-trip time.
     quarters: u8,

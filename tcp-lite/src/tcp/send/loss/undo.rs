@@ -1,8 +1,8 @@
 //! Detects and undoes spurious recoveries, in which the original segments were not lost.
 //!
-//! Two observations show that a recovery is spurious: an acknowledgement of a retransmitted segment echoes a
-//! timestamp from before the retransmission (Eifel, RFC 3522), or D-SACKs report all retransmitted bytes as
-//! duplicates (RFC 3708 section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
+//! A recovery was spurious if an acknowledgement of a retransmitted segment echoes a timestamp from before
+//! the retransmission (Eifel, RFC 3522), or if D-SACKs report all retransmitted bytes as duplicates (RFC 3708
+//! section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
 //!
 //! The response is the response of RFC 4015. Segments that were marked lost count as in flight again. To
 //! avoid a burst, the window is at first limited to the bytes in flight and the newly acknowledged bytes (of

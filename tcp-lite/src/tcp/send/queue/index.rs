@@ -2,10 +2,10 @@
 //!
 //! The queue is a list, and SACK blocks name bytes anywhere in the queue. If each block caused a walk from
 //! the front, a peer that repeats blocks could keep an engine busy (CVE-2019-11478). Therefore each segment
-//! has a link to the previous segment, and a link to a segment much further to the front ([`Place`]), as in a
-//! skip list. A search from the last segment passes few segments, even with thousands of segments in flight.
-//! Segments get their places when the first SACK block arrives after their transmission. As long as no SACK
-//! block arrives, the index costs nothing.
+//! has a link to the previous segment, and a link to a segment that may be much further to the front
+//! ([`Place`]), as in a skip list. A search from the last segment passes few segments, even with thousands of
+//! segments in flight. Segments get their places when the first SACK block arrives after their transmission.
+//! As long as no SACK block arrives, the index costs nothing.
 
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
