@@ -23,7 +23,7 @@ use super::{LocalCounters, LocalError};
 
 /// Maximum time for a station to answer the hello of this port. The two ports only have to be polled once or
 /// twice, but the station's process may be stopped, or may start together with a thousand other processes.
-/// TCP gives up earlier.
+/// TCP usually gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
 /// Maximum time for which an accepted socket may wait for a hello that can be answered. After this time the

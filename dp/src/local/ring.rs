@@ -51,7 +51,7 @@ const GROWN_RECORD: u64 = (GROWN as u64) << 32;
 /// The factor by which a ring grows. A factor of two would be too small: see [`Place::behind_growth`].
 pub(super) const GROWTH: usize = 4;
 
-/// Minimum number of bytes of a ring before it grows. The size is enough for a few frames of maximum length.
+/// Minimum number of bytes of a ring before it grows. The size is enough for one frame of maximum length.
 const MIN_FIRST_BYTES: usize = 128 << 10;
 
 /// Minimum number of laps of a ring before it grows. So a ring that has grown never has more memory than the
