@@ -1,5 +1,5 @@
-//! Page-aligned zeroed memory for registered buffers. The memory is in hugepages if enough are free, and
-//! otherwise in ordinary pages.
+//! Page-aligned zeroed memory for registered buffers. On Linux, a region of at least 1 MiB is in hugepages if
+//! enough are free. Other regions are in ordinary pages.
 //!
 //! A region is an address and a length, but never a slice, since a peer may write the bytes while the
 //! application reads them.
@@ -63,8 +63,8 @@ impl From<RegionError> for std::io::Error {
 }
 
 impl Region {
-    /// Allocates at least `bytes` bytes of zeroed memory. The memory is in hugepages of 2 MiB if enough are
-    /// free and `bytes` is at least 1 MiB, and otherwise in ordinary pages.
+    /// Allocates at least `bytes` bytes of zeroed memory. On Linux, the memory is in hugepages of 2 MiB if
+    /// enough are free and `bytes` is at least 1 MiB. Otherwise the memory is in ordinary pages.
     ///
     /// # Errors
     /// [`RegionError`] if `bytes` is 0 or the system has no memory.
