@@ -1,5 +1,5 @@
-//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, and need no RDMA support in the kernel,
-//! no RDMA device and no privileges.
+//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, and need no RDMA support in the kernel
+//! and no RDMA device. On a `local` wire, the default, they also need no privileges.
 //!
 //! `libuwarp.so` exports the functions of both libraries under their symbol versions. A program loads
 //! `libuwarp.so` by `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder on
