@@ -262,9 +262,9 @@ pub trait Statistics: PortLayer {
         self.below().port()?.device_stats()
     }
 
-    /// Number of used bytes of the memory that the port shares with other processes: the rings of a [local
-    /// wire](crate::local). The port's pools are not included. The bytes of a pair of rings are counted by
-    /// both processes that share the pair. 0 for other ports.
+    /// Number of bytes of the memory that the port shares with other processes: the rings of a [local
+    /// wire](crate::local), at their present size. The port's pools are not included. The bytes of a pair of
+    /// rings are counted by both processes that share the pair. 0 for other ports.
     fn shared_memory_bytes(&self) -> u64 {
         self.below().port().map_or(0, |port| port.shared_memory_bytes())
     }

@@ -141,7 +141,7 @@ impl Peers {
         self.stations.get(at).copied()
     }
 
-    /// Number of bytes of shared memory of all pairs that are in use.
+    /// Present size in bytes of the shared memory of all pairs.
     pub(super) fn memory_bytes(&self) -> usize {
         let pairs = self.list.iter().filter_map(|peer| match &peer.state {
             PeerState::Paired(pair) => Some(pair.memory_bytes()),

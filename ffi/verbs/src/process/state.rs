@@ -28,9 +28,9 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// Maximum time of each of two waits at the exit of the process. First the library waits until peers have
-/// received their data, and stops if there is no progress for this time. Then the library waits at most this
-/// time for the engine's thread.
+/// The limit of two waits at the exit of the process. First the library waits until peers have received their
+/// data, and stops if there is no progress for this time. Then the library waits at most this time for the
+/// engine's thread.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
 /// The library's state in a process.
