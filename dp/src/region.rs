@@ -41,7 +41,7 @@ pub enum RegionError {
     /// Zero bytes were requested.
     #[error("a region needs at least one byte")]
     Empty,
-    /// The system has no memory.
+    /// The memory cannot be allocated.
     #[error("no memory for a region of {bytes} bytes: {source}")]
     NoMemory {
         /// Number of requested bytes.
@@ -67,7 +67,7 @@ impl Region {
     /// enough are free and `bytes` is at least 1 MiB. Otherwise the memory is in ordinary pages.
     ///
     /// # Errors
-    /// [`RegionError`] if `bytes` is 0 or the system has no memory.
+    /// [`RegionError`] if `bytes` is 0 or the memory cannot be allocated.
     pub fn new(bytes: usize) -> Result<Self, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);

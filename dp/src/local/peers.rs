@@ -434,7 +434,7 @@ impl Peers {
         if hello::tell(&socket, &self.message(Kind::Welcome), None).is_err()
             || epoll::add(&self.epoll, &socket, key, epoll::EventFlags::IN).is_err()
         {
-            // The station has ended, or this process has no memory.
+            // Usually the station has ended.
             return;
         }
         let place = match self.find(message.station) {

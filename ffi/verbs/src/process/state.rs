@@ -233,8 +233,8 @@ fn register_hooks() -> Result<(), String> {
 }
 
 extern "C" fn at_exit() {
-    // This function closes the connections, and resets connections that do not close in time. So peers notice
-    // at once that the process has ended.
+    // This function closes the connections, and resets connections that do not close in time. So peers
+    // usually notice at once that the process has ended.
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
