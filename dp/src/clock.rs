@@ -57,7 +57,7 @@ impl Clock {
     /// Returns the cycle counter, or nanoseconds on machines without a steady cycle counter. The processor's
     /// counter may restart after the machine was suspended, or after the process or its virtual machine was
     /// restored on another machine. After a restart, the values that this function returns continue from the
-    /// last recorded value, which is at most 2^26 cycles old.
+    /// last recorded value, which is at most 2^26 cycles before the latest reading.
     #[inline]
     pub fn cycles() -> u64 {
         static RESTARTS: Restarts = Restarts::new();

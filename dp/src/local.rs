@@ -16,9 +16,9 @@
 //! ([`Link::next_departed`](crate::Link::next_departed)) as soon as it has received all frames of the
 //! station. The port also reports stations that do not exist.
 //!
-//! Each process validates what other processes write. So the worst harm that a process can do to another
-//! process is to end the pair of rings between them. All processes of a wire belong to one user, who has
-//! other means to do more harm.
+//! Each process validates what other processes write. So invalid bytes in the shared memory can at worst end
+//! the pair of rings between the two processes. All processes of a wire belong to one user, and each of them
+//! has other means to do more harm.
 //!
 //! A forked child cannot use the wire: its copy of the port receives nothing, and drops all frames that it
 //! should send.
@@ -56,8 +56,8 @@ pub use port::LocalPort;
 
 use crate::Port;
 
-/// Opens a port: claims a station and listens. The call may wait some milliseconds for other processes that
-/// are claiming a station.
+/// Opens a port: claims a station and listens. The call waits while other processes claim a station, which
+/// usually takes a few milliseconds at most.
 ///
 /// # Errors
 /// [`LocalError`] if the port cannot be opened.

@@ -1,8 +1,8 @@
 //! Frames of a port to itself.
 //!
-//! A device does not deliver a frame to the port that has sent the frame. [`Loopback`] wraps a port and
-//! delivers such frames. A frame to the port's own Ethernet address is not passed to the device: the port
-//! receives this frame with the next burst. So both endpoints of a connection may be on one port. With
+//! Usually a device does not deliver a frame to the port that has sent the frame. [`Loopback`] wraps a port
+//! and delivers such frames. A frame to the port's own Ethernet address is not passed to the device: the port
+//! receives this frame in one of the next bursts. So both endpoints of a connection may be on one port. With
 //! [`Loopback::of_address`], only packets to one IP address are treated in this way.
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ pub enum Checksum {
     /// The device has found that the checksum is wrong.
     Bad,
     /// The data are good, and the checksum field contains only the sum of the pseudo-header (virtio's
-    /// `NEEDS_CSUM`, DPDK's `NONE`). A frame in this state counts as verified. The checksum is filled in
-    /// before the frame is passed to the slow path or to a capture.
+    /// `NEEDS_CSUM`, DPDK's `NONE`). A frame in this state counts as verified. Code that needs a complete
+    /// checksum, for example a capture, has to fill it in.
     Partial,
 }
 

@@ -67,8 +67,8 @@ impl Page {
         }
     }
 
-    /// The rest of the buffer, for writing. The bytes have old contents. Only a view that is made after a
-    /// call of [`fill`](Self::fill) can include the written bytes.
+    /// The rest of the buffer, for writing. The contents of these bytes are unspecified. Only a view that is
+    /// made after a call of [`fill`](Self::fill) can include the written bytes.
     #[inline]
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.raw {

@@ -22,8 +22,8 @@
 //! function, the function of the wrapped port is called. If a device does not define a function, the device
 //! acts like a device without the function's feature. So a wrapper defines only the functions that it
 //! changes, and a device defines only the functions of its features. Wrappers and devices always define
-//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst). All other functions have these defaults, so
-//! it is no error to leave them out.
+//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst). All other functions of the four traits have
+//! these defaults, so it is no error to leave them out.
 //!
 //! ```
 //! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
@@ -92,8 +92,8 @@ pub type Burst = ArrayVec<Mbuf, BURST>;
 pub enum LinkState {
     /// Frames can pass.
     Up,
-    /// There is no carrier, or the vhost peer has ended. Frames that are passed to the port are dropped and
-    /// counted.
+    /// Frames cannot pass now: for example, there is no carrier, or the vhost peer has ended. Frames that are
+    /// passed to the port are dropped and counted.
     Down,
     /// The device was removed, and no frame will ever pass again. Frames that are passed to the port are
     /// dropped and counted. If the device comes back, a new port has to be opened.
@@ -139,7 +139,8 @@ pub trait Port: Link + Sleep + Statistics {
         }
     }
 
-    /// The pool of received frames. Frames to send should also be from this pool.
+    /// The pool of received frames. (A port may receive large frames into another pool.) Frames to send
+    /// should also be from this pool.
     fn mempool(&self) -> &Mempool {
         match self.below() {
             Below::Port(port) => port.mempool(),
@@ -261,9 +262,9 @@ pub trait Statistics: PortLayer {
         self.below().port()?.device_stats()
     }
 
-    /// Number of used bytes of the memory that the port shares with other processes: the rings of a [local
-    /// wire](crate::local). The port's pools are not included. The bytes of a pair of rings are counted by
-    /// both processes that share the pair. 0 for other ports.
+    /// Number of bytes of the memory that the port shares with other processes: the rings of a [local
+    /// wire](crate::local), at their present size. The port's pools are not included. The bytes of a pair of
+    /// rings are counted by both processes that share the pair. 0 for other ports.
     fn shared_memory_bytes(&self) -> u64 {
         self.below().port().map_or(0, |port| port.shared_memory_bytes())
     }

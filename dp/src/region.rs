@@ -1,5 +1,5 @@
-//! Page-aligned zeroed memory for registered buffers. The memory is in hugepages if enough are free, and
-//! otherwise in ordinary pages.
+//! Page-aligned zeroed memory for registered buffers. On Linux, a region of at least 1 MiB is in hugepages if
+//! enough are free. Other regions are in ordinary pages.
 //!
 //! A region is an address and a length, but never a slice, since a peer may write the bytes while the
 //! application reads them.
@@ -41,7 +41,7 @@ pub enum RegionError {
     /// Zero bytes were requested.
     #[error("a region needs at least one byte")]
     Empty,
-    /// The system has no memory.
+    /// The memory cannot be allocated.
     #[error("no memory for a region of {bytes} bytes: {source}")]
     NoMemory {
         /// Number of requested bytes.
@@ -63,11 +63,11 @@ impl From<RegionError> for std::io::Error {
 }
 
 impl Region {
-    /// Allocates at least `bytes` bytes of zeroed memory. The memory is in hugepages of 2 MiB if enough are
-    /// free and `bytes` is at least 1 MiB, and otherwise in ordinary pages.
+    /// Allocates at least `bytes` bytes of zeroed memory. On Linux, the memory is in hugepages of 2 MiB if
+    /// enough are free and `bytes` is at least 1 MiB. Otherwise the memory is in ordinary pages.
     ///
     /// # Errors
-    /// [`RegionError`] if `bytes` is 0 or the system has no memory.
+    /// [`RegionError`] if `bytes` is 0 or the memory cannot be allocated.
     pub fn new(bytes: usize) -> Result<Self, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);

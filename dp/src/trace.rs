@@ -37,7 +37,7 @@ events! {
 
 #[cfg(target_os = "linux")]
 events! {
-    /// A station of a local wire has ended.
+    /// A station of a local wire has ended, or cannot be reached.
     fn station_left(station: u16, lost_frames: usize) {
         tracing::debug!(station, lost_frames, "station left the wire");
     }

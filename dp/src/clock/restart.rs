@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// held.
 const JITTER: u64 = 1 << 27;
 
-/// Number of cycles between two recorded readings: a reading is recorded when the counter has advanced by
-/// this number since the last recorded reading. Readings are recorded so rarely that threads on many
-/// processors can share the cache line.
+/// A reading is recorded when the counter has advanced by at least this number of cycles since the last
+/// recorded reading. Readings are recorded so rarely that threads on many processors can share the cache
+/// line.
 const STEP: u64 = 1 << 26;
 
 /// The offset that is added to a counter, and a recent value of the sum.

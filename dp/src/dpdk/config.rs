@@ -18,8 +18,9 @@ pub enum PortSpec {
     /// If the device listens on a unix socket, a stale socket file is removed first. On a vhost-user socket,
     /// the listening side continues when its peer ends, and accepts the next peer. The listening side is a
     /// `net_vhost`, or a `net_virtio_user` with `server=1`. (A `net_virtio_user` with `server=1` blocks until
-    /// its first peer connects. This peer is a `net_vhost` with `client=1`.) When the peer of the connecting
-    /// side ends, the link of the connecting side stays down, so the device has to be opened again.
+    /// its first peer connects. This peer is, for example, a `net_vhost` with `client=1`.) When the peer of a
+    /// `net_virtio_user` that connects (without `server=1`) ends, the device's link stays down, so the device
+    /// has to be opened again.
     Vdev(String),
 }
 
@@ -49,7 +50,8 @@ pub struct DeviceConfig {
     pub bulk_mbufs: u32,
     /// Offloads to use. Offloads that the device does not have are ignored. Default: all.
     pub offloads: Offloads,
-    /// Whether the device receives frames for all Ethernet addresses. Default: `true`.
+    /// Whether the device receives frames for all Ethernet addresses, if its driver supports this. Default:
+    /// `true`.
     pub promiscuous: bool,
     /// The NUMA node of the buffers and rings. `None` means the NUMA node of the device. Default: `None`.
     pub socket: Option<u32>,

@@ -270,8 +270,8 @@ fn setup(
     Ok((device, info))
 }
 
-/// Number of bytes of a large buffer. The buffer has room for a whole number of segments, and is at most as
-/// long as the driver's limit for one descriptor.
+/// Number of bytes of a large buffer. The buffer has room for a whole number of segments. It is at most as
+/// long as the driver's limit for one descriptor, unless a single segment is longer.
 fn bulk_bytes(mtu: u16, buffer_bytes: usize) -> usize {
     let mtu = usize::from(mtu);
     (BULK_BYTES.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_BYTES)
@@ -336,7 +336,8 @@ fn choose_offloads(
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || !drivers::find(driver).tso {
         offloads.remove(Offloads::TX_TSO);
     }
-    // Scatter disables a NIC's fast path, so scatter is enabled only if frames can be longer than a buffer.
+    // Scatter may disable a driver's fast path, so scatter is enabled only if frames can be longer than a
+    // buffer.
     if !frames_need_scatter && !offloads.contains(Offloads::RX_LRO) {
         offloads.remove(Offloads::RX_SCATTER);
     }

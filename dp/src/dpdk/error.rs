@@ -152,7 +152,7 @@ pub enum DeviceError {
         /// Number of bytes of a buffer.
         mbuf_bytes: usize,
     },
-    /// There is no memory for a pool of packet buffers.
+    /// The memory for a pool of packet buffers cannot be allocated.
     #[error(
         "no memory for {count} buffers of {bytes} bytes: {cause}; give DPDK more (hugepages or MiB) or ask for fewer"
     )]

@@ -44,7 +44,7 @@ fn key(of: u64) -> epoll::EventData {
 }
 
 /// Whether to configure the device with an interrupt for each queue. A NIC behind a `uio` driver is
-/// configured without: it has a single interrupt.
+/// configured without these interrupts, since it has a single interrupt.
 pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let text = match spec {
         PortSpec::Pci(text) => split(text).0,
@@ -82,9 +82,9 @@ pub(super) struct RxInterrupt {
 
 impl RxInterrupt {
     /// Makes the interrupt of a queue of a started device. The interrupt uses the descriptors that were found
-    /// when the device was probed (`probed`). If there are none and `driver_tells` is `true`, the driver
-    /// returns a descriptor. Returns `None` if the queue has no interrupt, or if a descriptor cannot be made.
-    /// The caller keeps the device started until the returned value is dropped.
+    /// when the device was probed (`probed`). If there are none and `driver_tells` is `true`, the driver is
+    /// asked for a descriptor. Returns `None` if the queue has no interrupt, or if a descriptor cannot be
+    /// made. The caller keeps the device started until the returned value is dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,

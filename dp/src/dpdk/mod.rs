@@ -63,7 +63,7 @@ pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<
 /// Makes a pool of `count` buffers with `data_bytes` bytes each in DPDK's memory, independent of any device.
 ///
 /// # Errors
-/// [`DeviceError::Memory`] if there is no memory for the pool.
+/// [`DeviceError::Memory`] if the memory for the pool cannot be allocated.
 ///
 /// # Panics
 /// If `count` is 0, or if `data_bytes` is more than 65,407, the maximum of a DPDK buffer.

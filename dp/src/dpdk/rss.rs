@@ -1,9 +1,9 @@
 //! Receive side scaling of a device. The device hashes with a key of this module, and the device's
 //! redirection table lists all queues in turn. So [`Rss`] can compute the queue of a flow.
 //!
-//! If a device does not report its key or functions, or refuses the table, the queue of a flow is unknown.
-//! The queues still work: if a frame arrives at another queue than expected, the user of the ports passes the
-//! frame on.
+//! If a device does not report its key or functions, or if the table cannot be set, the queue of a flow is
+//! unknown. The queues still work: if a frame arrives at another queue than expected, the user of the ports
+//! passes the frame on.
 
 use std::mem::MaybeUninit;
 

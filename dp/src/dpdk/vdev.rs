@@ -87,7 +87,7 @@ fn is_af_packet(spec: &str) -> bool {
 }
 
 /// Minimum number of bytes of a receive buffer that the driver requires at any MTU. `net_af_packet` requires
-/// the frame size of its ring (`framesz`).
+/// the frame size of its ring (`framesz`). Returns 0 for other drivers, and if `framesz` is not given.
 pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
     let framesz = argument(spec, "framesz").filter(|_| is_af_packet(spec));
     framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)

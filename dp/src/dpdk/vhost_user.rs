@@ -1,4 +1,5 @@
-//! The socket between a `net_virtio_user` device and its vhost-user backend. The backend is another process.
+//! The socket between a `net_virtio_user` device and its vhost-user backend. The backend is usually another
+//! process.
 //!
 //! The driver waits for each answer of the backend without a timeout. So a stopped backend (SIGSTOP, a
 //! debugger) would also stop the process that opens or closes the device. Therefore this module sets a

@@ -20,7 +20,7 @@ pub struct EalConfig {
     /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened. Each address may be
     /// followed by a comma and arguments for the device's driver. With [`Iova::Auto`], EAL derives the
     /// address mode from these devices. Other devices can also be opened if they support this mode. If the
-    /// list is empty, devices use virtual addresses, which only devices behind an IOMMU support. Virtual
+    /// list is empty, this mode is virtual addresses, which only PCI devices behind an IOMMU support. Virtual
     /// devices need not be listed. Default: none.
     pub pci: Vec<String>,
     /// Files through which other DPDK processes can find this process. Default: [`Files::None`].

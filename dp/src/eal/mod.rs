@@ -41,8 +41,8 @@ struct Started {
 }
 
 impl Eal {
-    /// Starts EAL, or checks that EAL already runs with the same options. Starting takes 130 to 230 ms. The
-    /// calling thread becomes EAL's main thread.
+    /// Starts EAL, or checks that EAL already runs with the same options. Starting usually takes 130 to 230
+    /// ms. The calling thread becomes EAL's main thread.
     ///
     /// # Errors
     /// [`EalError`] if EAL does not run with these options. If the start of EAL fails, DPDK itself also

@@ -1,5 +1,5 @@
-//! Registers threads with EAL. A registered thread has caches in the mempools, so an allocation takes one
-//! third of the time that it takes in other threads.
+//! Registers threads with EAL. A registered thread has caches in the mempools, so an allocation takes about
+//! one third of the time that it takes in other threads.
 
 use std::cell::Cell;
 
@@ -10,8 +10,8 @@ use super::{Eal, is_forked};
 /// `LCORE_ID_ANY`: the lcore id of a thread that EAL does not know.
 const NO_LCORE: u32 = u32::MAX;
 
-/// Registers the calling thread with EAL until the thread ends. A port calls this function when a thread
-/// first uses the port. The call has no effect if the thread is already registered.
+/// Registers the calling thread with EAL until the thread ends. A DPDK port calls this function before it
+/// receives or sends. The call has no effect if the thread is already registered.
 ///
 /// Returns whether the thread is registered now. The result is `false` if EAL's table is full (128 threads)
 /// or EAL is not running. A thread without registration can do everything, but more slowly.

@@ -17,7 +17,8 @@ pub struct LinkPlan {
     pub corrupt_ppm: u32,
     /// Number of microseconds for which each frame is on the wire.
     pub delay_us: u32,
-    /// The ordinal numbers of further frames that are lost. The first frame of a direction has number 0.
+    /// The ordinal numbers of further frames that are lost. The first frame of each sending port has number
+    /// 0.
     pub drop_exactly: Vec<u64>,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A copy that bypasses the caches ([`streaming`](super::streaming)) runs at the speed of the memory. If the
 //! writer and the reader share a cache, a copy through the caches is faster. If the cache lines come from
-//! another chip of the processor, a copy through the caches is several times slower. The scheduler or a
-//! hypervisor may move the processes at any time. So the writer sometimes tries the other strategy, and then
-//! uses the faster strategy.
+//! another chip of the processor, a copy through the caches is several times slower than a copy that bypasses
+//! them. The scheduler or a hypervisor may move the processes at any time. So the writer sometimes tries the
+//! other strategy, and then uses the faster strategy.
 //!
 //! The cost of a copy depends on how the same lines were written one lap of the ring earlier. So a trial has
 //! two laps, and only the second lap is timed.

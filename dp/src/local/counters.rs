@@ -17,7 +17,7 @@ pub struct LocalCounters {
     /// Number of connecting processes that had to connect again, because they sent no hello that the port
     /// could answer within two seconds, or because other processes were waiting.
     pub put_off: u64,
-    /// Number of frames that the port has accepted and then dropped, since their station has ended or does
-    /// not read.
+    /// Number of frames that the port has accepted and then dropped, since their station has ended, does not
+    /// answer or does not read.
     pub lost: u64,
 }

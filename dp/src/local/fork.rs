@@ -7,7 +7,7 @@
 //! in which it was opened.
 //!
 //! A child that was created without the C library (by the system call `clone`) keeps the descriptors open,
-//! and receives SIGSEGV if it uses the port.
+//! and receives SIGSEGV if it accesses a ring.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};

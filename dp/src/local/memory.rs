@@ -109,7 +109,7 @@ impl SharedMemory {
     /// are already allocated.
     ///
     /// # Errors
-    /// The error of `madvise`, if there is no memory.
+    /// The error of `madvise`, if the memory cannot be allocated.
     ///
     /// # Panics
     /// If the range exceeds the mapping.

@@ -233,7 +233,8 @@ impl Pair {
         }
     }
 
-    /// Number of bytes of shared memory that are in use.
+    /// Present size in bytes of the shared memory: the page of control words, and the data areas of both
+    /// rings.
     pub(super) fn memory_bytes(&self) -> usize {
         WORDS_BYTES + self.tx.bytes() + self.rx.bytes()
     }

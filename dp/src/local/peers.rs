@@ -23,7 +23,7 @@ use super::{LocalCounters, LocalError};
 
 /// Maximum time for a station to answer the hello of this port. The two ports only have to be polled once or
 /// twice, but the station's process may be stopped, or may start together with a thousand other processes.
-/// TCP gives up earlier.
+/// TCP usually gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
 /// Maximum time for which an accepted socket may wait for a hello that can be answered. After this time the
@@ -141,7 +141,7 @@ impl Peers {
         self.stations.get(at).copied()
     }
 
-    /// Number of bytes of shared memory of all pairs that are in use.
+    /// Present size in bytes of the shared memory of all pairs.
     pub(super) fn memory_bytes(&self) -> usize {
         let pairs = self.list.iter().filter_map(|peer| match &peer.state {
             PeerState::Paired(pair) => Some(pair.memory_bytes()),
@@ -434,7 +434,7 @@ impl Peers {
         if hello::tell(&socket, &self.message(Kind::Welcome), None).is_err()
             || epoll::add(&self.epoll, &socket, key, epoll::EventFlags::IN).is_err()
         {
-            // The station has ended, or this process has no memory.
+            // Usually the station has ended.
             return;
         }
         let place = match self.find(message.station) {

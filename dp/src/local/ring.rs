@@ -12,9 +12,9 @@
 //! data:    | record | record | ...     a power of two
 //! ```
 //!
-//! At first a ring uses only a part of its data. A full ring that has been used for some laps can grow to
-//! four times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record without a
-//! frame. After this record both sides use the larger ring.
+//! At first, most rings use only a part of their data area. A full ring that has been used for some laps can
+//! grow to four times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record
+//! without a frame. After this record both sides use the larger ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ const GROWN_RECORD: u64 = (GROWN as u64) << 32;
 /// The factor by which a ring grows. A factor of two would be too small: see [`Place::behind_growth`].
 pub(super) const GROWTH: usize = 4;
 
-/// Minimum number of bytes of a ring before it grows. The size is enough for a few frames of maximum length.
+/// Minimum number of bytes of a ring before it grows. The size is enough for one frame of maximum length.
 const MIN_FIRST_BYTES: usize = 128 << 10;
 
 /// Minimum number of laps of a ring before it grows. So a ring that has grown never has more memory than the
@@ -89,11 +89,10 @@ pub(super) struct Place {
     pub(super) control: usize,
     /// Offset of the ring's data.
     pub(super) data: usize,
-    /// Number of bytes of the ring's data that are in use. The number is a power of two, and a multiple of a
-    /// cache line.
+    /// Present size of the ring's data area in bytes: a power of two, and a multiple of a cache line.
     pub(super) bytes: usize,
-    /// Maximum number of bytes of the ring's data: `bytes` times [`GROWTH`] for each time that the ring may
-    /// still grow.
+    /// Maximum size of the data area in bytes: `bytes` times [`GROWTH`] for each time that the ring may still
+    /// grow.
     pub(super) limit: usize,
 }
 
@@ -211,7 +210,7 @@ impl Producer {
         self.grown
     }
 
-    /// Number of bytes of data that are in use.
+    /// The present size of the data area in bytes. It grows up to `Place::limit`.
     pub(super) fn bytes(&self) -> usize {
         self.place.bytes
     }
@@ -384,7 +383,7 @@ impl Consumer {
         }
     }
 
-    /// Number of bytes of data that are in use.
+    /// The present size of the data area in bytes. It grows up to `Place::limit`.
     pub(super) fn bytes(&self) -> usize {
         self.place.bytes
     }

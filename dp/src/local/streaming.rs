@@ -1,9 +1,9 @@
 //! Copies that bypass the caches, for long parts of frames.
 //!
-//! The lines of a ring are in the reader's cache, since the reader has read them in the previous lap. An
-//! ordinary store first fetches the line from this cache. If the cache is on another chip of the processor,
-//! the fetch costs more than the copy. A non-temporal store fetches nothing. Later the reader reads the bytes
-//! sequentially from memory.
+//! The lines of a ring are usually in the reader's cache, since the reader has read them in the previous lap.
+//! An ordinary store first fetches the line from this cache. If the cache is on another chip of the
+//! processor, the fetch costs more than the copy. A non-temporal store fetches nothing. Later the reader
+//! reads the bytes sequentially from memory.
 
 /// Minimum number of bytes for a streaming copy. Shorter parts are read so soon that the bytes should be in a
 /// cache. A streaming copy also has to wait for the memory at the end of the copy.

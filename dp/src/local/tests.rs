@@ -500,8 +500,8 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert_eq!(departed(&mut a).0, 2);
 }
 
-/// A port reads its sockets at least every 100 us. If the caller's clock does not advance, the port reads its
-/// sockets every few hundred polls.
+/// A port that is polled reads its sockets at least every 100 us. If the caller's clock does not advance, the
+/// port reads its sockets every few hundred polls.
 #[test]
 fn a_polling_port_notices_an_end_without_being_woken() {
     let scratch = Scratch::new();

@@ -2,8 +2,8 @@
 //!
 //! The writer publishes records and then checks whether the reader sleeps. The reader marks itself as
 //! sleeping and then checks for records. Each side has a full fence between its two steps, so at least one
-//! side sees the store of the other side. The writer that wakes the reader clears the mark, so the reader is
-//! woken at most once per sleep.
+//! side sees the store of the other side. The writer that wakes the reader clears the mark, so each writer
+//! wakes the reader at most once per sleep.
 //!
 //! `tests/loom_wake.rs` compiles this file with loom's atomics and tries every interleaving.
 

@@ -84,7 +84,8 @@ impl DpdkChain {
     }
 
     /// Makes a view of `memory`. The view needs one descriptor of `pool` per 65,535 bytes. Returns `None` if
-    /// `pool` has too few free descriptors, or if there are too many views of the memory.
+    /// `pool` has too few free descriptors, if there are too many views of the memory, or if the chain would
+    /// exceed [`MAX_SEGMENTS`].
     pub(crate) fn external(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
         let (now, later) = (memory.len().min(MAX_EXTERNAL_BYTES), memory.len());
         let mut chain = Self::attached(pool, memory.slice(0..now)?)?;

@@ -70,8 +70,9 @@ impl Mempool {
     }
 
     /// Allocates a buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
-    /// the headroom. The data have old contents. If the pool is empty, counts the failure and returns `None`.
-    /// This function is for a frame of known length: `front` is the length of the frame's headers.
+    /// the headroom. The contents of the data are unspecified. If the pool is empty, counts the failure and
+    /// returns `None`. This function is for a frame of known length: `front` is the length of the frame's
+    /// headers.
     ///
     /// ```
     /// # use dp::Mempool;
@@ -98,9 +99,10 @@ impl Mempool {
 
 impl Mbuf {
     /// Makes a view of the whole `memory`. The view keeps the owner of the memory alive. Returns `None` if
-    /// `pool` has no free descriptor, or if DPDK has too many views of the memory. The view is meant to be
-    /// chained behind a buffer with the headers, and then sent. The bytes of the view can be
-    /// [copied](Self::copy_to), but are not available as slices. A port without
+    /// `pool` has no free descriptor. With a DPDK pool, also returns `None` if there are too many views of
+    /// the memory, or if the memory needs more than [`MAX_SEGMENTS`] segments (of 65,535 bytes each). The
+    /// view is meant to be chained behind a buffer with the headers, and then sent. The bytes of the view can
+    /// be [copied](Self::copy_to), but are not available as slices. A port without
     /// [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
@@ -186,15 +188,15 @@ impl Mbuf {
         each!(&self.raw, chain => chain.tailroom())
     }
 
-    /// Adds `bytes` bytes at the front of the first segment, and returns these bytes, which have old
-    /// contents. Returns `None` if the headroom is too small or the storage is shared.
+    /// Adds `bytes` bytes at the front of the first segment, and returns these bytes, whose contents are
+    /// unspecified. Returns `None` if the headroom is too small or the storage is shared.
     #[inline]
     pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.prepend(bytes))
     }
 
-    /// Adds `bytes` bytes at the end of the last segment, and returns these bytes, which have old contents.
-    /// Returns `None` if the tailroom is too small or the storage is shared.
+    /// Adds `bytes` bytes at the end of the last segment, and returns these bytes, whose contents are
+    /// unspecified. Returns `None` if the tailroom is too small or the storage is shared.
     #[inline]
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.append(bytes))

@@ -1,7 +1,8 @@
 //! The owner of external memory, with DPDK's count of the memory's views (`struct rte_mbuf_ext_shared_info`).
 //!
-//! The count is the number of mbufs, plus one for [`ExtShared`]. The mbufs are made with the `ExtShared`, or
-//! from other mbufs. When the count becomes 0, DPDK's callback or the drop of `ExtShared` drops the owner.
+//! The count is the number of mbufs, plus one while the [`ExtShared`] exists. The mbufs are made with the
+//! `ExtShared`, or from other mbufs. When the count becomes 0, DPDK's callback or the drop of `ExtShared`
+//! drops the owner.
 //!
 //! DPDK changes a count of 1 without an atomic. The missing atomic is sound, since a count of 1 has one of
 //! two meanings. If there is only one mbuf, nobody else changes the count. If there is only the `ExtShared`,

@@ -113,7 +113,7 @@ pub enum PacketError {
         /// The maximum value of the field.
         most: usize,
     },
-    /// There is no memory for the receive ring.
+    /// The kernel cannot allocate the receive ring.
     #[error(
         "the kernel has no memory for a receive ring of {kib} KiB ({cause}): ask for fewer slots, or raise the memory or locked-memory limit (`ulimit -l`)"
     )]

@@ -59,8 +59,8 @@ impl Interface {
     }
 }
 
-/// Makes a socket for queries about interfaces. Every kernel supports this kind of socket, and the socket
-/// needs no privilege.
+/// Makes a socket for queries about interfaces. Nearly every kernel supports this kind of socket, and the
+/// socket needs no privilege.
 fn asking_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }

@@ -237,7 +237,7 @@ mod tests {
                     let block = geometry.in_block * slot_bytes;
                     assert!(block.is_multiple_of(page_bytes), "{geometry:?}");
                     assert!(geometry.slots() >= slots && geometry.slots() < slots + geometry.in_block);
-                    // The kernel allocates a power of two, which is at most a third more than the block.
+                    // The kernel allocates a power of two, which is at most one and a half times the block.
                     assert!(
                         page_bytes > 4096
                             || slot_bytes == 66_560

@@ -24,8 +24,8 @@ crate::counters! {
         pub rx_errors: u64,
         /// Number of times that no buffer was free for a received frame.
         pub rx_no_mbuf: u64,
-        /// Number of frames that were not sent because the transmit ring was full. The caller still has these
-        /// frames.
+        /// Number of times that a frame was not sent because the transmit ring was full. The caller still has
+        /// the frame, so a frame can be counted several times.
         pub tx_ring_full: u64,
         /// Number of frames that were dropped because the link was down.
         pub tx_link_down: u64,

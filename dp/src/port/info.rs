@@ -26,7 +26,7 @@ bitflags! {
         const RX_LRO = 1 << 6;
         /// Receives frames into chains of buffers.
         const RX_SCATTER = 1 << 7;
-        /// Spreads flows over queues by a hash of addresses and ports.
+        /// Spreads flows over queues by a hash of the addresses, and usually also of the ports.
         const RX_RSS = 1 << 8;
         /// Sends frames from any memory ([`Mbuf::external`]), which the port reads by its virtual address.
         /// Ports without this offload send a copy.

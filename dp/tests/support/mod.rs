@@ -224,8 +224,8 @@ pub(crate) fn with_external(pool: &Mempool, bytes: &[u8]) -> Mbuf {
 }
 
 /// Echoes all frames until the first process has ended. Every second frame is a second view of the received
-/// frame. Every third frame is in external memory, unless its checksum is partial. Partial checksums are sent
-/// as partial checksums.
+/// frame. Every third frame is in external memory, unless its checksum is partial. A frame with a partial
+/// checksum is sent with a partial checksum.
 pub(crate) fn echo(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let end = Instant::now() + Duration::from_secs(120);

@@ -1,5 +1,5 @@
-//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, and need no RDMA support in the kernel,
-//! no RDMA device and no privileges.
+//! libibverbs and librdmacm on uwarp, for unmodified RDMA programs. The programs need no RDMA support in the
+//! kernel and no RDMA device. On a `local` wire, the default, they also need no privileges.
 //!
 //! `libuwarp.so` exports the functions of both libraries under their symbol versions. A program loads
 //! `libuwarp.so` by `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder on
@@ -8,7 +8,7 @@
 //!
 //! Nothing starts when the library is loaded. The first call that needs the engine usually opens a device or
 //! makes an event channel. This call opens the wire that `UWARP_NET` names, and starts the engine's thread,
-//! which moves the data.
+//! which moves the data. (With `UWARP_THREAD=caller`, the program's calls move the data.)
 //!
 //! | layer | folder |
 //! |---|---|

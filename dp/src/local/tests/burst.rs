@@ -109,7 +109,8 @@ fn frames_of_a_hundred_ports_that_begin_at_once_all_arrive() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 100, ..LocalCounters::default() });
 }
 
-/// Until there is a pair of rings, 64 frames wait in the port, and the caller keeps further frames.
+/// Until there is a pair of rings, at most 64 frames wait in the port. The caller keeps further frames for
+/// 100 ms. After that time they are dropped.
 #[test]
 fn frames_beyond_those_that_wait_for_a_pair_stay_with_the_caller() {
     let scratch = Scratch::new();

@@ -6,8 +6,9 @@
 //! of the items. So no call reads the descriptor while the queue is empty, and removing an object's items
 //! also lowers the count.
 //!
-//! Therefore a thread that waits for an item does not read the descriptor, but waits on a futex. Signals
-//! interrupt this wait like a read: after a handler with `SA_RESTART` the wait continues.
+//! Therefore a thread that waits for an item does not read the descriptor. If the engine has its own thread,
+//! the waiting thread waits on a futex, and otherwise it runs the engine until the descriptor is readable.
+//! Signals interrupt the wait on the futex like a read: after a handler with `SA_RESTART` the wait continues.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -1,12 +1,13 @@
-//! The handles of objects that are not destroyed. A handle is the object's address, which the program has.
+//! The handles of objects that are not yet destroyed. A handle is the object's address, which the program
+//! holds as a pointer.
 //!
 //! Some programs, just before they end, destroy a channel while another thread waits for events of the
 //! channel. With a kernel channel, the waiting thread keeps waiting. A thread that asks for an event just
 //! after the destruction must not access freed memory. So a call that waits for events first looks up its
 //! channel in the table of live handles. If the channel is destroyed, the calling thread waits for ever.
 //!
-//! Some programs also pass identifiers and channels that they have destroyed. A call that looks up such an
-//! object here fails with EINVAL instead of crashing.
+//! Some programs also pass identifiers and channels that they have destroyed. Any other call that looks up
+//! such an object here fails with EINVAL instead of crashing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

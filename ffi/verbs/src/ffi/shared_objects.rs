@@ -1,9 +1,10 @@
 //! Shared objects of the process, and the detection of another libibverbs among them.
 //!
 //! If a program opens libibverbs itself (`dlopen`), the dynamic linker chooses the file, which may be
-//! rdma-core's libibverbs. rdma-core's library finds no device, and reports nothing. But when rdma-core's
-//! library calls its own exported functions, the calls reach this library, because the dynamic linker looks
-//! up each name in preloaded libraries first. So this library can detect rdma-core's library.
+//! rdma-core's libibverbs. rdma-core's library does not find the device of uwarp, and reports nothing. But
+//! when rdma-core's library calls its own exported functions, the calls reach this library, because the
+//! dynamic linker looks up each name in preloaded libraries first. So this library can detect rdma-core's
+//! library.
 
 use std::ffi::{CStr, c_void};
 use std::path::Path;

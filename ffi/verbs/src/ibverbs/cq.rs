@@ -303,7 +303,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
         if wanted == 0 || this.is_empty() {
             return Ok(0);
         }
-        // Most programs ask for one or two completions per poll. A larger array would cost more time than the
+        // Many programs ask for one or two completions per poll. A larger array would cost more time than the
         // rest of the poll.
         let take = if wanted <= FEW { take_into::<FEW> } else { take_into::<BATCH> };
         // SAFETY: the caller passes a writable array of `count` elements.

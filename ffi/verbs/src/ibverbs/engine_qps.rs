@@ -89,7 +89,7 @@ impl EngineQps {
         self.far.as_ref().unwrap_or(&self.qp)
     }
 
-    /// Begins a list of requests; the doorbell rings when the list is dropped.
+    /// Begins a list of requests. When the list is dropped, the doorbell of each engine queue pair rings.
     pub(crate) fn begin(&self) -> SendBatches<'_> {
         SendBatches { near: self.qp.send_batch(), far: self.far.as_ref().map(QueuePair::send_batch) }
     }

@@ -5,7 +5,8 @@
 //! so the ends agree on the roles without a message. The end with the smaller pair of GID and number is the
 //! initiator, and connects when its queue pair enters RTR. The other end listens. All queue pairs of a
 //! process share one port. A connection request for a queue pair that is not in RTR yet is parked until the
-//! queue pair enters RTR. `ibv_modify_qp` never waits for the peer, since one thread may set up both ends.
+//! queue pair enters RTR, but not for ever. `ibv_modify_qp` never waits for the peer, since one thread may
+//! set up both ends.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! Posting requests: each C request of a list is translated. For a list of send requests, the doorbell rings
-//! once.
+//! Posts requests: translates each C request of a list. A list of send requests rings the doorbell of each
+//! engine queue pair once, and not once per request.
 
 use arrayvec::ArrayVec;
 use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest};

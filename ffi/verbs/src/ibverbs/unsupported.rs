@@ -1,6 +1,7 @@
 //! Calls that have no counterpart in iWARP, such as those for address handles, multicast, objects that
-//! processes share, and InfiniBand's rates. Most of these calls fail at once with `EOPNOTSUPP`. The calls for
-//! `fork` and the calls that undo an import have no effect, and the calls for rates convert numbers.
+//! processes share, and InfiniBand's rates. Most of these calls fail at once with `EOPNOTSUPP`. Others have
+//! no effect, for example the calls for `fork` and the calls that undo an import. The calls for rates convert
+//! numbers.
 
 use std::sync::atomic::AtomicBool;
 

@@ -2,7 +2,7 @@
 //!
 //! Questions and answers have the same length, so that questions with a forged source cannot be used for
 //! amplification. An answer repeats the random number of its question. An attacker who does not see the
-//! question does not know this number, and so cannot forge an answer.
+//! question does not know this number, and can forge an answer only by guessing the 64 bits.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

@@ -2,7 +2,7 @@
 //! Reply.
 //!
 //! The prefix is sent only if both ends are known to use this library: on wires where all peers use this
-//! library, and to the port of out-of-band connections. Other peers never receive the prefix.
+//! library, and to the port of out-of-band connections.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

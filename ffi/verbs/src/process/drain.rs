@@ -1,10 +1,10 @@
 //! The end of queue pairs: before a queue pair is destroyed, TCP sends the bytes that it has accepted.
 //!
-//! In iWARP a Send or Write completes when TCP has accepted it. Programs end as soon as their requests are
-//! completed, and some programs end by `_exit`. After the end of its program, a TCP in user space sends
-//! nothing more. So the call that destroys a queue pair closes the connection gracefully, and returns when
-//! the connection has ended, or after a time limit. The same is done for all queue pairs at the exit of the
-//! process.
+//! With some peers a Send or Write completes when TCP has accepted it, as usual for iWARP. Many programs end
+//! as soon as their requests are completed, and some of them end by `_exit`. After the end of its program, a
+//! TCP in user space sends nothing more. So the call that destroys a queue pair closes the connection
+//! gracefully, and returns when the connection has ended, or after a time limit. The same is done for all
+//! queue pairs when the process calls `exit`.
 
 use std::time::{Duration, Instant};
 

@@ -63,8 +63,8 @@ fn tries_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
 
 /// The time during which a request is retried after the peer has ended the connection. A program that ends
 /// first may leave the last requests of its peer without an answer. If these requests failed at once, the
-/// peer's program could see a failure before its last completions. The program ignores a failure after its
-/// last completion.
+/// peer's program could see a failure before its last completions. Programs usually ignore a failure after
+/// their last completion.
 pub(crate) fn after_the_end(attr: &sys::ibv_qp_attr) -> Duration {
     tries_of(attr).map_or(MOST, |time| time.min(MOST))
 }

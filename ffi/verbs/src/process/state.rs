@@ -28,9 +28,9 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// Maximum time of each of two waits at the exit of the process. First the library waits until peers have
-/// received their data, and stops if there is no progress for this time. Then the library waits at most this
-/// time for the engine's thread.
+/// The limit of two waits at the exit of the process. First the library waits until peers have received their
+/// data, and stops if there is no progress for this time. Then the library waits at most this time for the
+/// engine's thread.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
 /// The library's state in a process.
@@ -233,8 +233,8 @@ fn register_hooks() -> Result<(), String> {
 }
 
 extern "C" fn at_exit() {
-    // This function closes the connections, and resets connections that do not close in time. So peers notice
-    // at once that the process has ended.
+    // This function closes the connections, and resets connections that do not close in time. So peers
+    // usually notice at once that the process has ended.
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());

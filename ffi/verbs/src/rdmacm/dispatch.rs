@@ -21,7 +21,7 @@
 //! | passive | is gone before its first FPDU, or its first FPDU is wrong | `ESTABLISHED`, and `DISCONNECTED` | the same |
 //! | both | ends an established connection | `DISCONNECTED` 0 | `DISCONNECTED` |
 //! | both | resets an established connection, or sends or receives a Terminate | `DISCONNECTED` -104 | `DISCONNECTED` (siw: 0) |
-//! | both | stops answering | `DISCONNECTED` -110 | `DISCONNECTED` (siw: 0) |
+//! | both | stops answering | `DISCONNECTED` -110 (-113 if its host does not even answer ARP or NDP) | `DISCONNECTED` (siw: 0) |
 //!
 //! So an accepted request never leads to an event that reports a failed connection. Many servers exit at such
 //! an event, so one bad client would end the service for all clients.
