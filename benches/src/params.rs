@@ -144,10 +144,10 @@ impl Params {
         }
     }
 
-    /// Number of messages of each queue pair before the first measurement: four times the depth of the send
-    /// queue, but at least 10 and at most 1000. The number is even. In the latency test of Writes, the last
-    /// byte of a message counts the messages, beginning with 1. After an even number of messages this byte is
-    /// even, so the receiver recognizes the 1 of the first measured message.
+    /// Number of messages of each queue pair before the first measurement: four times `tx_depth`, but at
+    /// least 10 and at most 1000. The number is even. In the latency test of Writes, the last byte of a
+    /// message counts the messages, beginning with 1. After an even number of messages this byte is even, so
+    /// the receiver recognizes the 1 of the first measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }

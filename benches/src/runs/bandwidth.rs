@@ -1,9 +1,10 @@
-//! Bandwidth: posts as many messages as the depth of the queues, the credits and, with validation, the slots
-//! allow. The run ends when the last message has completed and, if the peer confirms messages, is confirmed.
+//! Bandwidth: posts as many messages as the depth of the queues, the credits, the rate (with `--rate_limit`)
+//! and the slots (with validation) allow. The run ends when the last message has completed and, if the peer
+//! confirms messages, is confirmed.
 //!
 //! The average covers the time from the first post to the target's confirmation of the last message. A peer
-//! that is perftest does not confirm Writes, and does not confirm Sends in both directions. In these cases
-//! the average ends with the last completion, as in perftest.
+//! that is perftest confirms neither Writes nor the Sends of a bidirectional test. In these cases the average
+//! ends with the last completion, as in perftest.
 
 use dp::Clock;
 use iwarp::engine::EngineCounters;

@@ -195,7 +195,7 @@ impl Probe {
         }
     }
 
-    /// Returns a Reply that fits `request`.
+    /// Returns a Reply with the revision of `request`, and with depths and an RTR that `request` allows.
     pub fn reply(&self, request: &Startup, private: &[u8]) -> Startup {
         let Some(asked) = request.depths() else {
             let reply = Startup::plain(REPLY_KEY, self.flags(), private);
@@ -213,7 +213,8 @@ impl Probe {
         Startup::enhanced(REPLY_KEY, self.flags(), depths, private)
     }
 
-    /// Waits for the endpoint's next startup frame. Returns the frame and the bytes after it.
+    /// Waits for the endpoint's next startup frame, the end of the connection, or the timeout. Returns the
+    /// answer, and the bytes after a frame.
     pub fn answer(&self, conn: &mut Conn) -> (Answer, Vec<u8>) {
         let deadline = conn.after(self.patience.timeout);
         let mut bytes = Vec::new();

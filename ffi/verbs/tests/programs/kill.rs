@@ -61,8 +61,8 @@ impl Victims {
     }
 }
 
-/// Returns the programs that connect by rdma_cm. Each program has more work than it can finish before the
-/// kill. (The basic tools `ibv_devices` and `ibv_devinfo` have no peer.)
+/// Returns pairs of installed programs that connect by rdma_cm. Each pair has more work than it can
+/// finish before the kill.
 fn victims() -> Vec<Victims> {
     let mut all = vec![
         Victims::new("rping", "rping -s -a 127.0.0.1 -C 1000000", "rping -c -a 127.0.0.1 -v -C 1000000"),

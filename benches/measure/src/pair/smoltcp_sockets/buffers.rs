@@ -1,5 +1,5 @@
 //! FPDUs in the buffers of a socket. FPDUs are framed directly into the socket's send buffer, and placed
-//! directly from the socket's receive buffer.
+//! directly from the socket's receive buffer, unless they wrap in it.
 
 use benches::errors::Error;
 use smoltcp::socket::tcp::Socket;
