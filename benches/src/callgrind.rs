@@ -1,8 +1,8 @@
 //! Runs a program under callgrind, and reads its profile.
 //!
-//! The process has an empty environment and a fixed working directory, so that its stack does not depend on
-//! the caller. Valgrind maps memory at fixed addresses, and presents every x86-64 CPU with AVX2 as the same
-//! processor without AVX-512. So on every such machine, our crates and libc run the same code.
+//! The process has only `PATH` in its environment, and a fixed working directory, so that its stack hardly
+//! depends on the caller. Valgrind maps memory at fixed addresses, and presents every x86-64 CPU with AVX2 as
+//! the same processor without AVX-512. So on every such machine, our crates and libc run the same code.
 
 use std::collections::BTreeMap;
 use std::path::Path;

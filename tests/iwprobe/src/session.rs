@@ -317,7 +317,7 @@ impl Session {
     /// checks that no message follows the Terminate.
     ///
     /// # Errors
-    /// A deviation if another message or no message arrives.
+    /// A deviation if no such Terminate arrives, or if another segment arrives before it.
     pub fn expect_terminate(&mut self, codes: &[Code]) -> Result<Terminate, CaseError> {
         let (before, terminate) = self.expect_terminate_later(codes)?;
         match before.first() {
