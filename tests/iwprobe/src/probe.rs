@@ -371,7 +371,7 @@ impl Probe {
     /// Ends `session` and asks the target for its report on this session.
     ///
     /// # Errors
-    /// `NeedsTarget` without a target; a deviation if there is no answer.
+    /// `NeedsTarget` without a target; a deviation if no valid report arrives.
     pub fn report(&self, session: Session) -> Result<Report, CaseError> {
         session.close();
         self.report_of_last()
