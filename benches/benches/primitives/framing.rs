@@ -11,7 +11,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use dp::{Mbuf, Mempool};
 use iwarp::mpa::{Deframed, Deframer, Framer, HeldSlab};
 
-/// Lengths of ULPDUs that fill segments at MTU 1500 and at MTU 9000.
+/// Lengths of ULPDUs that nearly fill a segment at MTU 1500 and at MTU 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
 
 /// After this many FPDUs of one size, the positions of the markers in the FPDUs repeat: 127 times 4 bytes lie

@@ -180,7 +180,7 @@ pub fn run(
 }
 
 /// Number of messages that a target has received or answered. For Writes, Reads and atomics, the number is
-/// calculated from the counters of the engine, since these cause no completions at the target.
+/// calculated from the counters of the engine, since these operations cause no completions at the target.
 fn arrived(path: &Path, before: &EngineCounters, after: &EngineCounters) -> u64 {
     let size = u64::from(path.size()).max(1);
     match path.params.test.verb() {
