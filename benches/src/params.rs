@@ -35,7 +35,8 @@ pub(crate) const EXTRA_SENDS: u32 = 32;
 /// given rate.
 pub(crate) const FLUSHES: u32 = 16;
 
-/// If one half of all buffers would be longer than this number of bytes, queue pairs share buffers.
+/// Maximum number of bytes of the local halves of all buffers, unless messages are validated or one half is
+/// longer. Queue pairs share buffers if a buffer for each queue pair would need more memory.
 const SHARED_BYTES: usize = 256 << 20;
 
 /// Minimum and maximum number of messages of a warm-up.
@@ -291,7 +292,8 @@ impl Params {
 /// Length in bytes of the guard between two messages.
 pub const GUARD_BYTES: usize = 64;
 
-/// Memory in bytes that validation may use for one half of all buffers.
+/// Memory in bytes that validation may use for the local halves of all buffers, unless one slot for each
+/// queue pair needs more.
 const VALIDATION_BYTES: usize = 32 << 20;
 
 fn slots_for(stride: usize, wanted: u32, qps: u32) -> u32 {

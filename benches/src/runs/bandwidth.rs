@@ -118,8 +118,8 @@ pub struct RunPlan {
 pub enum Ending {
     /// The run ends after the duration in the parameters.
     InTime,
-    /// The run ends when it is interrupted. A row is printed each time the duration in the parameters has
-    /// passed.
+    /// The run ends when an end that posts messages is interrupted. A row is printed each time the duration
+    /// in the parameters has passed.
     Never,
 }
 

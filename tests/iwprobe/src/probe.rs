@@ -311,8 +311,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Returns the payload of the first Send that is no RTR. Returns `None` for an endpoint without a target,
-    /// and if another message arrives first, or no message after the RTR.
+    /// Returns the payload of the first Send that is no RTR. Returns `None` if another message arrives first,
+    /// if no message follows the RTR, or after the RTR of an endpoint without a target.
     fn first_text(&self, session: &mut Session) -> Result<Option<Vec<u8>>, CaseError> {
         let peer_to_peer = session.frame.depths().is_some_and(|depths| depths.peer_to_peer);
         let mut rtr = false;

@@ -12,7 +12,7 @@ use crate::compare::measures::{Measure, Sampling, find};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
-/// Names of these rows.
+/// Names of the rows that `measure pair` measures.
 const IDS: [&str; 14] = [
     "one_core",
     "qps_1k",

@@ -24,7 +24,8 @@ const IN_USE: u64 = 10_000;
 const SECOND_CONNECTION: u64 = 2_000;
 /// The run time of a program that ends by its clock.
 const CLOCK: Duration = Duration::from_secs(4);
-/// Maximum time that such a program may take to start and to end, in addition to its run time.
+/// Maximum time that a program which ends by its clock may take to start and to end, in addition to its run
+/// time.
 const AROUND_CLOCK: Duration = Duration::from_secs(20);
 
 /// How a program shows that it has noticed the loss of its peer.

@@ -23,7 +23,7 @@ const SINK: u32 = 0x7000_0000;
 
 static SERIAL: AtomicU32 = AtomicU32::new(0x101);
 
-/// How a connection ended: for a time, after which the endpoint connects again, or for good.
+/// Whether the endpoint connects again after the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disconnect {
     Temporary,
