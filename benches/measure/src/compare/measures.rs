@@ -30,8 +30,8 @@ impl Direction {
 /// How the pairs of a row are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sampling {
-    /// A run is repeated if its pollers lost their CPU. Runs that sleep, and streams over the kernel's TCP,
-    /// are not watched and not repeated.
+    /// A run is repeated if its pollers lost their CPU. Some runs are not watched and not repeated, for
+    /// example streams over the kernel's TCP.
     Undisturbed,
     /// Runs are not repeated, since their threads may compete with each other for the CPUs.
     AsTheyCome,
