@@ -1,8 +1,8 @@
 //! Times framing and deframing of FPDUs, with and without markers. Framing inserts the markers, and deframing
 //! extracts the ULPDU from between the markers.
 //!
-//! All cases run with and without CRC: markers split the bytes into runs of 508 bytes, and this slows the CRC
-//! most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
+//! All cases run with and without CRC: markers slow the CRC most, since they split the bytes into runs of 508
+//! bytes. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
 //! in one pass. The benchmarks of this file copy the ULPDU from a slice.)
 
 use std::hint::black_box;
