@@ -45,7 +45,7 @@ impl Callgrind {
     /// function whose name contains `only` runs.
     ///
     /// # Errors
-    /// Fails if valgrind does not start or the program fails.
+    /// Fails if valgrind does not start, if the program fails, or if the profile cannot be read.
     pub fn run(program: &Path, args: &[&str], only: Option<&str>, file: &Path) -> Result<Self> {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--demangle=no"]);

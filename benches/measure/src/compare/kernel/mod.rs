@@ -51,7 +51,7 @@ impl KernelHosts {
     /// Makes two hosts with interfaces of this MTU.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails, for example, without the privilege to create namespaces.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let ends = [Namespace::new()?, Namespace::new()?];
         let [left, right] = &ends;
