@@ -1,8 +1,8 @@
 //! Runs a program under callgrind, and reads its profile.
 //!
-//! The process has an empty environment and a fixed working directory, so that its stack does not depend on
-//! the caller. Valgrind maps memory at fixed addresses, and presents every x86-64 CPU with AVX2 as the same
-//! processor without AVX-512. So on every such machine, our crates and libc run the same code.
+//! The process has only `PATH` in its environment, and a fixed working directory, so that its stack hardly
+//! depends on the caller. Valgrind maps memory at fixed addresses, and presents every x86-64 CPU with AVX2 as
+//! the same processor without AVX-512. So on every such machine, our crates and libc run the same code.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,7 +45,7 @@ impl Callgrind {
     /// function whose name contains `only` runs.
     ///
     /// # Errors
-    /// Fails if valgrind does not start or the program fails.
+    /// Fails if valgrind does not start, if the program fails, or if the profile cannot be read.
     pub fn run(program: &Path, args: &[&str], only: Option<&str>, file: &Path) -> Result<Self> {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--demangle=no"]);

@@ -34,8 +34,8 @@ const NAP: Duration = Duration::from_micros(200);
 /// Maximum time that the end of a run waits for a full port.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(1);
 
-/// A deadline of the engine that is nearer than this many microseconds means that frames wait for a full
-/// port. The engine tries a full port again within a millisecond.
+/// If the engine's next deadline is nearer than this many microseconds, frames probably wait for a full port:
+/// the engine tries a full port again within a millisecond.
 const FULL_PORT_US: i64 = 2_000;
 
 /// Maximum wait for an event before the thread checks for an interrupt and for a silent peer.
@@ -177,9 +177,9 @@ impl Driver {
     }
 
     /// Polls for `time`, but at most for a second, even after an interrupt, so that the peer learns of
-    /// dropped connections. While frames wait for a full port, polling continues until the second is over,
-    /// since the peer may be waiting for a processor. If the engine has its own thread, this function only
-    /// waits.
+    /// dropped connections. If frames then still wait for a full port, polls until they are sent or the
+    /// second is over, since the peer may be waiting for a processor. If the engine has its own thread, this
+    /// function only waits.
     pub fn linger(&mut self, time: Duration) {
         let begun = Instant::now();
         loop {

@@ -1,6 +1,6 @@
-//! The display of a run in progress. On a terminal, and without `--log`, the display is a small dashboard.
-//! Otherwise, a run without a fixed number of messages prints a line per second. Both displays go to standard
-//! error, so that other programs can parse the table.
+//! The display of a client's run in progress. On a terminal, and without `--log`, the display is a small
+//! dashboard. Otherwise, a run without a fixed number of messages prints a line per second. Both displays go
+//! to standard error, so that other programs can parse the table.
 
 use std::io::IsTerminal;
 

@@ -143,8 +143,8 @@ pub fn run_between(
     let remote = SocketAddr::new(address(wire.ipv6, 1), wire.port);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            // When a signal arrives, the client ends the test in an orderly way, so signals do not interrupt
-            // the server.
+            // When a signal arrives, the client ends the test, in an orderly way if possible. So signals do
+            // not interrupt the server.
             let told = interrupt.of_failures_only();
             let served = make_end(server_port, &config(1, None), &told).and_then(|mut end| {
                 end.endpoint.profile = wire.profile;

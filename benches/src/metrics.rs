@@ -23,7 +23,7 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// chooses a port, which is in the returned address.
 ///
 /// # Errors
-/// Returns [`Error::System`] if the address cannot be used.
+/// Returns [`Error::System`] if the address cannot be used, or if no thread can be created.
 pub fn serve(address: SocketAddr) -> Result<SocketAddr, Error> {
     let failed = |source| Error::System { what: format!("--metrics {address}: cannot listen there"), source };
     let listener = TcpListener::bind(address).map_err(failed)?;

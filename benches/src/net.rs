@@ -93,8 +93,8 @@ pub struct EndConfig<'a> {
 
 impl<'a> EndConfig<'a> {
     /// Returns the parameters for these options. Call this function before EAL starts, since EAL pins this
-    /// thread to one CPU. A process that may use only one CPU, and has no `--cpu`, may share the CPU with the
-    /// peer.
+    /// thread to one CPU if `--cpu` is given. A process that may use only one CPU, and has no `--cpu`, may
+    /// share the CPU with the peer.
     pub fn new(args: &'a NetArgs, events: bool, crc: bool) -> Self {
         Self {
             ips: args.ips.clone(),

@@ -35,7 +35,8 @@ pub(crate) const EXTRA_SENDS: u32 = 32;
 /// given rate.
 pub(crate) const FLUSHES: u32 = 16;
 
-/// If one half of all buffers would be longer than this number of bytes, queue pairs share buffers.
+/// Maximum number of bytes of the local halves of all buffers, unless messages are validated or one half is
+/// longer. Queue pairs share buffers if a buffer for each queue pair would need more memory.
 const SHARED_BYTES: usize = 256 << 20;
 
 /// Minimum and maximum number of messages of a warm-up.
@@ -144,10 +145,10 @@ impl Params {
         }
     }
 
-    /// Number of messages of each queue pair before the first measurement: four times the depth of the send
-    /// queue, but at least 10 and at most 1000. The number is even. In the latency test of Writes, the last
-    /// byte of a message counts the messages, beginning with 1. After an even number of messages this byte is
-    /// even, so the receiver recognizes the 1 of the first measured message.
+    /// Number of messages of each queue pair before the first measurement: four times `tx_depth`, but at
+    /// least 10 and at most 1000. The number is even. In the latency test of Writes, the last byte of a
+    /// message counts the messages, beginning with 1. After an even number of messages this byte is even, so
+    /// the receiver recognizes the 1 of the first measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }
@@ -291,7 +292,8 @@ impl Params {
 /// Length in bytes of the guard between two messages.
 pub const GUARD_BYTES: usize = 64;
 
-/// Memory in bytes that validation may use for one half of all buffers.
+/// Memory in bytes that validation may use for the local halves of all buffers, unless one slot for each
+/// queue pair needs more.
 const VALIDATION_BYTES: usize = 32 << 20;
 
 fn slots_for(stride: usize, wanted: u32, qps: u32) -> u32 {

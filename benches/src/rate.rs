@@ -2,8 +2,8 @@
 //!
 //! The schedule is *open*: message *i* is due at its time even if the target stalls, and the latency of the
 //! message is measured from that time. A closed loop sends nothing while it waits, so a stall of any length
-//! affects only one message ("coordinated omission"). With an open schedule, a stall affects every message
-//! that is due during the stall.
+//! affects only the messages in flight ("coordinated omission"). With an open schedule, a stall affects every
+//! message that is due during the stall.
 
 /// The unit of `--rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

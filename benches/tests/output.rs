@@ -100,8 +100,8 @@ fn output_that_is_lost_is_an_error() {
     }
 }
 
-/// The requests of this many queue pairs do not fit into a completion queue. The message names an option that
-/// helps, with a value that is small enough.
+/// Tests numbers of queue pairs whose requests do not fit into a completion queue. The message names an
+/// option that helps, with a value that is small enough.
 #[test]
 fn queue_pairs_and_depths_that_do_not_fit_are_told_with_a_depth_that_does() {
     for (test, options, says) in [

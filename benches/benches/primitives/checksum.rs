@@ -6,7 +6,8 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use tcp_lite::bench::internet_checksum;
 
 /// Lengths in bytes: for example of a header (20), of a small message (64), and of the payload of a segment
-/// at MTU 1500 (1448) and at MTU 9000 (8948). The last length is more than the first-level cache holds.
+/// at MTU 1500 (1448) and at MTU 9000 (8948). The last length is more than the first-level cache usually
+/// holds.
 const LENGTHS: [usize; 7] = [20, 64, 512, 1448, 4096, 8948, 65_536];
 
 pub(crate) fn all(criterion: &mut Criterion) {

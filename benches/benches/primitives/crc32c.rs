@@ -10,7 +10,8 @@ use iwarp::memory::{Access, Accessor, MemoryTable, PdId, RegisterOptions, Regist
 use iwarp::mpa::Crc32c;
 
 /// Lengths in bytes: for example of small messages (16, 64), and of the payload of a tagged FPDU at MTU 1500
-/// (1428) and at MTU 9000 (8932). The last length is more than the first-level cache holds.
+/// (1428) and approximately at MTU 9000 (8932). The last length is more than the first-level cache usually
+/// holds.
 const LENGTHS: [usize; 8] = [16, 64, 200, 512, 1428, 4096, 8932, 65_536];
 /// Number of packets used in rotation, so that a buffer is reused only after the other buffers.
 const PACKETS: usize = 8;

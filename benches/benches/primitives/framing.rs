@@ -1,8 +1,8 @@
 //! Times framing and deframing of FPDUs, with and without markers. Framing inserts the markers, and deframing
 //! extracts the ULPDU from between the markers.
 //!
-//! All cases run with and without CRC: markers split the bytes into runs of 508 bytes, and this slows the CRC
-//! most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
+//! All cases run with and without CRC: markers slow the CRC most, since they split the bytes into runs of 508
+//! bytes. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
 //! in one pass. The benchmarks of this file copy the ULPDU from a slice.)
 
 use std::hint::black_box;
@@ -11,7 +11,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use dp::{Mbuf, Mempool};
 use iwarp::mpa::{Deframed, Deframer, Framer, HeldSlab};
 
-/// Lengths of ULPDUs that fill segments at MTU 1500 and at MTU 9000.
+/// Lengths of ULPDUs that nearly fill a segment at MTU 1500 and at MTU 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
 
 /// After this many FPDUs of one size, the positions of the markers in the FPDUs repeat: 127 times 4 bytes lie

@@ -16,8 +16,8 @@ fn at(us: u64) -> Option<Instant> {
     Some(Instant::from_micros(us as i64))
 }
 
-/// Returns the deadline of a timer: less than five milliseconds after the RTO. Two timers have the same
-/// deadline.
+/// Returns the deadline of a timer: less than five milliseconds after the RTO. Each deadline is that of two
+/// of the [`TIMERS`] timers.
 fn deadline(slot: u32) -> u64 {
     RTO_US + u64::from(slot) * 37 % 5000
 }

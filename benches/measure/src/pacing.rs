@@ -18,7 +18,7 @@ const PATHS: [(u64, u64); 5] =
 /// Length of the queue in hundredths of the bandwidth-delay product.
 const QUEUES: [u64; 4] = [10, 25, 50, 100];
 
-/// Number of short transfers measured for each cell of the table.
+/// Number of short transfers measured for each row of the table.
 const SHORT: u64 = 20;
 
 const MTU: u16 = 1500;

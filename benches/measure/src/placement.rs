@@ -87,7 +87,7 @@ fn traffic(text: &str) -> Result<Traffic, String> {
     Traffic::find(text).ok_or_else(|| "give write+send, write+imm, write or send".into())
 }
 
-/// Prints both tables.
+/// Prints the table in virtual time and, unless no holes are timed, the table in real time.
 pub(crate) fn run(options: &PlacementOptions) -> ExitCode {
     match on_the_wire(options).and_then(|()| when_filled(options)) {
         Ok(()) => ExitCode::SUCCESS,

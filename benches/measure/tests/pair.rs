@@ -1,5 +1,5 @@
-//! `measure pair`: comparisons run, check their data (a wrong byte makes the run fail), and print plausible
-//! figures.
+//! `measure pair`: comparisons run and print plausible figures. Comparisons of goodput also check their data:
+//! a wrong byte makes the run fail.
 
 use std::process::{Command, Output};
 

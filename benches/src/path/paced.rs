@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::latency::Latencies;
 use crate::rate::Schedule;
 
-/// Maximum number of zero-length Reads in flight on one queue pair.
+/// Maximum number of zero-length Reads in flight on one queue pair, unless `outs` is smaller.
 pub(super) const FLUSHES: u32 = crate::params::FLUSHES;
 
 /// One run at a given rate.

@@ -279,8 +279,8 @@ impl Path {
         Ok(())
     }
 
-    /// Offset of Read `number` in the peer's exposed half. With validation, successive Reads have different
-    /// offsets if the half is longer than a message.
+    /// Offset of Read `number` in the peer's exposed half. With validation, successive Reads usually have
+    /// different offsets if the half is longer than a message.
     pub(super) fn read_offset(&self, number: u64) -> usize {
         let room = self.memory.half - self.size as usize;
         if self.params.validate { (number as usize).wrapping_mul(7919) % (room + 1) } else { 0 }

@@ -241,7 +241,7 @@ impl Path {
     }
 
     /// Checks all messages that a mark covers. Returns [`Error::Exchange`] if the mark covers more messages
-    /// than there are slots.
+    /// than there are slots, or if the slots do not fit into the exposed half.
     pub(super) fn check_window(&mut self, index: usize, mark: &Mark) -> Result<(), Error> {
         let own_size = std::mem::replace(&mut self.size, mark.size);
         let (slots, stride) = (u64::from(self.params.slots(mark.size)), self.params.stride(mark.size));

@@ -14,7 +14,7 @@ use crate::errors::Error;
 use crate::params::CYCLE_BUFFER;
 use crate::perftest::wire::{self, Dest, Report};
 
-/// Number of bytes of a receive. perftest's messages have at most 56 bytes, and the messages between two
+/// Size in bytes of a receive buffer. perftest's messages have at most 56 bytes, and the messages between two
 /// iwperfs are longer.
 pub const MESSAGE_BYTES: usize = 256;
 

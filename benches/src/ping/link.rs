@@ -11,7 +11,7 @@ use crate::endpoint::{Endpoint, checked};
 use crate::errors::Error;
 use crate::silence::SilenceDetector;
 
-/// Number of bytes of one receive. A receive is longer than an advert, so that a longer message is detected.
+/// Size in bytes of a receive buffer. It is longer than an advert, so that a longer message is detected.
 const RECV_BYTES: usize = 64;
 
 /// Number of receives kept posted. One receive would suffice, since rping's adverts alternate.

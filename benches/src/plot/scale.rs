@@ -22,7 +22,7 @@ const LEAST_SPAN: f64 = 1e-6;
 /// Share of an axis that a label needs.
 const LABEL_SHARE: f64 = 0.07;
 
-/// Maximum number of ticks of an axis that is not linear.
+/// Maximum number of ticks at whole powers, for an axis that is not linear.
 const LOG_TICKS: i32 = 12;
 
 impl Scale {

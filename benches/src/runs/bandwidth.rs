@@ -1,9 +1,10 @@
-//! Bandwidth: posts as many messages as the depth of the queues, the credits and, with validation, the slots
-//! allow. The run ends when the last message has completed and, if the peer confirms messages, is confirmed.
+//! Bandwidth: posts as many messages as the depth of the queues, the credits, the rate (with `--rate_limit`)
+//! and the slots (with validation) allow. The run ends when the last message has completed and, if the peer
+//! confirms messages, is confirmed.
 //!
 //! The average covers the time from the first post to the target's confirmation of the last message. A peer
-//! that is perftest does not confirm Writes, and does not confirm Sends in both directions. In these cases
-//! the average ends with the last completion, as in perftest.
+//! that is perftest confirms neither Writes nor the Sends of a bidirectional test. In these cases the average
+//! ends with the last completion, as in perftest.
 
 use dp::Clock;
 use iwarp::engine::EngineCounters;
@@ -117,8 +118,8 @@ pub struct RunPlan {
 pub enum Ending {
     /// The run ends after the duration in the parameters.
     InTime,
-    /// The run ends when it is interrupted. A row is printed each time the duration in the parameters has
-    /// passed.
+    /// The run ends when an end that posts messages is interrupted. A row is printed each time the duration
+    /// in the parameters has passed.
     Never,
 }
 
@@ -179,7 +180,7 @@ pub fn run(
 }
 
 /// Number of messages that a target has received or answered. For Writes, Reads and atomics, the number is
-/// calculated from the counters of the engine, since these cause no completions at the target.
+/// calculated from the counters of the engine, since these operations cause no completions at the target.
 fn arrived(path: &Path, before: &EngineCounters, after: &EngineCounters) -> u64 {
     let size = u64::from(path.size()).max(1);
     match path.params.test.verb() {

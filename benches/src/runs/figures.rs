@@ -91,7 +91,7 @@ pub struct Row {
     pub profile: Option<Profiled>,
     /// Number of queue pairs that took part.
     pub queue_pairs: u32,
-    /// Start and end of a bandwidth test at this end in cycles.
+    /// Start and end of the run at this end, in cycles.
     pub span: (u64, u64),
     /// The work of each core, if there were several cores.
     pub cores: Vec<CoreFigures>,

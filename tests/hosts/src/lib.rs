@@ -26,7 +26,8 @@ pub fn context(seed: [u8; 32]) -> Context {
     Context::new(ContextConfig { seed: Some(seed), ..ContextConfig::default() }).expect("a seed")
 }
 
-/// One host: a context with one engine, and one object of each kind. `E` is the engine or its owner.
+/// One host: a context with one engine, event channel, protection domain and completion queue. `E` is the
+/// engine or its owner.
 pub struct Host<E = Engine> {
     /// The engine, which [`Pair`] or the user of this host polls.
     pub engine: E,

@@ -5,8 +5,8 @@
 #include <string.h>
 
 /*
- * Parses a number in this base at *p, and moves *p behind it. Fails without a number, or if it is above
- * `max`.
+ * Parses a number in this base at *p, and moves *p behind the number. Fails if there is no number, or if the
+ * number is above `max`.
  */
 static bool number(const char **p, int base, uint64_t max, uint64_t *value)
 {

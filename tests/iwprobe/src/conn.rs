@@ -39,7 +39,8 @@ impl Conn {
         self.net.now() + time
     }
 
-    /// Waits, so that TCP does not put bytes that are sent before and after the pause into one segment.
+    /// Waits, so that TCP usually puts the bytes that are sent before and after the pause into different
+    /// segments.
     pub fn pause(&self, time: Duration) {
         self.net.sleep(time);
     }

@@ -16,7 +16,8 @@
 //! | `watch` | rules for every segment, in all cases |
 //! | `run`, `table`, `json`, `expect` | running the cases, printing and comparing the outcomes |
 //!
-//! iwprobe shares no code with the stack in this repository, and therefore does not share its mistakes.
+//! iwprobe shares no code with the stack in this repository, so a bug in the stack's code is not also in
+//! iwprobe.
 #![forbid(unsafe_code)]
 
 pub mod case;

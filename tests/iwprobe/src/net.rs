@@ -40,8 +40,8 @@ pub trait Net: Debug {
     /// Whether the probe opens the connections, and therefore is the MPA initiator.
     fn is_initiator(&self) -> bool;
 
-    /// Opens or accepts the next TCP connection with the endpoint. Writes to the connection fail after
-    /// `timeout`.
+    /// Opens or accepts the next TCP connection with the endpoint. A write that the connection does not
+    /// accept within `timeout` fails.
     ///
     /// # Errors
     /// A description if there is no connection by `deadline`.

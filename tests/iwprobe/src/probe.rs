@@ -195,7 +195,7 @@ impl Probe {
         }
     }
 
-    /// Returns a Reply that fits `request`.
+    /// Returns a Reply with the revision of `request`, and with depths and an RTR that `request` allows.
     pub fn reply(&self, request: &Startup, private: &[u8]) -> Startup {
         let Some(asked) = request.depths() else {
             let reply = Startup::plain(REPLY_KEY, self.flags(), private);
@@ -213,7 +213,8 @@ impl Probe {
         Startup::enhanced(REPLY_KEY, self.flags(), depths, private)
     }
 
-    /// Waits for the endpoint's next startup frame. Returns the frame and the bytes after it.
+    /// Waits for the endpoint's next startup frame, the end of the connection, or the timeout. Returns the
+    /// answer, and the bytes after a frame.
     pub fn answer(&self, conn: &mut Conn) -> (Answer, Vec<u8>) {
         let deadline = conn.after(self.patience.timeout);
         let mut bytes = Vec::new();
@@ -310,8 +311,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Returns the payload of the first Send that is no RTR. Returns `None` for an endpoint without a target,
-    /// and if another message arrives first, or no message after the RTR.
+    /// Returns the payload of the first Send that is no RTR. Returns `None` if another message arrives first,
+    /// if no message follows the RTR, or after the RTR of an endpoint without a target.
     fn first_text(&self, session: &mut Session) -> Result<Option<Vec<u8>>, CaseError> {
         let peer_to_peer = session.frame.depths().is_some_and(|depths| depths.peer_to_peer);
         let mut rtr = false;
@@ -370,7 +371,7 @@ impl Probe {
     /// Ends `session` and asks the target for its report on this session.
     ///
     /// # Errors
-    /// `NeedsTarget` without a target; a deviation if there is no answer.
+    /// `NeedsTarget` without a target; a deviation if no valid report arrives.
     pub fn report(&self, session: Session) -> Result<Report, CaseError> {
         session.close();
         self.report_of_last()

@@ -199,7 +199,7 @@ impl Report {
     /// Checks that `region` has changed to `bytes` at `offset`, and that no other byte of any region changed.
     ///
     /// # Errors
-    /// A deviation if other bytes changed.
+    /// A deviation if the regions changed in another way, or not at all.
     pub fn expect_written(&self, region: usize, offset: usize, bytes: &[u8]) -> Check {
         let written = Change { region, offset, length: bytes.len(), crc: crc32c(bytes) };
         require(self.changes == [written], || {

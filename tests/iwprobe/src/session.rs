@@ -252,7 +252,7 @@ impl Session {
     /// memory, and sends nothing before the answer.
     ///
     /// # Errors
-    /// A deviation if another answer or no answer arrives; `NotApplicable` if the endpoint serves no Reads.
+    /// A deviation if a wrong answer or no answer arrives; `NotApplicable` if the endpoint serves no Reads.
     pub fn ping(&mut self) -> Check {
         if self.peer_ird == Some(0) {
             return Err(CaseError::NotApplicable(
@@ -268,7 +268,7 @@ impl Session {
     /// Waits for the answer to a zero-length Read with this MSN.
     ///
     /// # Errors
-    /// A deviation if another answer or no answer arrives.
+    /// A deviation if a wrong answer or no answer arrives.
     pub fn expect_pong(&mut self, msn: u32) -> Check {
         let pong = Segment::tagged(opcode::READ_RESPONSE, PING_SINK, u64::from(msn), &[]);
         match self.receive() {
@@ -280,7 +280,7 @@ impl Session {
     /// Reads `size` bytes of the endpoint's memory.
     ///
     /// # Errors
-    /// A deviation if another answer or no answer arrives.
+    /// A deviation if a wrong answer or no answer arrives.
     pub fn read(&mut self, stag: u32, to: u64, size: u32) -> Result<Vec<u8>, CaseError> {
         let request = self.read_request(stag, to, size);
         self.send(&request);
@@ -290,7 +290,7 @@ impl Session {
     /// Waits for the response to a [`read_request`](Self::read_request), and returns its bytes.
     ///
     /// # Errors
-    /// A deviation if another answer or no answer arrives.
+    /// A deviation if a wrong answer or no answer arrives.
     pub fn expect_read(&mut self, to: u64, size: u32) -> Result<Vec<u8>, CaseError> {
         let mut bytes = Vec::new();
         loop {
@@ -317,7 +317,7 @@ impl Session {
     /// checks that no message follows the Terminate.
     ///
     /// # Errors
-    /// A deviation if another message or no message arrives.
+    /// A deviation if no such Terminate arrives, or if another segment arrives before it.
     pub fn expect_terminate(&mut self, codes: &[Code]) -> Result<Terminate, CaseError> {
         let (before, terminate) = self.expect_terminate_later(codes)?;
         match before.first() {

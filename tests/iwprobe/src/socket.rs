@@ -69,8 +69,8 @@ struct Socket(TcpStream);
 
 impl Socket {
     fn new(stream: TcpStream, timeout: Duration) -> Self {
-        // If one of these calls fails, the stream is only slower: the cases check DDP segments, not TCP
-        // segments.
+        // Errors are ignored. Without these settings, TCP may join pieces that are sent separately, and a
+        // write may block without limit.
         let _ = stream.set_nonblocking(false);
         let _ = stream.set_nodelay(true);
         let _ = stream.set_write_timeout(Some(timeout));

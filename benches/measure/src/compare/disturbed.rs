@@ -1,11 +1,11 @@
-//! Detects runs whose pollers lost their CPU. A pinned poller that is descheduled for a while halves the
+//! Detects runs whose pollers lost their CPU. A pinned poller that is descheduled for a while can halve the
 //! figure of a short run, so such a run is repeated.
 //!
 //! The ends of a run are child processes. `getrusage` reports the involuntary context switches of children
-//! that have ended. A poller never yields its CPU, so each such switch means that the scheduler gave the CPU
-//! to another thread. Streams over the kernel's TCP are not watched, since the kernel's own work for them
-//! (`ksoftirqd`) uses their CPU and is part of the measurement. Ping-pongs over the kernel's TCP are watched,
-//! since their ends poll like ours.
+//! that have ended. While it measures, a poller does not sleep. So each such switch means that the scheduler
+//! gave the CPU to another thread. Streams over the kernel's TCP are not watched, since the kernel's own work
+//! for them (`ksoftirqd`) uses their CPU and is part of the measurement. Ping-pongs over the kernel's TCP are
+//! watched, since their ends poll like ours.
 
 use std::cell::Cell;
 use std::time::Instant;

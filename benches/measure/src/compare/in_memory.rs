@@ -12,7 +12,7 @@ use crate::compare::measures::{Measure, Sampling, find};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
-/// Names of these rows.
+/// Names of the rows that `measure pair` measures.
 const IDS: [&str; 14] = [
     "one_core",
     "qps_1k",
@@ -30,7 +30,7 @@ const IDS: [&str; 14] = [
     "vs_smoltcp",
 ];
 
-/// The objects of thousands of queue pairs are scattered over the heap. So in rows with many queue pairs this
+/// The objects of thousands of queue pairs are scattered over the heap. So for `qps_1k` and `qps_10k` this
 /// variable makes glibc use huge pages for the heap, on both sides of a pair.
 const HUGE_HEAP: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 

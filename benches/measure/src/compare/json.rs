@@ -1,4 +1,4 @@
-//! `--json FILE`: an object for each row under the name of the row, and data about the whole run.
+//! `--json FILE`: an object for each measured row under the name of the row, and data about the whole run.
 
 use benches::machine::MachineInfo;
 use serde_json::{Map, Value, json};

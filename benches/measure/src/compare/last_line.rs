@@ -1,4 +1,4 @@
-//! Parses the output of a program.
+//! Parses the last line of a program's output.
 
 use serde::de::DeserializeOwned;
 use testing::lab::Result;

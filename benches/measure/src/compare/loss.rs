@@ -3,8 +3,8 @@
 //! wire with the same seed. Both stacks use CUBIC and no offloads. The latencies of completions under a load
 //! are noted with the row.
 //!
-//! The wire is the program `bad-wire`, between raw sockets on veth pairs. No process is pinned, since there
-//! are three processes for two cores.
+//! The wire is the program `bad-wire`, between packet sockets on veth pairs. No process is pinned, since
+//! there are three processes for two cores.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const LOSS_PPM: u32 = 1000;
 const ADDRESSES: [&str; 2] = ["10.63.0.1", "10.63.0.2"];
 const MIDDLE: [&str; 2] = ["w0", "w1"];
 const DEV: &str = "v0";
-/// Number of bytes for a frame in the rings of a raw socket.
+/// Number of bytes for a frame in the rings of a packet socket.
 const FRAME: usize = 2048;
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);

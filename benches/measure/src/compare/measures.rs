@@ -30,10 +30,10 @@ impl Direction {
 /// How the pairs of a row are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sampling {
-    /// A run is repeated if other programs used its CPU.
+    /// A run is repeated if its pollers lost their CPU. Some runs are not watched and not repeated, for
+    /// example streams over the kernel's TCP.
     Undisturbed,
-    /// Runs are not repeated. Each end has more threads than cores, so the threads compete for the CPU with
-    /// each other.
+    /// Runs are not repeated, since their threads may compete with each other for the CPUs.
     AsTheyCome,
     /// A single pair is measured, since its figure is equal each time.
     Once,

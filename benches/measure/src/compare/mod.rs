@@ -27,7 +27,8 @@
 //! `compare` measures with other processes: it runs programs, pins them to CPUs, and reads their output. Only
 //! the copies and CRCs of `limits` run in the process of `compare` itself.
 //!
-//! The exit status is 0 if every wanted row and limit was measured, whatever the ratios are.
+//! The exit status is 0 if every wanted row and limit was measured, and the requested files were written,
+//! whatever the ratios are.
 
 mod asleep;
 pub(crate) mod bare_wire;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::compare::measures::{Direction, Measure};
 
-/// Two figures in the unit of their row, measured one right after the other.
+/// Two figures in the unit of their row, usually measured shortly after each other.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Pair {
     /// The figure of uwarp.

@@ -78,7 +78,7 @@ impl Session {
 pub(crate) struct Row {
     /// The row's description.
     pub(crate) measure: &'static Measure,
-    /// Samples by direction. A row without directions has one sample, named `both`.
+    /// Samples by direction. A row without directions has one sample, named `both`, `memory` or `loss`.
     pub(crate) directions: Vec<(&'static str, Sample)>,
     /// The index of the sample of the worse direction. This sample is the row's result.
     pub(crate) counts: usize,

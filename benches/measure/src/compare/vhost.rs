@@ -68,8 +68,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// superframes.
 const QUEUE: u16 = 1024;
 
-/// Number of receive descriptors with a buffer. A full ring only makes the sender wait, and few buffers stay
-/// in the cache. With all 1024 descriptors, the vhost end sends a sixth less.
+/// Number of receive descriptors with a buffer. A full ring only makes the sender wait, and the buffers of a
+/// short ring stay in the cache. With all 1024 descriptors, the vhost end sends a sixth less.
 const RX_DESC: u16 = 128;
 
 const SERVER: &str = "10.90.0.1";

@@ -1,5 +1,5 @@
 //! Measures round trips between processes that sleep until a message arrives: on a local wire, on a DPDK
-//! device, or on a Unix socket. A Unix socket is the kernel's fastest way to wake another process.
+//! device, or on a Unix socket. The Unix socket is the baseline.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -40,11 +40,11 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// One end of a pair of processes that sleep. The measuring end prints one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WakeEnd {
-    /// Answers on a local wire until its peer ends.
+    /// Answers on a local wire until the peer sends the last message.
     LocalPong { folder: PathBuf },
     /// Measures round trips on a local wire.
     LocalPing { folder: PathBuf, count: u64 },
-    /// Answers on a DPDK device until its peer ends.
+    /// Answers on a DPDK device until the peer sends the last message.
     DevicePong {
         #[command(flatten)]
         device: Device,

@@ -1,11 +1,11 @@
-//! Two rates measured alternately, so that a slow phase of the machine affects both rates.
+//! Rates that are measured in turn, so that a slow phase of the machine affects all of them.
 
 use std::time::{Duration, Instant};
 
 use benches::errors::Error;
 use serde::Serialize;
 
-/// Duration of a slice: longer than either side needs to start, and far shorter than a run.
+/// Duration of a slice: longer than any side needs to start, and far shorter than a run.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Time limit of each step that is not measured.
@@ -72,7 +72,7 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
     }
 }
 
-/// Runs each of `sides` for a slice, alternately and at least once, until `time` is over. The first slice of
+/// Runs the `sides` in turn, each for a slice and at least once, until `time` is over. The first slice of
 /// each side is not counted.
 ///
 /// # Errors

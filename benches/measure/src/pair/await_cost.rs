@@ -37,7 +37,7 @@ const READABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
 /// Compares both hosts on this CPU.
 ///
 /// # Errors
-/// Returns an error of the engines.
+/// Returns an error of the engines, or [`Error::Usage`] if this process may not use `cpu`.
 pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     // The thread of the engine that serves the tasks may run on any CPU.

@@ -74,7 +74,8 @@ fn gain([first, second, both]: [Rate; 3]) -> f64 {
 }
 
 /// # Errors
-/// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.
+/// Returns an error of the engines, [`Error::Validation`] if a byte is wrong, or [`Error::Usage`] if this
+/// process may not use a CPU.
 pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let first = Traffic::new(virtual_wire(), 1, LOAD)?;
     let second = first.on_another_wire()?;
@@ -84,7 +85,8 @@ pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Er
 /// Compares the gain of a second core for the traffic with the gain for the loop.
 ///
 /// # Errors
-/// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.
+/// Returns an error of the engines, [`Error::Validation`] if a byte is wrong, or [`Error::Usage`] if this
+/// process may not use a CPU.
 pub(crate) fn compare(cpus: [usize; 2], time: Duration, traffic: [Traffic; 2]) -> Result<Comparison, Error> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();

@@ -4,7 +4,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `alternate.rs` | two rates measured alternately, and the result |
+//! | `alternate.rs` | rates measured in turn, and the result |
 //! | `traffic.rs` | Writes on queue pairs between two engines on a wire in memory |
 //! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `queues.rs`, `await_cost.rs`, `stream.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
 //! | `copy_crc.rs` | a loop that copies and computes CRCs: the baseline of `one_core`, `cores_2` and `queues_2` |

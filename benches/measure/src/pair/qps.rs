@@ -1,9 +1,9 @@
 //! `qps_1k` and `qps_10k`: what many open queue pairs cost the active queue pairs.
 //!
-//! 64 KiB Writes over the wire of `one_core`, on 64 active queue pairs, with four Writes in flight on each.
-//! Every 10 ms, the 64 active queue pairs are drawn again from all open queue pairs. Queue pairs that were
-//! active before only finish their posted requests. The baseline is this traffic with only 64 open queue
-//! pairs.
+//! The load is 64 KiB Writes over the wire of `one_core`, on 64 active queue pairs, with four Writes in
+//! flight on each. Every 10 ms, the 64 active queue pairs are drawn again from all open queue pairs. Queue
+//! pairs that were active before only finish their posted requests. The baseline is this traffic with only 64
+//! open queue pairs.
 
 use std::time::Duration;
 

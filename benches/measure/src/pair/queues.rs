@@ -21,7 +21,8 @@ const ENGINES: [usize; 3] = [2, 4, 8];
 /// a received frame by a hash (RSS).
 ///
 /// # Errors
-/// Returns an error of the engines, or [`Error::Validation`] if a byte is wrong.
+/// Returns an error of the engines, [`Error::Validation`] if a byte is wrong, or [`Error::Usage`] if this
+/// process may not use a CPU.
 pub(crate) fn two_cores(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let mut both = Traffic::on_queues(virtual_wire(), 2, LinkSteering::Rss, 1, LOAD)?.into_iter();
     let (Some(first), Some(second)) = (both.next(), both.next()) else {

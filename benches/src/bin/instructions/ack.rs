@@ -1,8 +1,8 @@
 //! The cost for TCP's sender of processing an acknowledgement, from the frame to the control block.
 //!
 //! A sender keeps 256 segments in flight, and each acknowledgement from its peer is counted. In the load
-//! without holes, nothing is lost, and every second segment is acknowledged. In the load with holes, one
-//! segment in 32 is lost once and retransmitted, so most acknowledgements carry SACK blocks.
+//! without holes, nothing is lost, and every second segment is acknowledged. In the load with holes, every
+//! 32nd data segment is lost and later retransmitted, so most acknowledgements carry SACK blocks.
 
 use std::collections::VecDeque;
 
@@ -75,7 +75,7 @@ fn feed(stack: &mut Stack, now: Instant, conn: ConnId) {
 /// counted.
 ///
 /// # Errors
-/// Fails if the number of lost segments is not the expected one.
+/// Fails if the number of retransmissions is outside the range that is expected for the load.
 pub(crate) fn run(holes: bool) -> Result<u64> {
     let pool = Mempool::heap("wire", 4096, 2048);
     let (mut a, mut b) = (stack(1), stack(2));

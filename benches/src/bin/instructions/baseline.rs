@@ -44,7 +44,7 @@ pub(crate) struct Machine {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RowCost {
     pub(crate) instructions: f64,
-    /// Number of these instructions that lock the bus.
+    /// Number of the instructions that lock the bus.
     pub(crate) locked: f64,
 }
 

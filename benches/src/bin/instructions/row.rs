@@ -143,7 +143,8 @@ const fn row(name: &'static str, load: Load) -> NamedWork {
     NamedWork { name, work: Work::Stream(load) }
 }
 
-/// All loads. In a Read, the responder sends FPDUs and the requester receives them.
+/// All loads. In a load of Reads, the responder is the side that sends, and the requester is the side that
+/// receives.
 pub(crate) const ROWS: [NamedWork; 19] = [
     row("write-64", alone(Op::Write)),
     row("write-64-many", many(Op::Write)),

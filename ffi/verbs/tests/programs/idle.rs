@@ -14,8 +14,8 @@ use crate::wire::Wire;
 
 type Test = fn() -> Result<(), String>;
 
-/// Maximum round trip in microseconds. Only a missed wake-up exceeds this limit, even on a busy machine. On
-/// an idle machine a round trip takes less than 40 us, with two wake-ups.
+/// Maximum of the median round trip in microseconds. Only missed wake-ups exceed this limit, even on a busy
+/// machine. On an idle machine a round trip usually takes less than 40 us, with two wake-ups.
 const MOST_WAKING_US: f64 = 5000.0;
 
 pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {

@@ -15,7 +15,7 @@ const OWN_ADDRESSES: [&str; 2] = ["10.77.0.11", "10.77.0.12"];
 pub(crate) enum Privileges {
     /// An ordinary user without any capability.
     None,
-    /// An ordinary user with only the capability for raw sockets.
+    /// An ordinary user with only the capability CAP_NET_RAW.
     RawSockets,
     /// The privileges of the test.
     #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]

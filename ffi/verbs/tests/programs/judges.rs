@@ -1,4 +1,4 @@
-//! Test suites of other projects, which are installed as packages.
+//! Test suites of other projects: those of rdma-core and of the crate `ibverbs`.
 
 use std::path::Path;
 use std::process::Command;

@@ -24,7 +24,8 @@ const IN_USE: u64 = 10_000;
 const SECOND_CONNECTION: u64 = 2_000;
 /// The run time of a program that ends by its clock.
 const CLOCK: Duration = Duration::from_secs(4);
-/// Maximum time that such a program may take to start and to end, in addition to its run time.
+/// Maximum time that a program which ends by its clock may take to start and to end, in addition to its run
+/// time.
 const AROUND_CLOCK: Duration = Duration::from_secs(20);
 
 /// How a program shows that it has noticed the loss of its peer.
@@ -61,8 +62,8 @@ impl Victims {
     }
 }
 
-/// Returns the programs that connect by rdma_cm. Each program has more work than it can finish before the
-/// kill. (The basic tools `ibv_devices` and `ibv_devinfo` have no peer.)
+/// Returns pairs of installed programs that connect by rdma_cm. Each pair has more work than it can
+/// finish before the kill.
 fn victims() -> Vec<Victims> {
     let mut all = vec![
         Victims::new("rping", "rping -s -a 127.0.0.1 -C 1000000", "rping -c -a 127.0.0.1 -v -C 1000000"),

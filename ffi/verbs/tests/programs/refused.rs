@@ -1,5 +1,6 @@
 //! Tests of mistakes in the settings. For each mistake, the library or the launcher prints one line on stderr
-//! that tells the user what to do, and the program ends.
+//! that tells the user what to do, and the program fails. Also tests that the environment has precedence over
+//! settings files, and that refused calls print a line if `UWARP_LOG` is set.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

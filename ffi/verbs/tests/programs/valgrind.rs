@@ -1,4 +1,4 @@
-//! rping under valgrind: checks that valgrind reports no memory error and no lost memory.
+//! rping under valgrind: checks that valgrind reports no memory error and no definitely lost memory.
 
 use std::time::Duration;
 

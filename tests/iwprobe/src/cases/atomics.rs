@@ -14,8 +14,8 @@ use crate::wire::{Code, Segment, describe, opcode};
 
 const SCENE: &str = "mr=64:rwa recv=1x16";
 
-/// Connects to an endpoint that supports atomics. A FetchAdd of 0 shows this without a change of memory (RFC
-/// 7306 section 1.1).
+/// Opens a connection, and finds out by a FetchAdd of 0 whether the endpoint supports atomics. This FetchAdd
+/// does not change memory (RFC 7306 section 1.1).
 fn stage(p: &Probe) -> Result<(Session, Region), CaseError> {
     let mut session = p.stage(SCENE)?;
     let region = session.region(0)?;

@@ -5,8 +5,9 @@ use crate::case::{Case, Check, any, require};
 use crate::probe::Probe;
 use crate::wire::{Code, Segment, opcode};
 
-/// Codes allowed as the answer to an STag that cannot be invalidated. RFC 5040 lists code 09 under two types,
-/// and code 00 also fits an unknown STag.
+/// Codes allowed as the answer to an STag that cannot be invalidated. RFC 5040 lists error code 0x09 under
+/// two error types (remote protection and remote operation). Code 0x00 (invalid STag) also fits an unknown
+/// STag.
 const REFUSED: &[Code] = &[PROTECTION_INVALIDATE, OPERATION_INVALIDATE, PROTECTION_STAG];
 /// Codes allowed as the answer to an STag of another stream. Such an STag is not unknown (RFC 5040 section
 /// 5.3).

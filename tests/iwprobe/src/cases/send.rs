@@ -5,7 +5,8 @@ use crate::case::{Case, Check, any, require};
 use crate::probe::Probe;
 use crate::wire::{Code, Segment, opcode};
 
-/// Sends one message in segments of `cut` bytes into a receive of `room` bytes.
+/// Sends one message in segments of `cut` bytes into a receive of `room` bytes. The target has to receive
+/// this message.
 fn received(p: &Probe, room: usize, message: &[u8], cut: usize) -> Check {
     let mut session = p.stage(&format!("recv=1x{room}"))?;
     let pieces: Vec<&[u8]> = if message.is_empty() { vec![&[]] } else { message.chunks(cut).collect() };

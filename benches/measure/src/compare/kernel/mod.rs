@@ -1,8 +1,9 @@
-//! The kernel's TCP between two namespaces that are connected by a veth pair, each end on its own core.
+//! The kernel's TCP between two namespaces that are connected by a veth pair. Each end is pinned to a core;
+//! with only one core, both ends share this core.
 //!
-//! The baseline for uwarp is the best of a list of settings, by the medians of several runs of each setting.
-//! Each run of the table tries the settings again, since the best setting depends on the kernel and the
-//! machine.
+//! The baseline of most rows is the best of a list of settings, by the medians of several runs of each
+//! setting. Each run of the table tries the settings again, since the best setting depends on the kernel and
+//! the machine.
 
 pub(crate) mod baseline;
 pub(crate) mod iperf3;
@@ -50,7 +51,7 @@ impl KernelHosts {
     /// Makes two hosts with interfaces of this MTU.
     ///
     /// # Errors
-    /// Fails without the privilege to create namespaces.
+    /// Fails, for example, without the privilege to create namespaces.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let ends = [Namespace::new()?, Namespace::new()?];
         let [left, right] = &ends;

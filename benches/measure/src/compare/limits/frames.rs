@@ -54,7 +54,7 @@ pub(crate) enum Sent {
 /// Waits until the peer has started, and then sends frames of `bytes` bytes for `time`.
 ///
 /// # Errors
-/// Fails if no peer starts, or if the device sends nothing.
+/// Fails if no peer starts, or if the device sends nothing or drops frames.
 pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Result<Sent> {
     let Some(maker) = FrameBuilder::new(port, bytes)? else { return Ok(Sent::NotOffered) };
     wait_for_peer(port)?;

@@ -1,6 +1,6 @@
-//! The limits of the machine and the wire, measured in the same run as the table. The limits are those of
-//! bare frames over the vhost-user wire, without any protocol, and of a core that copies memory or computes
-//! CRCs of memory.
+//! The limits of the machine and the wire, measured in the same run as the table (but not with `--only`). The
+//! limits are those of bare frames over the vhost-user wire, without any protocol, and of a core that copies
+//! memory or computes CRCs of memory.
 
 pub(crate) mod frames;
 pub(crate) mod memory;
@@ -36,8 +36,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const NOT_OFFERED: u8 = 3;
 
 /// Measures all limits: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. Prints
-/// each result at once. If a measurement fails, its result is the error. The result of frames that a device
-/// does not accept is null.
+/// each result as soon as it is measured. If a measurement fails, its result is the error. The result of
+/// frames that a device does not accept is null.
 pub(crate) fn measure(session: &Session) -> Value {
     let mut all = Map::new();
     let taken = |name: &str, of: &str, figure: Result<Option<f64>>, unit: &str| {

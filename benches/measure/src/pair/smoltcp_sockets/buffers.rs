@@ -1,5 +1,6 @@
 //! FPDUs in the buffers of a socket. FPDUs are framed directly into the socket's send buffer, and placed
-//! directly from the socket's receive buffer.
+//! directly from the socket's receive buffer. Only an FPDU that wraps in one of these buffers is copied once
+//! more.
 
 use benches::errors::Error;
 use smoltcp::socket::tcp::Socket;

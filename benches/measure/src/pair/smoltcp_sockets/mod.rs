@@ -5,11 +5,12 @@
 //! |---|---|
 //! | `buffers.rs` | FPDUs in the buffers of a socket, without a copy |
 //!
-//! The program is as fast as a user of smoltcp can make it. Frames are built and read in packet buffers. The
+//! The program is tuned as a user of smoltcp can tune it. Frames are built and read in packet buffers. The
 //! client frames FPDUs and computes their CRCs while it copies the message into the socket's send buffer. The
-//! server checks and places FPDUs directly from the socket's receive buffer. There are no timestamps, no
-//! Nagle and no congestion control (no segment is lost), and the buffers have the fastest of the tried sizes.
-//! There are no queue pairs, completions or registered memory.
+//! server checks and places FPDUs directly from the socket's receive buffer. An FPDU that wraps in a buffer
+//! is copied once more. There are no timestamps, no Nagle and no congestion control (no segment is lost), and
+//! the buffers have the fastest of the tried sizes. There are no queue pairs, completions or registered
+//! memory.
 
 mod buffers;
 
@@ -135,7 +136,7 @@ impl Smoltcp {
         self.clock.now_us() - self.paused_us
     }
 
-    /// Polls each host once.
+    /// Polls each host once, and the server a second time if it has consumed bytes.
     fn poll(&mut self) -> Result<(), Error> {
         let now_us = self.now_us();
         fill(&mut self.writer, &mut self.apart, self.client.socket())?;

@@ -30,7 +30,7 @@ static void device(struct ibv_context *context)
 	struct ibv_context **list = rdma_get_devices(&count);
 	CHECK(list && count == 1 && list[0] && !list[1]);
 	rdma_free_devices(list);
-	/* Each maximum that the device reports is granted, and a request for more is refused. */
+	/* The maximums for shared receive queues are granted, and a request for more is refused. */
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_srq_init_attr of_srq = { .attr = { .max_wr = attr.max_srq_wr, .max_sge = attr.max_srq_sge } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &of_srq);

@@ -1,6 +1,7 @@
 /*
  * Tests a program that runs out of descriptors: calls that need a descriptor fail with EMFILE, no event reports a
- * refusal by the peer, and everything works again when there are descriptors. A connection needs no descriptor.
+ * refusal by the peer, and everything works again when there are descriptors. An established connection has no
+ * descriptor of its own.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -44,7 +44,7 @@ int main(void)
 	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_destroy_id(id));
 	refused(id);
-	/* Addresses that were never those of an identifier or any struct. */
+	/* No identifier or other struct ever had these addresses. */
 	refused((struct rdma_cm_id *)0x1234567);
 	refused(NULL);
 	rdma_destroy_event_channel(channel);

@@ -1,6 +1,6 @@
 /*
  * This program forks before it uses the library, so both processes can use the library. After a later fork, calls of
- * the child fail with EIO, and the parent continues.
+ * the child that open the device, make an object or post a request fail with EIO, and the parent continues.
  */
 #include <rdma/rdma_cma.h>
 #include <sys/wait.h>

@@ -160,7 +160,7 @@ static void by_gid(int sends)
 	CHECK(write(out, &ours, sizeof(ours)) == sizeof(ours) && read(in, &peer, sizeof(peer)) == sizeof(peer));
 	to_rtr_of(qp, peer.gid, peer.number, 12);
 	to_rts(qp, 14, 7);
-	/* One message in each direction, so that there is a connection. */
+	/* One message is sent in each direction, so that there is a connection. */
 	CHECK(!post_empty_recv(qp, 50));
 	CHECK(!post_empty_send(qp, 60));
 	expect(recv_cq, 50, IBV_WC_SUCCESS);

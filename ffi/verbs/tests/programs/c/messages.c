@@ -223,7 +223,7 @@ static void invalidations(void)
 	}
 }
 
-/* A queue that is armed for solicited completions reports only solicited completions. */
+/* A queue that is armed for solicited completions reports a solicited message, but no unsolicited message. */
 static void solicited(void)
 {
 	struct ibv_pd *own = ibv_alloc_pd(context);
@@ -250,7 +250,7 @@ static void solicited(void)
 	CHECK(!ibv_destroy_qp(to) && !ibv_destroy_qp(from) && !ibv_destroy_cq(armed) && !ibv_dealloc_pd(own));
 }
 
-/* Unsignaled requests get no completion, unless the queue pair has sq_sig_all. */
+/* Unsignaled requests that succeed get no completion, unless the queue pair has sq_sig_all. */
 static void signals(void)
 {
 	for (int sig_all = 0; sig_all < 2; sig_all++) {

@@ -160,8 +160,9 @@ static void *serve(void *of)
 }
 
 /*
- * Each end sets the number of retries of the other end: the client allows the server one retry, after 655 ms. 0
- * means no limit, since programs leave the field at 0 and send before the other end has posted a receive.
+ * Each end sets the number of retries of the other end. With an `rnr_retry` of 1, the client allows the server one
+ * retry, after 655 ms. 0 means no limit, since programs leave the field at 0 and send before the other end has posted
+ * a receive.
  */
 static void connected_by_manager(uint8_t rnr_retry)
 {

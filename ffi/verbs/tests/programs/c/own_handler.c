@@ -1,7 +1,8 @@
 /*
  * This program has its own SIGSEGV handler. The program sets the handler before the library is used, or after the
  * first registration. The handler may pass unexpected faults on to the previous handler, and gets the program's own
- * faults. If the program unmaps registered memory, only requests for this memory fail.
+ * faults. If the program unmaps registered memory, requests for this memory usually fail, and the process
+ * continues.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>

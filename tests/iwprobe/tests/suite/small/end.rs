@@ -23,7 +23,7 @@ const SINK: u32 = 0x7000_0000;
 
 static SERIAL: AtomicU32 = AtomicU32::new(0x101);
 
-/// How a connection ended: for a time, after which the endpoint connects again, or for good.
+/// Whether the endpoint connects again after the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disconnect {
     Temporary,
@@ -104,7 +104,7 @@ pub(super) fn respond(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>)
 pub(super) fn initiate(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>) -> Disconnect {
     let has_target = last.is_some();
     let private: &[u8] = if has_target { b"iwp1 hello" } else { b"" };
-    // Errors are ignored here: if one of these calls fails, the next read ends the connection.
+    // Errors are ignored here: if the connection has failed, the next read ends it.
     let _ = stream.set_read_timeout(Some(PATIENCE));
     let _ = stream.set_nodelay(true);
     let _ = startup::say(stream, &startup::request(flaw, private));
