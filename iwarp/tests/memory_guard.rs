@@ -540,7 +540,8 @@ static SENT: AtomicBool = AtomicBool::new(false);
 
 fn send(signal: i32) {
     SENT.store(true, Ordering::Relaxed);
-    // SAFETY: the call sends the signal to this thread of a process that was started to receive the signal.
+    // SAFETY: `raise` sends the signal to the calling thread. This process was started only to receive the
+    // signal.
     unsafe { libc::raise(signal) };
 }
 

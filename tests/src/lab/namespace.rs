@@ -83,7 +83,7 @@ impl Namespace {
     }
 
     /// Turns off the offloads of a device. With offloads, the kernel would send superframes and unfilled
-    /// checksums through a veth or tap to a raw socket or DPDK at the other side.
+    /// checksums through a veth or tap to a packet socket or DPDK at the other side.
     ///
     /// # Errors
     /// If `ethtool` fails, with its output.

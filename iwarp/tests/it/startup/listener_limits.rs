@@ -362,8 +362,8 @@ fn markers_are_the_listeners_policy() {
     assert_eq!((stats.rejected, stats.startup_lost, stats.connections), (1, 0, 0));
 }
 
-// Proves SEC-127: the age of a connection is readable. The idle timeout is off by default, and ends only
-// connections that were idle for this time.
+// Proves SEC-127: the age and the idle time of a connection are readable. The idle timeout is off by default,
+// and ends only connections that were idle for this time.
 #[test]
 fn idle_connections_end_where_that_is_asked_for() {
     let mut pair = Pair::new(&LinkConfig::default());

@@ -40,7 +40,7 @@ pub(super) fn name(
         }
     };
     let of_another = |name: Name| there(name) && memory.grant(name).stream.is_some_and(|only| only != by.0);
-    // Names that a request, and not a call of the program, has made valid.
+    // STags that a work request has made valid, and not a verbs call.
     let given = |name: Name| memory.grant(name).giver.is_some();
     let poor = |name: Name| there(name) && given(name) && !memory.grant(name).access.contains(right);
     let first = dice.index(4);

@@ -165,7 +165,8 @@ impl World {
         memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
             let (Some(bound), Some(held)) = (window.bound, held) else { return Ok(()) };
             if window.key != memory.bindings[bound].key {
-                // If a request was not executed, the window has another key.
+                // The window has a newer key: a request that binds the window was refused or flushed.
+                // `is_bound` then says nothing about the model's last binding.
                 return Ok(());
             }
             look(number, memory.grant(Name::Binding(bound)).life, held.is_bound())
