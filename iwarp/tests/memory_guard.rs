@@ -540,7 +540,7 @@ static SENT: AtomicBool = AtomicBool::new(false);
 
 fn send(signal: i32) {
     SENT.store(true, Ordering::Relaxed);
-    // SAFETY: `raise` sends the signal to the calling thread. This process was started only to receive the
+    // SAFETY: `raise` sends the signal to the calling thread. This process was started to receive the
     // signal.
     unsafe { libc::raise(signal) };
 }
