@@ -226,7 +226,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
 }
 
-/// An application's request, in its own queue pair, with names of another application.
+/// An application's request, in its own queue pair, with STags of another application.
 type Attempt = fn(&Ulp, &Ulp) -> SendRequest;
 
 /// An application: a domain, and one object of each kind that has an STag.

@@ -1,5 +1,6 @@
-//! What a listener admits, for example the limits for all connections and for each address, the counters of
-//! refusals, and the resources that a stranger can reserve. Also the timeouts of accepted connections.
+//! Tests what a listener admits, for example the limits for all connections and for each address, the
+//! counters of refusals, and the resources that a stranger can reserve. Also tests the timeouts of accepted
+//! connections.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
