@@ -523,8 +523,8 @@ unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *
     unsafe { found(signal, info, context) };
 }
 
-/// Returns if the signal was sent. On a fault, ends the process with 50 plus the count of [`pass_on`] as its
-/// exit code.
+/// If [`send`] has sent the signal, returns. If a fault has raised the signal, ends the process with 50 plus
+/// [`COUNT`] as its exit code.
 extern "C" fn exit_by_count(_signal: i32) {
     let count = COUNT.load(Ordering::Relaxed);
     if SENT.swap(false, Ordering::Relaxed) {

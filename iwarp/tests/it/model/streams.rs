@@ -61,7 +61,7 @@ pub(crate) enum NewName {
     },
 }
 
-/// The complete meaning of a request: a new kind of request needs no other description.
+/// Everything that the model has to know about a request. A new kind of request needs no other description.
 #[derive(Clone, Debug)]
 pub(crate) struct Semantics {
     /// The direction of the payload.
