@@ -564,7 +564,7 @@ extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_
     unsafe { libc::_exit(if signal == libc::SIGSEGV && passed_on == signal { 43 } else { 1 }) }
 }
 
-/// Number of signals that [`count`] has handled.
+/// Number of signals that [`count`] and [`pass_on`] have handled.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count(_signal: i32) {

@@ -47,9 +47,9 @@ fn listening(options: &ListenOptions) -> (Pair, CmId) {
     (pair, listener)
 }
 
-// Proves SEC-047, SEC-122, SEC-123, SEC-126: each limit of a listener refuses one more connection, and counts
-// the refusal under the limit's name. The listener admits connections again when there is space. A refused
-// connection uses no queue pair and no slot for a Read.
+// Proves SEC-047, SEC-122, SEC-123, SEC-126: each of four limits of a listener refuses one more connection,
+// and counts the refusal under the limit's name. The listener admits connections again when there is space. A
+// refused connection uses no queue pair and no slot for a Read.
 #[test]
 fn each_bound_refuses_and_is_counted() {
     let base = ListenOptions::new(PORT);
