@@ -523,8 +523,8 @@ unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *
     unsafe { found(signal, info, context) };
 }
 
-/// Returns if the signal was sent. On a fault, ends the process with 50 plus the count of [`pass_on`] as its
-/// exit code.
+/// If [`send`] has sent the signal, returns. If a fault has raised the signal, ends the process with 50 plus
+/// [`COUNT`] as its exit code.
 extern "C" fn exit_by_count(_signal: i32) {
     let count = COUNT.load(Ordering::Relaxed);
     if SENT.swap(false, Ordering::Relaxed) {
@@ -540,7 +540,8 @@ static SENT: AtomicBool = AtomicBool::new(false);
 
 fn send(signal: i32) {
     SENT.store(true, Ordering::Relaxed);
-    // SAFETY: the call sends the signal to this thread of a process that was started to receive the signal.
+    // SAFETY: `raise` sends the signal to the calling thread. This process was started to receive the
+    // signal.
     unsafe { libc::raise(signal) };
 }
 
@@ -563,7 +564,7 @@ extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_
     unsafe { libc::_exit(if signal == libc::SIGSEGV && passed_on == signal { 43 } else { 1 }) }
 }
 
-/// Number of signals that [`count`] has handled.
+/// Number of signals that [`count`] and [`pass_on`] have handled.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count(_signal: i32) {

@@ -1,5 +1,5 @@
-//! The status that processes report, for example connections, queue pairs and memory. Also the sockets of
-//! contexts and of dead processes.
+//! Tests the status that processes report, for example connections, queue pairs and memory. Also tests the
+//! sockets of contexts and of dead processes.
 #![cfg(all(feature = "status", target_os = "linux"))]
 
 use std::fs;

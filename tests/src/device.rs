@@ -34,9 +34,9 @@ impl DeviceArgs {
     }
 }
 
-/// Returns DPDK's device string for a raw socket on `dev`, which is device `number` of the process. The rings
-/// of the socket hold frames of up to about `room` bytes. `room` is at most 61440, since each frame has to
-/// fit into a packet buffer.
+/// Returns the device string of DPDK's `net_af_packet` on `dev`. The device is device `number` of the
+/// process. The rings of the packet socket hold frames of up to about `room` bytes. `room` is at most 61440,
+/// since each frame has to fit into a packet buffer.
 pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
     let block = if room < 65_536 / 2 { 65_536 } else { room };
     format!("net_af_packet{number},iface={dev},blocksz={block},framesz={room},framecnt=512")

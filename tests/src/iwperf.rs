@@ -124,7 +124,8 @@ impl Net {
             .to_vec()
     }
 
-    /// Returns the options for a raw socket on a device of the namespace, with rings for jumbo frames.
+    /// Returns the options for DPDK's `net_af_packet` on a device of the namespace, with rings for jumbo
+    /// frames.
     pub fn af_packet(dev: &str, ip: &str, mtu: u16) -> Self {
         let vdev = format!("net_af_packet0,iface={dev},blocksz=65536,framesz=16384,framecnt=1024");
         Self { vdev, ip: ip.to_owned(), mtu }

@@ -61,7 +61,7 @@ pub struct TypeSize {
 /// The extent to which the product mentions something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mentions {
-    /// Number of lines.
+    /// Number of lines, or of places in the code.
     pub lines: usize,
     /// Number of files.
     pub files: usize,
@@ -72,7 +72,7 @@ pub struct Mentions {
 pub struct Structure {
     /// Number of lines of source.
     pub lines: BTreeMap<Part, usize>,
-    /// All types with a field or method, the largest first.
+    /// The structs and enums of the product, the largest first.
     pub types: Vec<TypeSize>,
     /// Places below `iwarp/src/engine` that ask for the phase of a connection: by `Phase::` in a pattern, by
     /// `Self::` in a pattern of the phase's own methods, or by calls such as `is_rdma()`.
@@ -152,7 +152,7 @@ fn in_circles(root: &Path) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// Returns the source files below `root`, without build output.
+/// Returns the source files below `root`, without build output and fuzzing corpora.
 fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_path_buf()];

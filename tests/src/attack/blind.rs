@@ -137,7 +137,7 @@ impl Actor for Blind {
 impl Attack for Blind {
     fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         // The attack lasts for more polls than the limit of challenge ACKs, since a poll sends at most one
-        // challenge ACK, whatever the number of received frames is.
+        // challenge ACK for a connection, whatever the number of received frames is.
         arena.alone(self, BURSTS, |_, _| false);
         let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
         let bystander = self.bystander.get(self.number);

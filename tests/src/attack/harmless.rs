@@ -1,5 +1,5 @@
-//! The baseline of an attack: as many frames as the attack sends, with the same lengths, from peers that
-//! behave well.
+//! The baseline of an attack: about as many frames as the attack sends, with the same lengths, from peers
+//! that behave well.
 //!
 //! A frame that is long enough carries a whole Write, in order, into memory that was lent for it. A shorter
 //! frame is an acknowledgement on an idle connection, and acknowledges nothing new. The victim therefore does

@@ -11,13 +11,13 @@ use iwarp::verbs::{
 
 use crate::pattern::Pattern;
 
-/// Length of a Write, and of the Read that reads the written bytes.
+/// Length in bytes of a Write, and of the Read that reads the written bytes.
 const WRITE: usize = 8192;
 /// Length in bytes of the Send after the Write and the Read.
 const SEND: usize = 1024;
 /// Maximum number of batches in flight on a connection.
 const SLOTS: usize = 2;
-/// Length of a slot in each region: the written bytes and the sent bytes.
+/// Length in bytes of a slot in each region: the written bytes and the sent bytes.
 const SLOT: usize = WRITE + SEND;
 
 /// Number of payload bytes of one batch, in both directions.

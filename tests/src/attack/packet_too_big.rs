@@ -2,9 +2,8 @@
 //!
 //! Half of the reports concern honest connections, with guessed sequence numbers; the victim ignores all
 //! these reports. The other half concern connections with bytes in flight, as if the attacker saw these
-//! bytes, and each report has a slightly smaller MTU than the previous one. The victim does not reduce its
-//! segment size below the MTU that every path carries, and no report makes the victim send more bytes than
-//! the report invalidates.
+//! bytes, and their MTU falls slowly from 1487 to 68. The victim does not reduce its path MTU below 576
+//! bytes, so few of the reports make it retransmit the bytes in flight.
 
 use std::net::SocketAddrV4;
 
@@ -46,8 +45,8 @@ pub const SCENARIO: Scenario = Scenario {
 const PEERS: u32 = 4;
 /// The quoted payload of a full segment.
 const PAYLOAD: [u8; 1448] = [0; 1448];
-/// The MTU that every IPv4 path carries (RFC 791), minus the headers of a segment with timestamps. The victim
-/// does not reduce its segment size below this number.
+/// The smallest IPv4 path MTU that the victim accepts from a report, minus the headers of a segment with
+/// timestamps. The victim does not reduce its segment size below this number.
 const LEAST: usize = 576 - 20 - 32;
 /// Maximum number of bytes in flight at the start of a connection (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;

@@ -1,5 +1,5 @@
-//! Connections that are established, ended and established again, several at a time, and the victim's answers
-//! on each connection.
+//! Connections that an attacker establishes, ends and establishes again, several at a time. The victim's
+//! answers on each connection are recorded and checked.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Handmade TCP segments in Ethernet frames, such as segments that no stack would send. Also the options of a
-//! SYN, and answers to ARP requests.
+//! Builds TCP segments in Ethernet frames by hand, such as segments that no stack would send. Also builds the
+//! options of a SYN, and answers to ARP requests.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

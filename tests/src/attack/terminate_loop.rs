@@ -1,5 +1,6 @@
-//! Peers that connect, send a Terminate, and connect again. Every second peer first provokes a Terminate of
-//! the victim, and answers it with its own Terminate. The victim never answers a Terminate with a Terminate.
+//! Peers that connect, send a Terminate, and connect again. Every second peer sends a Write that provokes a
+//! Terminate of the victim, and its own Terminate right behind the Write. The victim never answers a
+//! Terminate with a Terminate.
 
 use std::collections::HashSet;
 
@@ -36,8 +37,8 @@ struct TerminateLoop {
     reconnects: Reconnects,
     /// Numbers of the peers that have provoked a Terminate and whose connection has not ended.
     provoking: HashSet<u32>,
-    /// Number of Terminates that a peer sent first. `provoked`: the number of Terminates of peers that
-    /// answered a provoked Terminate of the victim.
+    /// Number of connections on which only the peer sends a Terminate. `provoked`: the number of connections
+    /// on which the peer first provokes a Terminate of the victim.
     terminated: u64,
     provoked: u64,
     ended: u64,

@@ -40,7 +40,8 @@ struct Options {
     /// Print the hash of each run over all frames that were sent and delivered, with their times.
     #[arg(long, conflicts_with_all = ["seed", "runs"])]
     traces: bool,
-    /// With --seed: write the frames of host A and of host B to FILE.a.pcapng and FILE.b.pcapng.
+    /// With --seed: write the frames of host A and of host B to FILE.a.pcapng and FILE.b.pcapng. A further
+    /// queue has a file of its own, such as FILE.a.q1.pcapng.
     #[arg(long, requires = "seed")]
     pcap: Option<PathBuf>,
     /// With --seed: print the parameters that the seed draws.

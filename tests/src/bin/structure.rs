@@ -8,8 +8,8 @@ use tests::structure::records::{self, Instructions};
 use tests::structure::ways::{self, Way};
 use tests::structure::{Mentions, Structure};
 
-/// Numbers about the sources: lines, the largest types, matches on the phase of a connection, circles, files
-/// on the path of a packet, instructions, the time of CI
+/// Numbers about the sources: lines, the largest types, matches on the phase of a connection, cycles of
+/// modules, files on the path of a packet, instructions, the time of CI
 #[derive(Parser)]
 struct Options {
     /// The checkout

@@ -2,8 +2,8 @@
 //!
 //! A place is a comment such as `RFC 5041 section 5.2 (DDP-071): ...` in the sources of `dp`, `tcp-lite` or
 //! `iwarp`, outside of tests. The parentheses contain ids and ranges, as in a [`statement`]. The comment
-//! belongs to the item below it, or to the function around it. The head of a file must not be the only
-//! comment that names a MUST.
+//! belongs to the item below it, or to the function around it. The head of a file must not name a row with
+//! MUST or MUST NOT.
 //!
 //! A rule may have no place, for example because a library obeys it, or because the rule only sums up other
 //! rules. For such a rule, a line of `tests/conformance/places/*.csv` gives the reason.

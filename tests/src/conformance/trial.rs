@@ -1,5 +1,5 @@
-//! Tries a mutation: runs the tests that name its rows on the mutated tree. For each row, at least one of
-//! these tests has to fail.
+//! Tries a mutation: runs those tests of the protocol crates that name its rows, on the mutated tree. For
+//! each row, at least one of these tests has to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ const BUILD: Duration = Duration::from_secs(900);
 /// Maximum duration of the tests of one program. Broken code may hang, which counts as a failure.
 const TESTS: Duration = Duration::from_secs(120);
 
-/// The tests of one file. They run separately from the tests of other files, so that a hang or a crash does
-/// not affect other tests.
+/// The tests of one file. They run separately from the tests of other files, which a hang or a crash then
+/// does not affect.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
     package: String,

@@ -118,7 +118,7 @@ impl Drop for Evidence {
             let _ = looks.join();
         }
         if !self.folder.as_os_str().is_empty() {
-            // If the folder cannot be removed now, the next run removes it.
+            // If the folder cannot be removed now, the next run of this test removes it.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }

@@ -33,7 +33,7 @@ impl Namespace {
     /// Creates a namespace whose loopback device is up.
     ///
     /// # Errors
-    /// If the privilege or the program `ip` is missing.
+    /// If `ip` fails, for example because the privilege or the program is missing.
     pub fn new() -> Result<Self> {
         sweep_dead_runs();
         let name = format!("{}-{}-{}", run_name(), std::process::id(), ordinal());
@@ -83,7 +83,7 @@ impl Namespace {
     }
 
     /// Turns off the offloads of a device. With offloads, the kernel would send superframes and unfilled
-    /// checksums through a veth or tap to a raw socket or DPDK at the other side.
+    /// checksums through a veth or tap to a packet socket or DPDK at the other side.
     ///
     /// # Errors
     /// If `ethtool` fails, with its output.
@@ -252,8 +252,8 @@ pub fn veth(a: Wire<'_>, b: Wire<'_>, mtu: u16) -> Result<()> {
     Ok(())
 }
 
-/// Kills the processes in a namespace by their ids, and deletes the namespace. Errors are ignored, since they
-/// mean that the namespace no longer exists.
+/// Kills the processes in a namespace by their ids, and deletes the namespace. Errors are ignored, since the
+/// namespace may no longer exist.
 fn remove(name: &str) {
     if let Ok(pids) = Run::new("ip").args(["netns", "pids", name]).check(TOOL_TIMEOUT) {
         let pids = pids.split_whitespace().filter_map(|word| word.parse().ok());

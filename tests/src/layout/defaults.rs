@@ -1,4 +1,5 @@
-//! Checks that the doc comment of each configuration field states its default.
+//! Checks that the doc comments of configuration fields state the defaults. A field that users must set has
+//! no default.
 
 use std::path::Path;
 

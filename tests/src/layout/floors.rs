@@ -4,8 +4,8 @@
 //! names an item that another floor re-exports (`pub use`), the path uses both floors. Links in comments do
 //! not count.
 //!
-//! The methods of a type have to be on the type's floor. Otherwise lower floors could call the methods of
-//! another floor's `impl`, and no path in the source would show this use.
+//! The inherent methods of a type have to be on the type's floor. Otherwise lower floors could call the
+//! methods of another floor's `impl`, and no path in the source would show this use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

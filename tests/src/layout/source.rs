@@ -114,7 +114,7 @@ fn declared(words: &[String]) -> impl Iterator<Item = &str> {
     .map(|at| words[at - 1].as_str())
 }
 
-/// Returns the words without the items that have an attribute with `cfg` and `test`.
+/// Returns the words without the items that have an attribute with `cfg` and `test`, but not with `not`.
 fn without_tests(words: &[String]) -> Vec<String> {
     let mut left = Vec::new();
     let mut at = 0;
@@ -143,8 +143,8 @@ fn attribute_len(words: &[String]) -> usize {
     }
 }
 
-/// Returns the number of words of the item at the front, from its attributes to its semicolon or its closing
-/// brace.
+/// Returns the number of words of the item at the front, from its attributes to its semicolon, its comma or
+/// its closing brace.
 fn item_len(words: &[String]) -> usize {
     let mut at = 0;
     while attribute_len(&words[at..]) > 0 {

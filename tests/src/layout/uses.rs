@@ -150,7 +150,7 @@ struct Import {
     public: bool,
 }
 
-/// Returns all imports of a file.
+/// Returns all imports of a module.
 fn imports(words: &[String]) -> Vec<Import> {
     let mut found = Vec::new();
     for at in (0..words.len()).filter(|&at| is_import(words, at)) {

@@ -42,7 +42,8 @@ pub trait Suite {
     /// If the mutation was not found or cannot be tried.
     fn attempt(&mut self, name: &str, again: bool) -> Result<String>;
 
-    /// Writes the record: the result of the last [`attempt`](Self::attempt) of each mutation.
+    /// Writes the record: the result of the last [`attempt`](Self::attempt) without `again`, for each
+    /// mutation that this attempt has found.
     ///
     /// # Errors
     /// If the record cannot be written.

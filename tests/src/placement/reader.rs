@@ -13,7 +13,7 @@ pub(super) enum Place {
     Message(u64, u32),
 }
 
-/// An FPDU that has payload.
+/// An FPDU with payload: a tagged FPDU, or an untagged FPDU of queue 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     /// Stream offset at which the FPDU starts. `end`: the offset at which the FPDU ends. Both offsets count
@@ -51,7 +51,8 @@ impl Reader {
         self.pos
     }
 
-    /// Parses further bytes. Adds FPDUs that have payload to `out`.
+    /// Parses further bytes. Appends to `out` the FPDUs whose payload is placed: tagged FPDUs, and untagged
+    /// FPDUs of queue 0.
     pub(super) fn read(&mut self, bytes: &[u8], out: &mut Vec<Piece>) {
         for &byte in bytes {
             let at = self.pos;

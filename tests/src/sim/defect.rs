@@ -1,5 +1,5 @@
-//! Defects: edits that break TCP or iWARP. The simulator has to find each of them, since a rule that finds no
-//! defect is useless.
+//! Defects: edits that break TCP or iWARP. The simulator has to find each of them: this shows that its rules
+//! can find defects at all.
 //!
 //! `tests/sim-defects/*.toml` has a table for each defect:
 //!

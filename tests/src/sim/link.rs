@@ -251,7 +251,7 @@ impl Link {
         coverage
     }
 
-    /// Returns the number of frames lost for any reason.
+    /// Returns the number of lost frames, without those on which the receiver reneges.
     pub fn lost(&self) -> u64 {
         use Occurrence::{
             LostAtFullQueue, LostAtRandom, LostBySelection, LostInBlackout, LostInBurst, TooBigReported,

@@ -55,8 +55,8 @@ impl ProgressBound {
         self.timer_us(if self.timestamps { 6 } else { 2 }, longest_wait_us) + self.pause_us
     }
 
-    /// Whether a connection may make no progress for `since_fault_us` after the last fault, if the last tail
-    /// loss probe was sent `probed_us` ago.
+    /// Whether a connection may make no progress for `since_fault_us` after its last progress or the last
+    /// fault, whichever is later, if the last tail loss probe was sent `probed_us` ago.
     pub(super) fn allows(&self, longest_wait_us: u64, since_fault_us: u64, probed_us: u64) -> bool {
         let bound_us = self.bound_us(longest_wait_us);
         since_fault_us.min(probed_us) <= bound_us

@@ -1,5 +1,5 @@
-//! A plain TCP stream with known contents, sent or received by our stack or by Linux's. The tests that run
-//! one TCP against another use this module for both sides.
+//! A plain TCP stream with known contents, sent or received by our stack or by Linux's. The program
+//! `tcp-stream` runs one side of such a stream.
 
 mod end_options;
 pub mod kernel;

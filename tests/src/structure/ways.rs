@@ -1,7 +1,7 @@
 //! Counts the files through which a received frame and a post pass, by the list `tests/ways`. The list is
 //! compared with the sources. Each listed function has to be in the file that the list names. A function
-//! before it on the list has to mention its name, unless the list marks the function as called from elsewhere
-//! (`>`).
+//! before it on the same path has to mention its name, unless the list marks the function as called from
+//! elsewhere (`>`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

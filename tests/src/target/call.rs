@@ -71,7 +71,8 @@ enum Called {
 /// Connects to the probe at `remote` repeatedly, until the probe ends the run (`bye`).
 ///
 /// # Errors
-/// If no probe has listened for ten seconds, if the verbs refuse a call, or if the program is interrupted.
+/// If no probe has listened for ten seconds, if a connect attempt gets no answer, if the probe requests an
+/// invalid scene, if the verbs refuse a call, or if the program is interrupted.
 pub fn call(end: &mut Endpoint, remote: SocketAddr, options: &ConnectionOptions) -> Result<(), Error> {
     let mut caller = Caller::new(&end.context, remote, options)?;
     super::run(end, &mut caller)

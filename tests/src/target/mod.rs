@@ -2,8 +2,8 @@
 //! and reports its observations. `tests/iwprobe/TARGET.md` is the contract between target and probe.
 //!
 //! The target uses the verbs as any program does, and shares no code with the probe. [`plan`] has the
-//! configurations in which the probe and the target are run. Both are run over the kernel's TCP
-//! (`tests/tests/devices/probe.rs`) and in one process (`in_memory.rs`).
+//! configurations in which the probe and the target are run. They run as two programs, the probe over the
+//! kernel's TCP (`tests/tests/devices/probe.rs`), and in one process (`in_memory.rs`).
 
 mod call;
 #[cfg(test)]

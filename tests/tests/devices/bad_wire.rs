@@ -1,8 +1,8 @@
 //! Our TCP against Linux's over a lossy wire of 200 Mb/s with a round trip of 10 ms. Our own bridge between
-//! the two hosts makes the losses; offloads are off. Our stack is on a veth pair (over a raw socket) or on
-//! its own tap device. Bulk transfers in both directions complete, and our goodput as a sender is about that
-//! of Linux over the same wire in the same run. `reach.rs` compares our throughput with the formula of RFC
-//! 9438, in virtual time, where nothing competes for the core.
+//! the two hosts makes the losses; offloads are off. Our stack is on a veth pair (over DPDK's
+//! `net_af_packet`) or on its own tap device. Bulk transfers in both directions complete, and our goodput as
+//! a sender is about that of Linux over the same wire in the same run. `reach.rs` compares our throughput
+//! with the formula of RFC 9438, in virtual time, where nothing competes for the core.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The TCP of a host, and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tcp {
-    /// Our TCP, on a raw socket at one side of a veth pair.
+    /// Our TCP, over `net_af_packet` at one side of a veth pair.
     Ours,
     /// Our TCP, on a tap device.
     Tap,

@@ -76,8 +76,8 @@ fn harmed(
 }
 
 /// The link goes down when the peer's socket is closed, and the connection ends within a second. The limit is
-/// longer, since the machine may be busy, but shorter than the ten seconds of silence after which any
-/// connection ends.
+/// longer, since the machine may be busy, but shorter than the nine or ten seconds of silence after which TCP
+/// ends a connection.
 fn killed(test: Test, end: End) -> Result<()> {
     let (cause, took) = harmed(test, end, Process::kill, Duration::from_secs(30))?;
     ensure!(cause.contains("the link is down"), "it ended with '{cause}'");

@@ -8,7 +8,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 /// The address of the next mapping. The kernel places mappings downwards from the stack, and a program's heap
 /// upwards from its image. So the kernel uses the terabytes between the stack and the heap last. The first
-/// value is below 2^38, which is within aarch64's smallest address space.
+/// value (2^37) is also within the 39-bit address space of some aarch64 kernels.
 static NEXT: AtomicUsize = AtomicUsize::new(0x20_0000_0000);
 
 /// Maps `bytes` bytes for this test alone, and returns their address. `bytes` is a multiple of the page size.

@@ -1,8 +1,8 @@
 //! Compares DDP's data sink with the reference model, for segments in any order. Also causes every error of
 //! the error table.
 //!
-//! `Sink` below calls the checks in the order in which the engine calls them; `reference/ddp_ref.py` has the
-//! expected result.
+//! `Sink` below calls the checks in the order in which the engine calls them; `reference/ddp_ref.py` computes
+//! the expected result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;

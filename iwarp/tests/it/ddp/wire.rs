@@ -95,8 +95,8 @@ fn an_empty_message_is_one_last_segment() {
     assert_eq!(empty.to_bytes().to_vec(), from_hex("c1400000000000000000000000 00"));
 }
 
-/// A MULPDU without space for a header and one byte yields no segment, and causes no panic. MULPDU may grow
-/// again later.
+/// A MULPDU without space for a header and one byte yields no segment, and causes no panic. A later call with
+/// a larger MULPDU continues.
 #[test]
 fn too_small_a_mulpdu_cuts_nothing() {
     let mut segmenter = Segmenter::tagged(3);

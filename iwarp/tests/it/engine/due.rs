@@ -53,8 +53,8 @@ fn an_acknowledgement_that_a_request_waits_for_is_due_at_once() {
     assert!(pair.a.cq.poll_one().is_some(), "at once");
 }
 
-/// If many queue pairs begin to send, each poll serves sixteen queue pairs, and every queue pair is served in
-/// the end.
+/// If many queue pairs begin to send, each poll serves at most sixteen of them, and every queue pair is
+/// served in the end.
 #[test]
 fn sixteen_queue_pairs_begin_to_send_in_a_poll() {
     let (mut pair, connections, regions) = connections(Testbed::new().hosts(), 40, 64);
@@ -145,8 +145,8 @@ impl Hooks for Asked {
     }
 }
 
-/// If a port has returned few frames, it has no more frames, and the engine does not ask it again in the same
-/// poll. The engine asks a port that has returned many frames again.
+/// If a port has returned few frames, the engine assumes that the port has no more, and does not ask it again
+/// in the same poll. The engine asks a port that has returned many frames again.
 #[test]
 fn a_port_with_few_frames_is_asked_once_in_a_poll() {
     let asked = Arc::new(AtomicUsize::new(0));

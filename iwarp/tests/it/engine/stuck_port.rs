@@ -72,8 +72,8 @@ fn an_idle_connection_whose_port_takes_nothing_ends_when_keepalives_were_not_ans
     let (kind, took_us, _) = alone(&mut pair);
     let error = Some(ConnectionError::Tcp(CloseReason::TimedOut));
     assert!(matches!(kind, CmEventKind::Disconnected { error: told, .. } if told == error), "{kind:?}");
-    // The peer's last segment arrived about a second ago. The first keepalive is due five seconds after that
-    // segment, and four more follow at intervals of one second.
+    // The peer's last segment arrived about a second ago. Four keepalives are due five, six, seven and eight
+    // seconds after that segment, and the connection ends a second after the last of them.
     assert!((7_900_000..9_100_000).contains(&took_us), "{took_us}");
 }
 

@@ -12,7 +12,7 @@ use iwarp::verbs::{
 
 /// Each operation changes only the eight bytes at its address, and returns their old value.
 // Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
-// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: for each operation and its operands (EXT-044 to EXT-059),
+// EXT-084, EXT-085, EXT-100, EXT-171, EXT-187: for each operation and its operands (EXT-044 to EXT-059),
 // the test checks the word, the bytes beside it and the returned value.
 #[test]
 fn each_operation_changes_its_word_alone() {
@@ -150,7 +150,7 @@ fn the_memory_is_aligned_not_its_tagged_offset() {
 
 /// An atomic with a fault of its rights, STag or range is refused with the error code of the fault, and the
 /// memory does not change.
-// Proves EXT-086, EXT-152 to EXT-153, EXT-155, EXT-204.
+// Proves EXT-086, EXT-152, EXT-153, EXT-155, EXT-204.
 #[test]
 fn a_refused_atomic_terminates_the_stream() {
     let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
@@ -316,7 +316,7 @@ fn a_peer_without_the_extension_refuses() {
 
 /// With an ORD of 1, 2 or 128, 300 Reads and atomics can be posted, although at most ORD of them may wait for
 /// their answers at a time. All requests complete in post order.
-// Proves EXT-062, EXT-088, EXT-090, EXT-098 to EXT-099, EXT-102, EXT-105, EXT-112 to EXT-113, EXT-192.
+// Proves EXT-062, EXT-088, EXT-090, EXT-098, EXT-099, EXT-102, EXT-105, EXT-112, EXT-113, EXT-192.
 #[test]
 fn reads_and_atomics_share_the_depth() {
     for depth in [1, 2, 128] {

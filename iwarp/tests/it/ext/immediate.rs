@@ -23,7 +23,7 @@ fn number(wc: &WorkCompletion) -> u64 {
 
 /// The eight bytes are in the completion and in the buffer, in the order given. The sender's request
 /// completes.
-// Proves EXT-001, EXT-115 to EXT-116, EXT-119, EXT-121, EXT-197, EXT-199.
+// Proves EXT-001, EXT-115, EXT-116, EXT-119, EXT-121, EXT-197, EXT-199.
 #[test]
 fn the_bytes_are_in_the_completion_and_in_the_buffer() {
     let (mut pair, c) = Pair::connected();
@@ -210,7 +210,7 @@ fn a_stream_without_immediate_data_refuses_it() {
 
 /// Immediate Data of any length but eight bytes ends the stream with an error, and its receive request is
 /// flushed.
-// Proves EXT-026, EXT-118, EXT-127, EXT-145 to EXT-146, EXT-148, EXT-200.
+// Proves EXT-026, EXT-118, EXT-127, EXT-145, EXT-146, EXT-148, EXT-200.
 #[test]
 fn other_lengths_end_the_stream() {
     for control in [0x48, 0x49] {

@@ -1,6 +1,6 @@
 //! Connections whose peer vanishes or ends the connection, with InfiniBand's semantics and without. With
-//! InfiniBand's semantics, if the peer is silent, the oldest request fails because its retries are used up,
-//! and all other requests are flushed, as on InfiniBand. In all other cases, all requests that have not
+//! InfiniBand's semantics, if the peer is silent, the oldest send request fails because its retries are used
+//! up, and all other requests are flushed, as on InfiniBand. In the other cases, all requests that have not
 //! completed are flushed.
 
 use arrayvec::ArrayVec;

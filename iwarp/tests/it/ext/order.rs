@@ -166,7 +166,7 @@ fn immediate_data_and_sends_complete_in_order() {
 
 /// Rows T3, T4 and T13: the answer to a Read or atomic shows that the peer has completed the Send or
 /// Immediate Data before it.
-// Proves EXT-129, EXT-132 to EXT-133, EXT-142.
+// Proves EXT-129, EXT-132, EXT-133, EXT-142.
 #[test]
 fn an_answer_says_that_what_was_before_is_complete() {
     for first in [Op::Immediate, Op::Send] {

@@ -193,7 +193,7 @@ fn an_answer_may_come_in_pieces() {
 
 /// A wrong answer ends the stream: the atomic fails, its local memory is not written, and both sides report
 /// the error.
-// Proves EXT-026, EXT-101, EXT-145, EXT-148 to EXT-149, EXT-151, EXT-167.
+// Proves EXT-026, EXT-101, EXT-145, EXT-148, EXT-149, EXT-151, EXT-167.
 #[test]
 fn every_wrong_answer_ends_the_stream() {
     // The columns: the name, whether a Read is outstanding before the atomic, the answer, and the error
@@ -287,7 +287,7 @@ fn an_unexpected_opcode_reaches_the_application() {
 }
 
 /// Immediate Data shares queue 0 and its MSNs with Sends. Behind a Write, Immediate Data is sent at once.
-// Proves EXT-010 to EXT-011, EXT-015 to EXT-017, EXT-020, EXT-022 to EXT-023, EXT-115, EXT-119 to EXT-121,
+// Proves EXT-010, EXT-011, EXT-015 to EXT-017, EXT-020, EXT-022, EXT-023, EXT-115, EXT-119 to EXT-121,
 // EXT-124 to EXT-126, EXT-159, EXT-169.
 #[test]
 fn immediate_data_is_sent_to_the_byte() {
@@ -339,7 +339,7 @@ fn immediate_data_is_sent_to_the_byte() {
 }
 
 /// If our engine cannot build a message, it sends a Terminate of four bytes instead, and the request fails.
-// Proves EXT-146 to EXT-147.
+// Proves EXT-146, EXT-147.
 #[test]
 fn a_message_that_cannot_be_made_becomes_a_terminate() {
     let mut peer = Served::new();

@@ -147,8 +147,8 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
 
 /// Each wrong request causes the right Terminate, and the word does not change. Of an Atomic Request, the
 /// Terminate contains only the DDP header.
-// Proves EXT-009, EXT-014, EXT-026, EXT-043, EXT-069, EXT-086, EXT-145 to EXT-146, EXT-148 to EXT-152,
-// EXT-154, EXT-168, EXT-180, EXT-185, EXT-190, EXT-202 to EXT-203.
+// Proves EXT-009, EXT-014, EXT-026, EXT-043, EXT-069, EXT-086, EXT-145, EXT-146, EXT-148 to EXT-152,
+// EXT-154, EXT-168, EXT-180, EXT-185, EXT-190, EXT-202, EXT-203.
 #[test]
 fn every_wrong_request_has_its_terminate() {
     type Change = Box<dyn Fn(&mut Vec<u8>)>;
@@ -246,7 +246,7 @@ fn a_word_revoked_before_its_turn_is_not_touched() {
 }
 
 /// Atomics behind a long Read Response are executed after the Response has been sent, one at a time.
-// Proves EXT-110, EXT-112, EXT-137, EXT-140 to EXT-141, EXT-144, EXT-201.
+// Proves EXT-110, EXT-112, EXT-137, EXT-140, EXT-141, EXT-144, EXT-201.
 #[test]
 fn an_atomic_is_carried_out_in_its_turn() {
     const LONG: u32 = 3_000_000;

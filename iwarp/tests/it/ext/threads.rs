@@ -91,7 +91,7 @@ impl Streams {
 
 /// Each of four streams over two engines adds 1 ten thousand times. The sum is right, and no value is
 /// returned twice.
-// Proves EXT-029, EXT-099, EXT-103, EXT-166, EXT-170, EXT-192 to EXT-193.
+// Proves EXT-029, EXT-099, EXT-103, EXT-166, EXT-170, EXT-192, EXT-193.
 #[test]
 fn four_streams_add_ten_thousand_times_each() {
     const EACH: usize = 10_000;

@@ -36,7 +36,7 @@ const CMP_SWAP: &str = "414a 00000000 00000001 00000002 00000000
 const RESPONSE: &str = "414b 00000000 00000003 00000001 00000000 00000011 0000000000000001";
 
 /// Every message of the byte-exact examples is built from its fields and parsed again.
-// Proves EXT-007 to EXT-008, EXT-010 to EXT-013, EXT-015 to EXT-020, EXT-022 to EXT-024, EXT-063 to EXT-064,
+// Proves EXT-007, EXT-008, EXT-010 to EXT-013, EXT-015 to EXT-020, EXT-022 to EXT-024, EXT-063, EXT-064,
 // EXT-066, EXT-068, EXT-072, EXT-074, EXT-075, EXT-080, EXT-091, EXT-092, EXT-119, EXT-157 to EXT-159,
 // EXT-167, EXT-169, EXT-209: the lengths and all bytes are compared. EXT-007 to EXT-024 are about control
 // bytes, queues and lengths, EXT-063 to EXT-092 about the fields of requests and responses, and the other
@@ -242,7 +242,7 @@ fn fetch_add_bit_by_bit(original: u64, add: u64, mask: u64) -> u64 {
 }
 
 /// The table of additions, with different numbers and sizes of fields.
-// Proves EXT-032, EXT-033, EXT-035 to EXT-036, EXT-038 to EXT-040.
+// Proves EXT-032, EXT-033, EXT-035, EXT-036, EXT-038 to EXT-040.
 #[test]
 fn additions_by_the_table() {
     for (original, add, mask, new) in [
@@ -338,7 +338,7 @@ for line in sys.stdin:
 
 /// Ten thousand operations, from the bytes of the request to those of the response and the memory, are
 /// compared with the reference model.
-// Proves EXT-042, EXT-055, EXT-093 to EXT-094.
+// Proves EXT-042, EXT-055, EXT-093, EXT-094.
 #[test]
 fn operations_agree_with_the_model() {
     let mut dice = Dice::split_mix(2);

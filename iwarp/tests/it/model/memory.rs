@@ -3,9 +3,9 @@
 //! For each byte, the model stores the value that it saw last, and the effects that are under way on the
 //! byte. An effect is, for example, a Write, a Send into its receive buffer, a Read's response, or a store of
 //! the application. An effect is *settled* when an event was seen that the RFCs allow only after the whole
-//! effect was placed. Until then a part of the effect may have happened. There is one rule: **a value is gone
-//! if an effect began after the value had settled, and has settled itself.** Effects that overlap in time may
-//! leave either value (RFC 5040 section 5.5 rule 3).
+//! effect was placed. Until then a part of the effect may have happened. There is one rule: **a value is no
+//! longer possible if an effect that began after this value had settled is itself settled.** Effects that
+//! overlap in time may leave either value (RFC 5040 section 5.5 rule 3).
 
 use iwarp::memory::Access;
 

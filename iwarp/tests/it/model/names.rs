@@ -1,9 +1,10 @@
-//! STags: the bytes that an STag names, and whether the STag is valid.
+//! STags: the bytes that an STag refers to, and whether the STag is valid.
 //!
-//! A [`Name`] is used once. Memory that is registered again and a window that is bound again get a new name,
-//! and the old name stays invalid. A request that makes a name valid or invalid is executed in its order in
-//! the send queue. Later requests of this queue see the result at once. For all other users of the name, the
-//! result is certain when the request has completed.
+//! A [`Name`] is one use of an STag: a registration, or one binding of a window. Memory that is registered
+//! again and a window that is bound again get a new `Name`, and the old one stays invalid. A request that
+//! makes an STag valid or invalid is executed in its order in the send queue. Later requests of this queue
+//! see the result at once. For all other users of the STag, the result is certain when the request has
+//! completed.
 
 use iwarp::memory::{Access, WindowKind};
 
@@ -15,19 +16,19 @@ pub(crate) type WindowId = usize;
 /// A binding's index in [`Memory::bindings`]. An index is never used again.
 pub(crate) type BindingId = usize;
 
-/// The validity of a name. The variants are ordered from valid to invalid.
+/// The validity of an STag. The variants are ordered from valid to invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Validity {
     Valid,
-    /// The request that makes the name valid has not completed.
+    /// The request that makes the STag valid has not completed.
     Coming,
-    /// An invalidation of the name has not completed.
+    /// An invalidation of the STag has not completed.
     Ending,
-    /// The name is invalid for ever.
+    /// The STag is invalid for ever.
     Gone,
 }
 
-/// The object that an STag names.
+/// The object to which an STag refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Region(RegionId),
@@ -65,7 +66,7 @@ pub(crate) struct Binding {
     pub(crate) taker: Option<StreamEnd>,
 }
 
-/// The bytes and rights of a name.
+/// The bytes and rights of an STag.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) host: usize,
@@ -77,14 +78,15 @@ pub(crate) struct Grant {
     pub(crate) addr: u64,
     pub(crate) key: u32,
     pub(crate) access: Access,
-    /// The only stream that may use the name, if it is restricted to one stream.
+    /// The only stream that may use the STag, if it is restricted to one stream.
     pub(crate) stream: Option<usize>,
     pub(crate) life: Validity,
-    /// The endpoint whose request makes the name valid, if a request does so.
+    /// The endpoint whose request makes the STag valid, if a request does so.
     pub(crate) giver: Option<StreamEnd>,
-    /// The endpoint whose request invalidates the name, if a request does so.
+    /// The endpoint whose request invalidates the STag, if a request does so.
     pub(crate) taker: Option<StreamEnd>,
-    /// Whether an invalidation ends the name. A window of type 1 ends only when the window is bound again.
+    /// Whether an invalidation ends the STag. The STag of a window of type 1 ends only when the window is
+    /// bound again.
     pub(crate) revocable: bool,
 }
 
@@ -93,7 +95,7 @@ impl Grant {
         self.at + self.len
     }
 
-    /// Whether the name is valid for a request that `by` posts now. The name is valid already, or an earlier
+    /// Whether the STag is valid for a request that `by` posts now. The STag is valid already, or an earlier
     /// request of `by` makes it valid.
     pub(crate) fn is_there_for(&self, by: StreamEnd) -> bool {
         self.life == Validity::Valid || self.life == Validity::Coming && self.giver == Some(by)
@@ -105,7 +107,7 @@ impl Grant {
         self.life == Validity::Gone || self.is_taken_by(by)
     }
 
-    /// Whether a posted request of `by` invalidates the name.
+    /// Whether a posted request of `by` invalidates the STag.
     pub(crate) fn is_taken_by(&self, by: StreamEnd) -> bool {
         self.life == Validity::Ending && self.taker == Some(by)
     }
@@ -117,7 +119,7 @@ impl Grant {
 }
 
 impl Memory {
-    /// All names, valid or not.
+    /// All STags, valid or not.
     pub(crate) fn names(&self) -> impl Iterator<Item = Name> + use<> {
         let regions = (0..self.regions.len()).map(Name::Region);
         regions.chain((0..self.bindings.len()).map(Name::Binding))
@@ -176,7 +178,7 @@ impl Memory {
         }
     }
 
-    /// Whether the name `name` ends if `ended` ends.
+    /// Whether the STag `name` ends if `ended` ends.
     pub(crate) fn ends_with(&self, name: Name, ended: Name) -> bool {
         name == ended || Name::Region(self.grant(name).region) == ended
     }

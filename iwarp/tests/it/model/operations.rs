@@ -102,7 +102,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
     let first = pick(dice, model, kept).filter(|_| dice.one_in(6));
     let name = first.or_else(|| pick(dice, model, |name| peers(name) != wrong))?;
     let rkey = model.memory.grant(name).key;
-    // At the peer, the key of the poster's own memory names nothing.
+    // At the peer, the key of the poster's own memory is not a valid STag.
     let region = Some(name).filter(|&name| model.memory.grant(name).host != by.1);
     let message = Message { invalidates: Some((rkey, region)), ..message(len) };
     let meaning = Semantics { message: Some(message), ..meaning(Flow::Out, local, WcOpcode::Send) };
@@ -262,7 +262,7 @@ fn place(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acces
         let usable = grant.life == Validity::Ending || grant.is_there_for(by);
         grant.host == by.1 && usable && !model.memory.regions[region].left && holds(model, name, len, right)
     };
-    // The new request follows the request that invalidates the name.
+    // The new request follows the request that invalidates the STag.
     let taken = |name: Name| fits(name) && model.memory.grant(name).is_taken_by(by);
     if let Some(name) = pick(dice, model, taken).filter(|_| dice.one_in(FAULT_EVERY / 10)) {
         let Grant { region, at, .. } = model.memory.grant(name);
@@ -276,8 +276,8 @@ fn holds(model: &Model, name: Name, len: usize, right: Access) -> bool {
     grant.access.contains(right) && grant.len >= len
 }
 
-/// Returns a name that `fits` selects, and `len` bytes that the name grants: usually bytes on which no effect
-/// is under way.
+/// Returns an STag that `fits` selects, and `len` of its bytes: usually bytes on which no effect is under
+/// way.
 fn quiet_place(
     dice: &mut Dice,
     model: &Model,
@@ -297,7 +297,7 @@ fn quiet_place(
     choice
 }
 
-/// A part of the peer's memory. Sometimes the peer does not grant this part.
+/// A part of the peer's memory. Sometimes the peer does not allow the access to this part.
 fn remote(dice: &mut Dice, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
     let len = length(dice);
     part(dice, model, by, len, right)

@@ -23,10 +23,10 @@ use shared::SharedQueue;
 
 pub(crate) use shared::DEPTH;
 
-/// A part of the peer's memory that a request names.
+/// A part of the peer's memory that a request accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
-    /// `None` if the request's key names no memory.
+    /// `None` if the request's key is not the STag of any memory.
     pub(crate) name: Option<Name>,
     /// Offset into the region in bytes.
     pub(crate) at: usize,
@@ -42,11 +42,11 @@ pub(crate) struct Message {
     pub(crate) len: usize,
     pub(crate) solicited: bool,
     pub(crate) immediate: Option<[u8; 8]>,
-    /// The key that the message invalidates, and the name of that key.
+    /// The key that the message invalidates, and the [`Name`] of that key.
     pub(crate) invalidates: Option<(u32, Option<Name>)>,
 }
 
-/// A name that a request makes valid.
+/// An STag that a request makes valid.
 #[derive(Clone, Debug)]
 pub(crate) enum NewName {
     Binding(Binding),
@@ -61,7 +61,7 @@ pub(crate) enum NewName {
     },
 }
 
-/// The complete meaning of a request: a new kind of request needs no other description.
+/// Everything that the model has to know about a request. A new kind of request needs no other description.
 #[derive(Clone, Debug)]
 pub(crate) struct Semantics {
     /// The direction of the payload.
@@ -76,9 +76,9 @@ pub(crate) struct Semantics {
     pub(crate) change: Option<AtomicOp>,
     /// If set, the request consumes a receive request of the peer.
     pub(crate) message: Option<Message>,
-    /// A name of the poster that the request invalidates.
+    /// An STag of the poster that the request invalidates.
     pub(crate) takes: Option<Name>,
-    /// A name that the request makes valid.
+    /// An STag that the request makes valid.
     pub(crate) gives: Option<NewName>,
     /// Whether the request is one that cannot be executed.
     pub(crate) wrong: bool,
@@ -94,7 +94,7 @@ pub(crate) struct Semantics {
 struct Sent {
     op: u64,
     meaning: Semantics,
-    /// The name that the request makes valid.
+    /// The STag that the request makes valid.
     gives: Option<Name>,
     /// Whether the request was posted in the error state. Such a request completes as flushed, whatever its
     /// flags.
@@ -199,7 +199,7 @@ pub(crate) struct Model {
     pub(crate) failed: u64,
 }
 
-/// The consequences of a completion: memory to check, and names that are invalid now.
+/// The consequences of a completion: memory to check, and STags that are invalid now.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) spans: Vec<Span>,
@@ -226,7 +226,7 @@ impl Model {
         self.streams[stream].ends[side].sent.push_back(Sent { op, meaning, gives, late, hopeless });
     }
 
-    /// Starts the effects of a request. Returns the name that the request makes valid.
+    /// Starts the effects of a request. Returns the STag that the request makes valid.
     fn start(&mut self, by: StreamEnd, op: u64, meaning: &Semantics) -> Option<Name> {
         let (stream, side) = by;
         let here = if meaning.flow == Flow::Out { Cause::Local } else { Cause::Sink };
@@ -301,7 +301,7 @@ impl Model {
         meaning.gives.as_ref().map(|new_name| self.give(by, new_name))
     }
 
-    /// Adds a name that becomes valid later.
+    /// Adds an STag that becomes valid later.
     fn give(&mut self, by: StreamEnd, new_name: &NewName) -> Name {
         match new_name {
             NewName::Binding(binding) => {
@@ -343,8 +343,8 @@ impl Model {
         }
     }
 
-    /// Returns how many bytes of `remote` the peer grants. If the peer does not grant all bytes, the stream
-    /// will end.
+    /// Returns how many bytes of `remote` the peer allows the request to access. If the peer does not allow
+    /// all bytes, the stream will end.
     fn reach(&mut self, by: StreamEnd, remote: &Remote) -> usize {
         let (stream, side) = by;
         let grant = remote.name.map(|name| self.memory.grant(name));
@@ -384,7 +384,7 @@ impl Model {
         }
         if let Some((_, name)) = message.invalidates {
             let grant = name.map(|name| self.memory.grant(name));
-            // A peer can invalidate only names that the peer may access.
+            // A peer can invalidate only STags that the peer may use.
             let allowed = grant.filter(|grant| {
                 grant.stream == Some(stream)
                     && grant.life != Validity::Gone

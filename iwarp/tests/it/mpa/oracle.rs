@@ -280,8 +280,8 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
         dice.shuffle(&mut segments);
         let (got, our_code, early) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
-        // Out of order, a wrong length may make an FPDU overlap one that was placed. The error then has code
-        // 3, and is found earlier.
+        // Out of order, a wrong length may make an FPDU overlap a placed FPDU. The error then has code 3, and
+        // is found earlier.
         assert!(our_code == code || our_code == 3, "case {case}: {our_code}, not {code}");
         assert!(early.iter().all(|early| ulpdus.contains(early)), "case {case}");
         errors += usize::from(code != 0);

@@ -2,7 +2,7 @@
 //! Terminate for each refused segment.
 //!
 //! `Receiver` below calls the checks in the order in which the engine calls them; `reference/rdmap_ref.py`
-//! has the expected result.
+//! computes the expected result.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Terminates that a peer can provoke, above all by the catalogue of attacks: the fault, the bytes of the
-//! Terminate, and what the application reads (RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044 section
-//! 8). Also Terminates of the peer, and of a fault of our own.
+//! Tests Terminates that a peer can provoke, above all by the catalogue of attacks: the fault, the bytes of
+//! the Terminate, and what the application reads (RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044
+//! section 8). Also tests Terminates that the peer sends, and Terminates for a fault of our own.
 
 use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
 use std::sync::Arc;

@@ -183,7 +183,7 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
 
 /// A hostile peer sends a flood that does not end its stream. In the same number of polls, an honest client
 /// completes at least half of the transfers that it completes without the hostile peer. No byte is processed
-/// twice, no answer is larger than what arrived, and every limit holds.
+/// twice, the hostile peer receives at most as many frames and bytes as it sends, and every limit holds.
 // Proves SEC-119, SEC-153: the floods are empty Writes and Reads, split FPDUs, doubled and late frames, and
 // connects. A simulated poll costs the same for any amount of work. The transfers therefore show that no
 // client waits for the flood, and the operations show the flood's cost: each FPDU and byte is processed once,

@@ -85,8 +85,8 @@ impl Host {
 }
 
 // Proves RDMAP-348, RDMAP-349: the test tries each of the twelve items for the RNIC and the six items for the
-// resource manager. Each attack is refused, and each rule holds. A stream of another application on the same
-// host carries its bytes before and after each item.
+// resource manager. Each attack is refused, and each rule holds. The test checks several times, between the
+// items, that a stream of another application on the same host carries its bytes.
 #[test]
 fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     let mut host = Host::new();
@@ -226,7 +226,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
 }
 
-/// An application's request, in its own queue pair, with names of another application.
+/// An application's request, in its own queue pair, with STags of another application.
 type Attempt = fn(&Ulp, &Ulp) -> SendRequest;
 
 /// An application: a domain, and one object of each kind that has an STag.

@@ -1,5 +1,6 @@
-//! What a listener admits, for example the limits for all connections and for each address, the counters of
-//! refusals, and the resources that a stranger can reserve. Also the timeouts of accepted connections.
+//! Tests what a listener admits, for example the limits for all connections and for each address, the
+//! counters of refusals, and the resources that a stranger can reserve. Also tests the timeouts of accepted
+//! connections.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,9 +47,9 @@ fn listening(options: &ListenOptions) -> (Pair, CmId) {
     (pair, listener)
 }
 
-// Proves SEC-047, SEC-122, SEC-123, SEC-126: each limit of a listener refuses one more connection, and counts
-// the refusal under the limit's name. The listener admits connections again when there is space. A refused
-// connection uses no queue pair and no slot for a Read.
+// Proves SEC-047, SEC-122, SEC-123, SEC-126: each of four limits of a listener refuses one more connection,
+// and counts the refusal under the limit's name. The listener admits connections again when there is space. A
+// refused connection uses no queue pair and no slot for a Read.
 #[test]
 fn each_bound_refuses_and_is_counted() {
     let base = ListenOptions::new(PORT);
@@ -362,8 +363,8 @@ fn markers_are_the_listeners_policy() {
     assert_eq!((stats.rejected, stats.startup_lost, stats.connections), (1, 0, 0));
 }
 
-// Proves SEC-127: the age of a connection is readable. The idle timeout is off by default, and ends only
-// connections that were idle for this time.
+// Proves SEC-127: the age and the idle time of a connection are readable. The idle timeout is off by default,
+// and ends only connections that were idle for this time.
 #[test]
 fn idle_connections_end_where_that_is_asked_for() {
     let mut pair = Pair::new(&LinkConfig::default());

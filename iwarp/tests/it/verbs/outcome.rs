@@ -1,5 +1,5 @@
-//! The effects of errors on a queue pair, and the events of the errors: errors that the peer reports, errors
-//! that our side finds, and the loss of TCP. Also the limit of events that nobody reads.
+//! Tests the effects of errors on a queue pair, and the events of the errors: errors that the peer reports,
+//! errors that our side finds, and the loss of TCP. Also tests the limit of events that nobody reads.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The forms of requests, for example inline bytes from memory or from the caller, and fenced requests. Also
-//! the requests that a post refuses, and the completions of requests that fail.
+//! Tests the forms of requests, for example inline bytes from memory or from the caller, and fenced requests.
+//! Also tests the requests that a post refuses, and the completions of requests that fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Regions of no bytes, and regions of the caller's memory whose tagged offsets do not start at their
-//! address. Also the numbers of queue pairs.
+//! Tests regions of no bytes, and regions of the caller's memory whose tagged offsets do not start at their
+//! address. Also tests that queue pair numbers are valid and are not reused soon.
 
 use crate::common::{ALL, Pair};
 use iwarp::memory::{Access, Base, WindowKind};

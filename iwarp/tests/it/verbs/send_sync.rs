@@ -1,5 +1,5 @@
 //! The objects of the API may move to another thread, and objects whose methods take `&self` may be shared.
-//! The compiler checks both properties here. Also the file descriptors of the channels.
+//! The compiler checks both properties here. Another test checks the file descriptors of the channels.
 
 use iwarp::engine::{Engine, EngineConfig, EngineCounters, EngineThread, SharedEngine};
 use iwarp::verbs::*;

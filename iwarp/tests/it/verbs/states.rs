@@ -1,5 +1,5 @@
-//! Queue pair states: the effect of posts and of `modify` in each state, and draining. Also requests that are
-//! signaled or unsignaled, inline, or fenced, and the limits of a queue pair.
+//! Tests queue pair states: the effect of posts and of `modify` in each state, and draining. Also tests
+//! requests that are signaled or unsignaled, inline, or fenced, and the limits of a queue pair.
 
 use crate::common::raw::ulpdus;
 use crate::common::served::Served;

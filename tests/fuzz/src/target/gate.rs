@@ -8,8 +8,8 @@ use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics}
 
 use super::trace::trace;
 
-/// Length of a frame without payload: Ethernet, IPv4, and TCP with timestamps. Frames of this length or less
-/// are never held.
+/// Length of a frame with a bare acknowledgement: Ethernet, IPv4, and TCP with timestamps and without SACK
+/// blocks. Frames of this length or less are never held.
 const HEADERS: usize = 14 + 20 + 32;
 
 #[derive(Default)]

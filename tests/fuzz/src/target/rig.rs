@@ -17,7 +17,7 @@ thread_local! {
     static GENERAL_WAY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Disables header prediction in the stacks of this thread from now on.
+/// Disables header prediction in the stacks that this thread creates from now on.
 pub fn take_general_way() {
     GENERAL_WAY.set(true);
 }

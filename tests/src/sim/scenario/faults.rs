@@ -160,7 +160,7 @@ fn small_mtu(dice: &mut Dice, setup: &mut Setup, reported: bool) {
             continue;
         }
         let mut span = span(dice, 4_000_000);
-        // A black hole lasts until the end.
+        // A black hole lasts until the end. Half of the reported MTUs also last until the end.
         if !reported || dice.one_in(2) {
             span.to_us = u64::MAX;
         }

@@ -1,5 +1,6 @@
-//! `iwperf` and our TCP on `dp::packet` at the sides of a veth pair: two engines, and our stack against
-//! Linux's. Also the kernel's own traffic on the same interface, and programs that cannot open their port.
+//! Tests `iwperf` and our TCP on `dp::packet` at the sides of a veth pair: two engines, and our stack against
+//! Linux's. Also tests the kernel's own traffic on the same interface, and programs that cannot open their
+//! port.
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};

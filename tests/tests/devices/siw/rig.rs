@@ -1,8 +1,8 @@
 //! The machine and its wire. One machine runs at a time, and another machine is booted when a test needs
 //! another kind of machine.
 //!
-//! `v1` is our device. A raw socket uses it, and the kernel has no address on it. The other device of its
-//! veth pair and the machine's tap are on a bridge.
+//! `v1` is our device. A packet socket of our program uses it, and the kernel has no address on it. The other
+//! device of its veth pair and the machine's tap are on a bridge.
 
 use std::cell::Cell;
 use std::net::IpAddr;

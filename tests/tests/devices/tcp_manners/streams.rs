@@ -30,7 +30,7 @@ pub(crate) enum Sender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gro {
     Off,
-    /// The kernel of our raw socket.
+    /// The kernel on our side.
     Ours,
     Linux,
 }
@@ -179,9 +179,9 @@ const PLAIN: &[Case] = &[
         ]),
 ];
 
-/// The receiving kernel joins segments. Linux's TCP acknowledges joined segments as such. At our raw socket,
-/// joined segments have checksums that are not filled in, and the socket does not report this. The checksums
-/// are therefore wrong, and the stream continues with segments that were not joined.
+/// The receiving kernel joins segments. Linux's TCP acknowledges joined segments as such. At our packet
+/// socket, joined segments have checksums that are not filled in, and DPDK's `net_af_packet` does not report
+/// this. The checksums are therefore wrong, and the stream continues with segments that were not joined.
 const JOINED: &[Case] = &[
     Case {
         bytes: 64 * 1024 + 77,
@@ -202,7 +202,7 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// Runs one stream over a veth pair. Our port is DPDK's raw socket.
+/// Runs one stream over a veth pair. Our side opens its interface by DPDK's `net_af_packet`.
 fn stream(case: &Case) -> Result<()> {
     let (left, right) = (Namespace::new()?, Namespace::new()?);
     veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &right, dev: "v0" }, 1500)?;

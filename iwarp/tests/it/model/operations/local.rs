@@ -1,4 +1,4 @@
-//! Requests that send nothing, but make names valid or invalid when the send queue executes them in order.
+//! Requests that send nothing, but make STags valid or invalid when the send queue executes them in order.
 
 use iwarp::memory::{Access, Base, WindowKind};
 use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};
@@ -18,7 +18,8 @@ pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64)
         let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
         grant.host == by.1 && grant.is_there_for(by) && grant.revocable && bound_here
     };
-    // The name is sometimes the sink of an outstanding Read. A fence lets the Read finish first.
+    // The memory of the STag is sometimes the sink of an outstanding Read. A fence lets the Read finish
+    // first.
     if let Some(name) = model.memory.awaited(by).map(Name::Region).filter(|&name| own(name))
         && dice.one_in(2)
     {
@@ -131,7 +132,7 @@ pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: StreamEnd, op: u
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
         let grant = model.memory.grant(name);
-        // Other streams may use the old name until the model has seen the end of the name, unless the name
+        // Other streams may use the old STag until the model has seen that it is invalid, unless the STag
         // belongs to the stream of `by`.
         let alone = grant.life == Validity::Gone || grant.stream == Some(by.0);
         let associated = grant.stream.is_none_or(|stream| stream == by.0);

@@ -30,7 +30,7 @@ pub(super) fn name(
         let grant = memory.grant(name);
         grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Validity::Valid
     };
-    // The last name of a window that has not received a new name yet.
+    // The last STag of a window that has not been bound again yet.
     let gone = |name: Name| match name {
         Name::Region(_) => false,
         Name::Binding(number) => {
@@ -40,7 +40,7 @@ pub(super) fn name(
         }
     };
     let of_another = |name: Name| there(name) && memory.grant(name).stream.is_some_and(|only| only != by.0);
-    // Names that a request, and not a call of the program, has made valid.
+    // STags that a work request has made valid, and not a verbs call.
     let given = |name: Name| memory.grant(name).giver.is_some();
     let poor = |name: Name| there(name) && given(name) && !memory.grant(name).access.contains(right);
     let first = dice.index(4);
@@ -55,7 +55,7 @@ pub(super) fn name(
     Some((name, Span { region: grant.region, at, len: len.min(grant.len) }))
 }
 
-/// Any name of `host`, valid or not, with any rights, or sometimes a random key. The range may extend beyond
+/// Any STag of `host`, valid or not, with any rights, or sometimes a random key. The range may extend beyond
 /// the end of the memory.
 pub(super) fn trespass(
     dice: &mut Dice,
@@ -66,8 +66,8 @@ pub(super) fn trespass(
 ) -> Option<(Remote, RemoteAddr)> {
     let settled = |name: Name| {
         let grant = model.memory.grant(name);
-        // A name is excluded if its memory has another name that is ending: it is unknown which of the two
-        // names ends first.
+        // An STag is excluded if its memory has another STag that is ending: it is unknown which of the two
+        // ends first.
         grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Validity::Gone)
     };
     let name = pick(dice, model, settled)?;

@@ -1,5 +1,5 @@
-//! What follows when a name becomes invalid: requests that use the name may fail. This module also handles
-//! the results of requests that make names valid or invalid.
+//! What follows when an STag becomes invalid: requests that use the STag may fail. This module also handles
+//! the results of requests that make STags valid or invalid.
 
 use iwarp::verbs::WcOpcode;
 
@@ -8,7 +8,7 @@ use super::super::memory::{Flow, Span, StreamEnd};
 use super::super::names::{Name, Validity};
 use super::{Model, NewName, Sent};
 
-/// A request that invalidates a name of its poster or of the peer.
+/// A request that invalidates an STag of its poster or of the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker {
     pub(crate) op: u64,
@@ -18,9 +18,9 @@ pub(crate) struct Asker {
 }
 
 impl Model {
-    /// Records that `name` begins to end because of the request `asker`. Requests that use the name may fail.
-    /// Reads before a fenced `asker` do not fail, because `asker` is executed after the Reads have their
-    /// bytes.
+    /// Records that the STag `name` begins to end because of the request `asker`. Requests that use the STag
+    /// may fail. Reads before a fenced `asker` do not fail, because `asker` is executed after the Reads have
+    /// their bytes.
     pub(crate) fn ending(&mut self, name: Name, asker: Option<Asker>) {
         let except = asker.map(|asker| asker.op);
         let waited_for = |by: StreamEnd, flow: Flow| {
@@ -95,7 +95,7 @@ impl Model {
         self.note_shared_ends(1);
     }
 
-    /// Records that a request was executed. Returns the name that the request invalidated.
+    /// Records that a request was executed. Returns the STag that the request invalidated.
     pub(super) fn done(&mut self, sent: &Sent) -> Option<Name> {
         if sent.late {
             return None;
@@ -108,7 +108,7 @@ impl Model {
         sent.meaning.takes
     }
 
-    /// Records that a request was not executed. Returns the name that never became valid.
+    /// Records that a request was not executed. Returns the STag that never became valid.
     pub(super) fn undone(&mut self, sent: &Sent) -> Option<Name> {
         if let Some(Name::Binding(binding)) = sent.gives {
             // It is unknown whether the window's old binding has ended.

@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// Records that `name` is invalid: no more bytes are placed through it.
+    /// Records that the STag `name` is invalid: no more bytes are placed through it.
     pub(super) fn gone(&mut self, name: Name) -> Done {
         match name {
             Name::Region(region) => self.frozen(region),

@@ -84,7 +84,7 @@ impl World {
         result.map(drop)
     }
 
-    /// Records that a posted request makes a name valid.
+    /// Records that a posted request makes an STag valid.
     pub(super) fn given(&mut self, new_name: &NewName) -> Done {
         let (told, key) = match new_name {
             NewName::Binding(binding) if binding.kind == WindowKind::Type1 => return Ok(()),
@@ -143,7 +143,7 @@ impl World {
             Validity::Valid | Validity::Ending | Validity::Gone => Ok(()),
         })?;
         for (window, held) in self.model.memory.windows.iter().zip(&self.windows) {
-            // If the window has another name by now, the window's state says nothing about this binding. How
+            // If the window has another STag by now, the window's state says nothing about this binding. How
             // the binding ended stays unknown.
             if let (Some(bound), Some(held)) = (window.bound, held)
                 && self.model.memory.bindings[bound].life == Validity::Ending
@@ -165,7 +165,8 @@ impl World {
         memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
             let (Some(bound), Some(held)) = (window.bound, held) else { return Ok(()) };
             if window.key != memory.bindings[bound].key {
-                // If a request was not executed, the window has another key.
+                // The window has a newer key: a later request that binds the window was refused or flushed.
+                // `is_bound` then says nothing about the model's last binding.
                 return Ok(());
             }
             look(number, memory.grant(Name::Binding(bound)).life, held.is_bound())

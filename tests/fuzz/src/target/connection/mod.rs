@@ -1,7 +1,8 @@
 //! A live connection and a sequence of actions, for example segments whose fields are close to the valid
 //! values, ICMP errors, calls of the user, losses, and the passing of time. After these actions the peer
-//! behaves well, and the connection has to end gracefully. If the peer contradicted itself before, or
-//! announced a window ahead of its stream, the user aborts the connection instead.
+//! behaves well, and the connection has to end gracefully (or by the user timeout, if bytes have long been
+//! unacknowledged). If the peer contradicted itself before, or announced a window ahead of its stream, the
+//! user aborts the connection instead.
 //!
 //! Rules: the simulator's rules on the wire are kept; both streams arrive complete, byte by byte; no byte is
 //! delivered twice or beyond the window; events are delivered in order; an honest peer receives the segments
@@ -544,9 +545,9 @@ impl Run {
         self.host.now_us = self.host.now_us.max(until_us);
     }
 
-    /// Ends the connection, and checks that no object is left. If the connection lives and the rules on the
-    /// wire still apply, both sides behave well from here on, everything arrives, and both sides close.
-    /// Otherwise the user aborts the connection.
+    /// Ends the connection, and checks that no object is left. If the connection lives, the rules on the wire
+    /// still apply, and the peer has not announced a window ahead of its stream, both sides behave well from
+    /// here on, everything arrives, and both sides close. Otherwise the user aborts the connection.
     fn end(&mut self) {
         self.losses = 0;
         self.handle_sent();

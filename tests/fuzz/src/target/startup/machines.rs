@@ -1,8 +1,8 @@
 //! The state machines of both roles of MPA startup, without a network.
 //!
-//! Rules: a machine consumes at most one frame; the result does not depend on how the bytes were split; sent
-//! frames are valid; whatever the two configurations are, the depths that the two machines agree on fit each
-//! other, and both support the RTR.
+//! Rules: a machine consumes at most one frame; with the exceptions below, the result does not depend on how
+//! the bytes were split; sent frames are valid; unless a configuration leaves the depths to the user, the
+//! depths that the two machines agree on fit each other; both machines support the RTR.
 
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
 use iwarp::mpa::startup::{Negotiated, ResponderError, Rtr};
