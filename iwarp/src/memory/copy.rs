@@ -1,11 +1,11 @@
-//! The copies between packet buffers and registered memory. [`crc32c`](crate::memory::crc32c) has the copies
-//! that also compute a CRC.
+//! The copies between registered memory and packet buffers or buffers of the memory's owner.
+//! [`crc32c`](crate::memory::crc32c) has the copies that also compute a CRC.
 //!
 //! Several threads, and code outside of this library, may read and write registered memory at the same time.
 //! So this module treats registered memory like device memory: it accesses the bytes by atomics, or by
 //! assembly that is opaque to the compiler, and never through a reference to plain bytes. Stores are made by
-//! increasing address and become visible in that order. The last store writes the last byte alone, or the
-//! last aligned word or half word.
+//! increasing address and become visible in that order. The last store writes only the last byte, or the last
+//! aligned word (8 bytes) or half word (4 bytes).
 //!
 //! The first and last bytes of a range are copied in aligned words, half words and bytes. On x86-64 the
 //! atomic release stores of these sizes are plain `mov`s. Inline assembly for x86-64 copies the middle of the
