@@ -157,7 +157,7 @@ impl<'t> Source<'t> {
     }
 
     /// Does what [`fetch`](Self::fetch) does. If `crc` is given, also continues that CRC32c with the copied
-    /// bytes, in the same pass if the CPU supports it. After an error `crc` is unchanged.
+    /// bytes, on some CPUs in the same pass. After an error `crc` is unchanged.
     ///
     /// # Errors
     /// The errors of [`Target::place`].

@@ -2,7 +2,7 @@
 //!
 //! A [`Framer`] knows the position of the next FPDU in its direction. A framer does not depend on TCP or on
 //! buffers: the caller passes a slice of exactly the FPDU's length. The payload is copied directly to its
-//! place in that slice. Without markers, the CRC of the payload is computed while the payload is copied.
+//! place in that slice. Without markers, the CRC of the payload can be computed while the payload is copied.
 //! ([`Framer::frame_around`] does not copy the payload and needs no slice.)
 
 use arrayvec::ArrayVec;
@@ -90,7 +90,7 @@ impl Framer {
     /// RFC 5044 section 3 (MPA-306): this is the maximum length that DDP may use.
     ///
     /// The function is never inlined. Otherwise a loop over FPDUs that calls it only with markers would
-    /// compute half of the function before the loop begins.
+    /// compute a part of the function before the loop begins.
     #[inline(never)]
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
         // If EMSS is less than about 140 bytes, MULPDU does not fit into a segment. In this case the segment
@@ -175,7 +175,8 @@ impl Framer {
     }
 
     /// Frames a ULPDU that consists of `head` and the bytes of `source` from `offset` on. If there are CRCs
-    /// and no markers, the bytes are copied and their CRC is computed in one pass.
+    /// and no markers, the bytes are copied and their CRC is computed by one call of
+    /// [`Source::fetch_behind`].
     ///
     /// # Errors
     /// The errors of [`Source::fetch`]. After an error the framer is unchanged, except that the checksum of

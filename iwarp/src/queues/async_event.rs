@@ -115,10 +115,10 @@ impl AsyncEventKind {
 
 /// A function that is called with each asynchronous event of a context ([`AsyncEvents::set_handler`]).
 ///
-/// The handler runs on the thread that generates the event (a thread that polls an engine or calls any
-/// function of a queue), or on the thread that sets the handler. This thread may hold locks of this crate. So
-/// the handler must return soon, must not call this crate, and must not panic. The handler may take only
-/// locks that no thread holds while calling this crate.
+/// The handler runs on the thread that generates the event (for example a thread that polls an engine or
+/// calls a function of a queue), or on the thread that sets the handler. This thread may hold locks of this
+/// crate. So the handler must return soon, must not call this crate, and must not panic. The handler may take
+/// only locks that no thread holds while calling this crate.
 pub type AsyncEventHandler = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// The asynchronous events of a context. The descriptor is readable while events wait. This value is cheap to

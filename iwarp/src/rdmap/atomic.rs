@@ -33,7 +33,7 @@ pub enum AtomicOp {
         /// The bits to replace.
         swap_mask: u64,
     },
-    /// Replaces the word unconditionally. The draft had this operation; RFC 7306 does not have it.
+    /// Replaces the word unconditionally. The draft of RFC 7306 had this operation; the RFC does not have it.
     Swap {
         /// The new value.
         swap: u64,

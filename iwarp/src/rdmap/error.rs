@@ -35,7 +35,8 @@ macro_rules! terminate_errors {
 terminate_errors! {
     /// This endpoint, not the peer, has failed. Every code is valid; this endpoint sends 0x00.
     LocalCatastrophic = 0x0 / 0x0 / 0x00, "RDMA local catastrophic error";
-    /// A Read Request, an Atomic Request or an invalidation names an STag that is unknown or revoked.
+    /// A Read Request, an Atomic Request or an invalidation names an STag that is unknown or revoked, or that
+    /// gives no right to peers.
     ReadInvalidStag = 0x0 / 0x1 / 0x00, "RDMA remote protection error: invalid STag";
     /// A Read Request or an Atomic Request accesses bytes outside the range of its STag.
     ReadBounds = 0x0 / 0x1 / 0x01, "RDMA remote protection error: base or bounds violation";

@@ -1,4 +1,5 @@
-//! CRC32c by carry-less multiplication of 512 bits, with a copy in the same pass: AVX-512 with VPCLMULQDQ.
+//! CRC32c by carry-less multiplication of 512 bits (AVX-512 with VPCLMULQDQ), without a copy or with a copy
+//! in the same pass.
 //!
 //! From 256 bytes on, four values of 64 bytes each represent all bytes so far. Each step folds these values
 //! forward by 256 bytes and adds the next 256 bytes (V. Gopal et al., "Fast CRC computation for generic
