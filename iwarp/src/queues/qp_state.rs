@@ -30,11 +30,12 @@ pub enum QpState {
     Closing,
     /// The stream has failed. In most cases a Terminate was sent or received. Requests are flushed.
     Terminate,
-    /// The connection has ended. Every request is flushed.
+    /// The connection has ended, or no connection can be made. Every request is flushed.
     Error,
-    /// The peer has ended the connection, and the queue pair outlives the connection: receive requests stay
-    /// posted. The first send completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or
-    /// after its [retry time](crate::verbs::QueuePair::set_retry_time). Then the queue pair enters `Error`.
+    /// The queue pair outlives its peer, and the peer has ended the connection, or no connection could be
+    /// made. Receive requests stay posted. The first send completes with
+    /// [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or after its [retry
+    /// time](crate::verbs::QueuePair::set_retry_time). Then the queue pair enters `Error`.
     Orphaned,
 }
 
