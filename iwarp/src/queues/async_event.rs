@@ -177,7 +177,7 @@ impl KeptEvents {
     /// need no further memory.
     fn enter(&mut self, number: u32) -> u32 {
         if self.places.len() == self.places.capacity() {
-            // The memory grows by an eighth, since doubling could leave half of the places unused.
+            // The memory grows by an eighth, since doubling could leave up to half of the places unused.
             self.places.reserve_exact((self.places.len() / 8).max(8));
         }
         self.places.insert(Place { number, next: 0, cause: None, kinds: 0 }) as u32

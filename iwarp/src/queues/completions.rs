@@ -89,7 +89,7 @@ impl Completions {
     pub(super) fn enter(&self, wqes: Arc<WqeCount>) -> u32 {
         let places = &mut self.reader().places;
         if places.len() == places.capacity() {
-            // The memory grows by an eighth, since doubling could leave half of the places unused.
+            // The memory grows by an eighth, since doubling could leave up to half of the places unused.
             places.reserve_exact((places.len() / 8).max(8));
         }
         places.insert(Place { wqes, left: false }) as u32

@@ -61,7 +61,8 @@ terminate_errors! {
     StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
     /// No stream of the endpoint can continue.
     GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
-    /// The same error as `CannotInvalidate`. RFC 5040 lists this error under both error types.
+    /// The same error as `CannotInvalidate`. RFC 5040 lists this error under two error types, remote
+    /// protection and remote operation.
     OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
     /// An operation error to which no other code applies, for example a Read Request that is too short, or
     /// Immediate Data whose length is not eight bytes.

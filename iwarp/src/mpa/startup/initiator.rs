@@ -54,7 +54,7 @@ pub enum InitiatorEvent {
 
 /// The initiator's half of startup.
 ///
-/// Before [`InitiatorEvent::Accepted`] the initiator may send only the Request.
+/// Until startup has ended, the initiator may send only the Request.
 #[derive(Clone, Debug)]
 pub struct Initiator {
     config: MpaConfig,
