@@ -249,7 +249,7 @@ impl CqShared {
 
     /// Reports what has happened since the last call. If a completion was lost, ends every queue pair that
     /// completes to this queue. If an event was generated, calls the handler. Each thread that has added
-    /// completions calls this function afterwards, while it holds no lock.
+    /// completions calls this function afterwards, while it holds no lock except that of a `SharedEngine`.
     #[inline]
     pub(crate) fn report(&self) {
         if self.unreported.load(Ordering::Relaxed) != 0 {

@@ -16,7 +16,7 @@
 //!
 //! A request that is known to be the cause has another status. The status is
 //! [`LocalProtectionError`](super::WcStatus::LocalProtectionError) if the local memory is invalid, for
-//! example because it was deregistered. The status is
+//! example because it was deregistered, or if an STag could not be invalidated. The status is
 //! [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError) if the connection does not allow the
 //! request. The status is [`LocalLengthError`](super::WcStatus::LocalLengthError) for a receive request whose
 //! message is too long, and for an atomic whose buffer has a wrong length. The status is
