@@ -28,7 +28,7 @@
 //! assembly may access any memory, so it moves no access across the assembly. No address and no length
 //! depends on the copied bytes.
 //!
-//! So the contracts below require of other code only that it accesses the bytes by atomics of any size and by
+//! So the contracts below require only this of other code: it accesses the bytes by atomics of any size or by
 //! raw copies (volatile accesses, assembly, the kernel), and never through a reference to plain bytes.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -102,8 +102,8 @@ pub(super) unsafe fn fetch_from(
 ///
 /// # Safety
 /// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes. So
-/// at each such access, `access` and the functions that it calls own nothing that needs a drop and hold no
-/// lock, and no state on which other code relies is half changed. `access` does not panic.
+/// at each such access, `access` and the functions that it calls own nothing that needs a drop, and hold no
+/// lock. No state on which other code relies is half changed then. `access` does not panic.
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,

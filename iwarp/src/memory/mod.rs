@@ -30,7 +30,8 @@
 //! revokes an STag first marks the slot of the STag as invalid. Then the thread waits for the end of every
 //! epoch whose engine may have seen the slot valid. So when [`Registration::deregister`] returns, no engine
 //! writes the memory or copies bytes from it any more. (Packet buffers may still refer to bytes that are sent
-//! without a copy. They keep the region mapped: `external.rs`.) See [`quiescence`] for the proof.
+//! without a copy. These packet buffers keep the region mapped: `external.rs`.) See [`quiescence`] for the
+//! proof.
 //!
 //! # What it is not
 //!

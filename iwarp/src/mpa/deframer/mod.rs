@@ -114,7 +114,7 @@ impl Deframer {
     /// rest of the buffer to `receive`, since only `receive` reports errors.
     ///
     /// The function consumes nothing if the stream has markers, if reception is over, if the deframer holds
-    /// any bytes, if the buffer is not the next in order, or if it ends after `frontier`.
+    /// any bytes, if the buffer is not the next in order, or if the buffer ends after `frontier`.
     ///
     /// # Errors
     /// The first error that `each` returns. The error ends reception.
