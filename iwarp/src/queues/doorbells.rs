@@ -1,4 +1,4 @@
-//! How threads of the user notify an engine of new work, and wake the engine.
+//! How other threads notify an engine of new work, and wake the engine.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

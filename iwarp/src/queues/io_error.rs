@@ -1,5 +1,6 @@
-//! Converts errors to `std::io::Error`, for programs whose functions return this type. The converted error
-//! contains the original error, which [`io::Error::downcast`] returns.
+//! Converts errors to `std::io::Error`, for programs whose functions return this type. Except for
+//! [`VerbsError::System`] and [`VerbsError::Region`], the converted error contains the original error, which
+//! [`io::Error::downcast`] returns.
 
 use std::io::{self, ErrorKind};
 
