@@ -147,7 +147,7 @@ impl Registration {
         self.record.access
     }
 
-    /// The registered bytes, which the owner may read and write.
+    /// The registered bytes, which the owner may read and, if they are writable, write.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }

@@ -66,8 +66,9 @@ impl Framer {
         self.crc
     }
 
-    /// Returns the length of the longest ULPDU whose FPDU fits into a segment of `emss` bytes at any position
-    /// (RFC 5044 section 4.5). The result is at least [`MIN_MULPDU`] and at most [`MAX_ULPDU`].
+    /// Returns MULPDU (RFC 5044 section 4.5): the FPDU of a ULPDU of this length fits into a segment of
+    /// `emss` bytes at any position. The result is at most [`MAX_ULPDU`], and at least [`MIN_MULPDU`], even
+    /// if that does not fit.
     ///
     /// ```
     /// # use iwarp::mpa::Framer;
@@ -84,8 +85,8 @@ impl Framer {
     }
 
     /// Returns the length of the longest ULPDU for the next FPDU in segments of `emss` bytes. The result is
-    /// MULPDU, or a little less if markers would give FPDUs different lengths on the wire: TCP can send
-    /// segments of equal length together in one frame.
+    /// MULPDU, or less if EMSS is very small. With markers the result may also be a little less, so that
+    /// FPDUs have the same length on the wire: TCP can send segments of equal length together in one frame.
     ///
     /// RFC 5044 section 3 (MPA-306): this is the maximum length that DDP may use.
     ///

@@ -24,7 +24,7 @@ use super::{ConnectionError, Notifier, Usage, VerbsError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEventKind {
-    /// The stream of a queue pair ended with an error, and the requests of the queue pair are flushed
+    /// A queue pair, or its stream, ended with an error, and the requests of the queue pair are flushed
     /// (`IBV_EVENT_QP_FATAL`).
     QpFatal,
     /// The stream ended because the peer sent a message that it may not send (`IBV_EVENT_QP_REQ_ERR`).
