@@ -68,7 +68,7 @@ impl Framer {
 
     /// Returns MULPDU (RFC 5044 section 4.5): the FPDU of a ULPDU of this length fits into a segment of
     /// `emss` bytes at any position. The result is at most [`MAX_ULPDU`], and at least [`MIN_MULPDU`], even
-    /// if that does not fit.
+    /// if the FPDU then does not fit.
     ///
     /// ```
     /// # use iwarp::mpa::Framer;
