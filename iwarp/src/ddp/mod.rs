@@ -24,7 +24,7 @@ pub use header::{Header, HeaderError, HeaderWords, TaggedHeader, UntaggedHeader}
 pub use segment::{Segment, Segmenter};
 pub use untagged::{Delivered, Destination, UntaggedQueue};
 
-/// How a segment reached DDP. This decides whether the segment is placed, delivered, or both.
+/// How a segment reached DDP. The value decides whether the segment is placed, delivered, or both.
 ///
 /// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is placed but not delivered. MPA hands up the
 /// segment again when it is next in order.

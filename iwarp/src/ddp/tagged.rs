@@ -1,4 +1,4 @@
-//! The checks of a tagged segment before its placement (RFC 5041 section 7.1).
+//! The checks of a tagged segment of an RDMA Write before its placement (RFC 5041 section 7.1).
 //!
 //! An empty segment is not checked. For any other segment the order of the checks is: the STag is known, is
 //! associated with the stream, and is writable; the tagged offset does not wrap; the range is inside the

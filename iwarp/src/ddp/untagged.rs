@@ -7,9 +7,10 @@
 //! the window, and delivering a message advances its lower bound.
 //!
 //! Segments of a message may be placed in any order. At delivery the segments are in order: the first segment
-//! must begin at offset 0, and each later segment must begin where the previous segment ended. Otherwise the
-//! message would contain bytes that were never sent. RFC 5041 section 5.2 does not require this check of a
-//! sink, but every source must send in this order (section 5.3), and Linux's siw makes the same check.
+//! must begin at offset 0, and each later segment must begin where the previous segment ended. Without this
+//! check, a message could contain bytes that were never sent. RFC 5041 section 5.2 does not require this
+//! check of a sink, but every source must send in this order (section 5.3), and Linux's siw makes the same
+//! check.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::UntaggedHeader;

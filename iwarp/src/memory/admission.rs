@@ -40,8 +40,8 @@ impl EpochGuard<'_> {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Returns the target of bytes of a received Send or response. The target is in an element of the
-    /// consumer's own request. The caller has already checked a Read Response against its
+    /// Returns the target of bytes of a received Send, Immediate Data or response. The target is in an
+    /// element of the consumer's own request. The caller has already checked a Read Response against its
     /// [`ReadSink`](crate::rdmap::ReadSink).
     ///
     /// # Errors

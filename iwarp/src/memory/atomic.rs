@@ -1,8 +1,8 @@
 //! Atomic operations of a peer on registered memory (RFC 7306 sections 5.1 and 5.3).
 //!
-//! The operations are atomic instructions of the CPU. So each operation is atomic with respect to the
-//! operations of every stream of every engine in the process, and to the application's own atomics on the
-//! same word.
+//! Each operation changes the word by one atomic instruction of the CPU. So the operation is atomic with
+//! respect to the operations of every stream of every engine in the process, and to the application's own
+//! atomics on the same word.
 //!
 //! An operation is not atomic with respect to plain copies, such as those of a peer's Write or Read: only
 //! each aligned word of a copy is read or written as a whole.

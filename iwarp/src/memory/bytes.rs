@@ -208,8 +208,8 @@ impl RawBytes {
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
-    /// functions that it calls own nothing that needs a drop and hold no lock, and no state on which other
-    /// code relies is half changed. `access` does not panic.
+    /// functions that it calls own nothing that needs a drop, and hold no lock. No state on which other code
+    /// relies is half changed then. `access` does not panic.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
         // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }

@@ -1,11 +1,11 @@
-//! The copies between packet buffers and registered memory. [`crc32c`](crate::memory::crc32c) has the copies
-//! that also compute a CRC.
+//! The copies between registered memory and packet buffers or buffers of the memory's owner.
+//! [`crc32c`](crate::memory::crc32c) has the copies that also compute a CRC.
 //!
 //! Several threads, and code outside of this library, may read and write registered memory at the same time.
 //! So this module treats registered memory like device memory: it accesses the bytes by atomics, or by
 //! assembly that is opaque to the compiler, and never through a reference to plain bytes. Stores are made by
-//! increasing address and become visible in that order. The last store writes the last byte alone, or the
-//! last aligned word or half word.
+//! increasing address and become visible in that order. The last store writes only the last byte, or the last
+//! aligned word (8 bytes) or half word (4 bytes).
 //!
 //! The first and last bytes of a range are copied in aligned words, half words and bytes. On x86-64 the
 //! atomic release stores of these sizes are plain `mov`s. Inline assembly for x86-64 copies the middle of the
@@ -28,7 +28,7 @@
 //! assembly may access any memory, so it moves no access across the assembly. No address and no length
 //! depends on the copied bytes.
 //!
-//! So the contracts below require of other code only that it accesses the bytes by atomics of any size and by
+//! So the contracts below require only this of other code: it accesses the bytes by atomics of any size or by
 //! raw copies (volatile accesses, assembly, the kernel), and never through a reference to plain bytes.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -102,8 +102,8 @@ pub(super) unsafe fn fetch_from(
 ///
 /// # Safety
 /// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes. So
-/// at each such access, `access` and the functions that it calls own nothing that needs a drop and hold no
-/// lock, and no state on which other code relies is half changed. `access` does not panic.
+/// at each such access, `access` and the functions that it calls own nothing that needs a drop, and hold no
+/// lock. No state on which other code relies is half changed then. `access` does not panic.
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,

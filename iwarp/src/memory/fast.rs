@@ -122,7 +122,7 @@ impl FastRegistration {
         Stag::new(self.handle.index, key)
     }
 
-    /// The prepared bytes, which the owner may read and write.
+    /// The prepared bytes, which the owner may read and, if they are writable, write.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }

@@ -28,7 +28,8 @@ pub enum Fault {
     /// of a tagged offset that is not a multiple of eight.
     #[error("target of an atomic not aligned to eight bytes")]
     Misaligned,
-    /// The peer may not invalidate the STag, for example because several streams may use it.
+    /// The peer may not invalidate the STag, for example because several streams may use it. This is also the
+    /// fault of a local request to invalidate a window of type 1.
     #[error("STag cannot be invalidated by this peer")]
     NotInvalidatable,
 }

@@ -29,8 +29,8 @@ use crate::memory::stag::Stag;
 /// stay free, and up to [`MAX_LIVE`] indices are live.
 pub(super) const QUARANTINE: u32 = 1 << 20;
 
-/// Maximum number of indices in use (half for registrations, half for windows). Less than a fifth of all
-/// indices are live or in quarantine. So a guessed STag rarely names any memory, and
+/// Maximum number of indices in use (at most half for registrations, and at most half for windows). Less than
+/// a fifth of all indices are live or in quarantine. So a guessed STag rarely names any memory, and
 /// [`IndexAllocator::allocate`] needs few draws.
 pub(super) const MAX_LIVE: usize = 1 << 21;
 

@@ -7,9 +7,9 @@ use crate::memory::slot::Traits;
 use crate::memory::stag::Stag;
 
 impl EpochGuard<'_> {
-    /// Invalidates an STag for a request of the consumer's send queue. Waits for the open epochs of other
-    /// engines. When this function returns, no engine writes the memory or copies bytes from it any more
-    /// through the STag or through windows that are bound to it.
+    /// Invalidates an STag for a request of the consumer's send queue. Waits for the epochs that are open on
+    /// other threads. When this function returns, no engine writes the memory or copies bytes from it any
+    /// more through the STag or through windows that are bound to it.
     ///
     /// If the STag names a window of type 2, the request must be in the queue pair that bound the window. A
     /// window of type 1 cannot be invalidated: the consumer ends its binding by another bind request.

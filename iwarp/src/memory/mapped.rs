@@ -7,11 +7,12 @@
 //! | `populate` populates the pages of the memory | Linux 5.14 | these pages use physical memory from then on |
 //! | `list` reads the list of mappings | `/proc` | reads all mappings of the process up to the memory |
 //!
-//! If the kernel supports `query`, the check uses this method. The check touches only the last page of a
-//! mapped file (memory beyond the end of a file is mapped but cannot be accessed). On an older kernel the
-//! check tries `populate` for short memory, and uses `list` for long memory or if `populate` does not
-//! succeed. Without `/proc` the check uses `populate` for memory of any length. If the mapping changes after
-//! the check, the fault guard catches a bad access.
+//! If the kernel supports `query`, the check uses this method. On an older kernel the check tries `populate`
+//! for short memory, and uses `list` for long memory or if `populate` does not succeed. Without `/proc` the
+//! check uses `populate` for memory of any length. `query` and `list` also read one byte for each mapping of
+//! a file, the last byte to register in this mapping: memory beyond the end of a file is mapped but cannot be
+//! accessed. If the mapping changes after the check, the fault guard, if the table uses it, catches a bad
+//! access.
 
 use std::ops::Range;
 

@@ -1,9 +1,10 @@
 //! Registered memory: STags, their access rights, and all copies from and to registered bytes.
 //!
-//! This module implements RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, and RFC 5042. Each context has
-//! one [`MemoryTable`], which the engines of the context read without locks. Peers may write registered bytes
-//! while the application reads the same bytes. So this module never makes a reference to registered bytes,
-//! except as atomics: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
+//! This module implements the memory protection of RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, and
+//! RFC 5042. Each context has one [`MemoryTable`], in which the engines of the context look up STags without
+//! locks. Peers may write registered bytes while the application reads the same bytes. So this module never
+//! makes a reference to registered bytes, except as atomics: a [`Target`] is written and a [`Source`] is read
+//! by raw copies that can fail.
 //!
 //! | file | contents |
 //! |---|---|
@@ -29,7 +30,8 @@
 //! revokes an STag first marks the slot of the STag as invalid. Then the thread waits for the end of every
 //! epoch whose engine may have seen the slot valid. So when [`Registration::deregister`] returns, no engine
 //! writes the memory or copies bytes from it any more. (Packet buffers may still refer to bytes that are sent
-//! without a copy. They keep the region mapped: `external.rs`.) See [`quiescence`] for the proof.
+//! without a copy. These packet buffers keep the region mapped: `external.rs`.) See [`quiescence`] for the
+//! proof.
 //!
 //! # What it is not
 //!

@@ -37,8 +37,8 @@ impl TableShared {
     }
 
     fn may_write(&self, control: &TableControl, number: SlotNumber, pd: PdId, extent: AddressRange) -> bool {
-        // Prepared memory always counts as a whole, whatever part of it is registered. Windows do not count,
-        // since their regions count.
+        // Prepared memory that is writable counts as a whole, whichever part of it is registered. Windows do
+        // not count, since their regions count.
         if let Some(template) = control.template_of(number) {
             return match template.form {
                 Form::Prepared { extent: prepared, .. } => {

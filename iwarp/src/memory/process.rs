@@ -12,7 +12,7 @@ pub(super) enum OwnerProcess {
     /// zeros instead. To check for a fork costs one load.
     #[cfg(target_os = "linux")]
     Page(NonNull<u8>),
-    /// The process id, on systems that cannot replace a page in a child.
+    /// The process id, if such a page could not be made.
     Process(u32),
 }
 

@@ -141,12 +141,13 @@ impl Registration {
         self.memory.is_empty()
     }
 
-    /// The rights with which the memory was registered.
+    /// The rights with which the memory was registered, or last registered again
+    /// ([`revalidate`](Self::revalidate)).
     pub fn access(&self) -> Access {
         self.record.access
     }
 
-    /// The registered bytes, which the owner may read and write.
+    /// The registered bytes, which the owner may read and, if they are writable, write.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }
@@ -156,7 +157,8 @@ impl Registration {
         self.memory.region()
     }
 
-    /// Whether the STag is valid. The owner or a peer may have invalidated the STag.
+    /// Whether the STag is valid. The owner, a request in a send queue or a peer may have invalidated the
+    /// STag.
     pub fn is_valid(&self) -> bool {
         self.handle.is_valid(self.record.stag)
     }
@@ -166,7 +168,7 @@ impl Registration {
     /// windows that are bound to it. [`Registration::revalidate`] makes the STag valid again, but not the
     /// windows.
     ///
-    /// The function waits for the open epochs of other engines. The caller may be inside an epoch.
+    /// The function waits for the epochs that are open on other threads. The caller may be inside an epoch.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }

@@ -1,5 +1,5 @@
-//! The steering tag (RFC 5041 section 4.2): the 32-bit name of a registration. The STag is both the local and
-//! the remote key.
+//! The steering tag (RFC 5041 section 4.2): the 32-bit name of a registration. The STag of a region is both
+//! its local key and its remote key (lkey and rkey).
 
 use std::fmt;
 

@@ -72,8 +72,8 @@ pub enum UserMemory {
     /// - **Flags.** The previous handler receives the signal with its own `sa_mask`, and its flags
     ///   `SA_SIGINFO`, `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have their usual effect. `SA_ONSTACK` is
     ///   different: our handler asks for the alternate stack, so the previous handler also runs on that stack
-    ///   if the thread has an alternate stack (`sigaltstack`; each Rust thread has one). Then the previous
-    ///   handler must not need more space than that stack has.
+    ///   if the thread has an alternate stack (`sigaltstack`; the threads of a Rust program usually have
+    ///   one). Then the previous handler must not need more space than that stack has.
     /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any
     ///   handler runs. Threads that poll engines or post requests must not block SIGSEGV and SIGBUS.
     /// - **Loaded later.** If this library is in a shared object that is opened at run time (`dlopen` of a
@@ -284,7 +284,7 @@ impl MemoryTable {
     }
 
     /// Returns the number of bytes of all registrations that are valid now. The function walks the whole
-    /// table.
+    /// table. In a forked child the number is 0.
     pub(crate) fn registered_bytes(&self) -> u64 {
         if !self.shared.is_owner_process() {
             return 0;
@@ -482,8 +482,9 @@ impl TableShared {
         }
     }
 
-    /// Waits for all open epochs and for all copies outside of an epoch. The caller must not hold the control
-    /// lock, since a thread inside an epoch may wait for that lock.
+    /// Waits for all epochs that are open on other threads, and for all copies outside of an epoch. In a
+    /// forked child the function does not wait. The caller must not hold the control lock, since a thread
+    /// inside an epoch may wait for that lock.
     pub(super) fn synchronize(&self) {
         if !self.is_owner_process() {
             return;

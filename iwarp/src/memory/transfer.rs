@@ -63,8 +63,8 @@ impl<'t> Target<'t> {
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
-    /// functions that it calls own nothing that needs a drop and hold no lock, and no state on which other
-    /// code relies is half changed. `access` does not panic.
+    /// functions that it calls own nothing that needs a drop, and hold no lock. No state on which other code
+    /// relies is half changed then. `access` does not panic.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;
@@ -157,7 +157,7 @@ impl<'t> Source<'t> {
     }
 
     /// Does what [`fetch`](Self::fetch) does. If `crc` is given, also continues that CRC32c with the copied
-    /// bytes, in the same pass if the CPU supports it. After an error `crc` is unchanged.
+    /// bytes, on some CPUs in the same pass. After an error `crc` is unchanged.
     ///
     /// # Errors
     /// The errors of [`Target::place`].

@@ -124,8 +124,8 @@ impl std::fmt::Debug for Window {
 
 impl EpochGuard<'_> {
     /// Binds a window for a request in the send queue of `by`. For a window of type 1 the function waits for
-    /// the open epochs of other engines: when it returns, no peer accesses the previous range through the
-    /// window.
+    /// the epochs that are open on other threads: when it returns, no peer accesses the previous range
+    /// through the window.
     ///
     /// # Errors
     /// [`BindError`] says why the window could not be bound. After an error the window is unchanged, with one
@@ -171,7 +171,8 @@ impl EpochGuard<'_> {
     }
 }
 
-/// Makes an invalid slot valid. Fails if another thread has already made the slot valid.
+/// Makes an invalid slot valid. Fails if the slot is valid: the STag was not invalidated, or another thread
+/// has made the slot valid at the same time.
 pub(super) fn publish(
     shared: &TableShared,
     _locked: &TableControl,

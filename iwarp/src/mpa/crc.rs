@@ -62,7 +62,7 @@ impl Crc32c {
         }
     }
 
-    /// Copies `src` to `dst` and adds the bytes to the CRC, in one pass if the CPU supports that.
+    /// Copies `src` to `dst` and adds the bytes to the CRC, on some CPUs in one pass.
     ///
     /// # Panics
     /// Panics if the lengths differ.

@@ -99,7 +99,7 @@ pub enum MpaError {
         /// Position of the FPDU's first byte.
         position: u64,
     },
-    /// Code 3: markers and lengths disagree on where FPDUs begin. The CRC is correct, or CRCs are not in use.
+    /// Code 3: markers and lengths disagree on where FPDUs begin, and no wrong CRC was found.
     #[error("marker and length disagree in the FPDU at {position}")]
     Marker {
         /// Position of the FPDU's first byte.

@@ -1,8 +1,8 @@
 //! The bytes of the MPA Request and Reply Frames (RFC 5044 section 7.1.1; RFC 6581 sections 6 and 9).
 //!
 //! This module only encodes and decodes frames; [`startup`](super::startup) decides what a frame means. The
-//! parser never needs more than the 532 bytes of the longest frame, and rejects a malformed frame at the
-//! first byte that differs from the key, or as soon as the header is complete.
+//! parser never needs more than the 532 bytes of the longest frame. The parser rejects a wrong key at its
+//! first wrong byte, and any other malformed frame as soon as the header is complete.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;

@@ -2,7 +2,7 @@
 //!
 //! A [`Framer`] knows the position of the next FPDU in its direction. A framer does not depend on TCP or on
 //! buffers: the caller passes a slice of exactly the FPDU's length. The payload is copied directly to its
-//! place in that slice. Without markers, the CRC of the payload is computed while the payload is copied.
+//! place in that slice. Without markers, the CRC of the payload can be computed while the payload is copied.
 //! ([`Framer::frame_around`] does not copy the payload and needs no slice.)
 
 use arrayvec::ArrayVec;
@@ -66,8 +66,9 @@ impl Framer {
         self.crc
     }
 
-    /// Returns the length of the longest ULPDU whose FPDU fits into a segment of `emss` bytes at any position
-    /// (RFC 5044 section 4.5). The result is at least [`MIN_MULPDU`] and at most [`MAX_ULPDU`].
+    /// Returns MULPDU (RFC 5044 section 4.5): the FPDU of a ULPDU of this length fits into a segment of
+    /// `emss` bytes at any position. The result is at most [`MAX_ULPDU`], and at least [`MIN_MULPDU`], even
+    /// if the FPDU then does not fit.
     ///
     /// ```
     /// # use iwarp::mpa::Framer;
@@ -84,13 +85,13 @@ impl Framer {
     }
 
     /// Returns the length of the longest ULPDU for the next FPDU in segments of `emss` bytes. The result is
-    /// MULPDU, or a little less if markers would give FPDUs different lengths on the wire: TCP can send
-    /// segments of equal length together in one frame.
+    /// MULPDU, or less if EMSS is very small. With markers the result may also be a little less, so that
+    /// FPDUs have the same length on the wire: TCP can send segments of equal length together in one frame.
     ///
     /// RFC 5044 section 3 (MPA-306): this is the maximum length that DDP may use.
     ///
     /// The function is never inlined. Otherwise a loop over FPDUs that calls it only with markers would
-    /// compute half of the function before the loop begins.
+    /// compute a part of the function before the loop begins.
     #[inline(never)]
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
         // If EMSS is less than about 140 bytes, MULPDU does not fit into a segment. In this case the segment
@@ -175,7 +176,8 @@ impl Framer {
     }
 
     /// Frames a ULPDU that consists of `head` and the bytes of `source` from `offset` on. If there are CRCs
-    /// and no markers, the bytes are copied and their CRC is computed in one pass.
+    /// and no markers, the bytes are copied and their CRC is computed by one call of
+    /// [`Source::fetch_behind`].
     ///
     /// # Errors
     /// The errors of [`Source::fetch`]. After an error the framer is unchanged, except that the checksum of

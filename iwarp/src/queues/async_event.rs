@@ -24,7 +24,7 @@ use super::{ConnectionError, Notifier, Usage, VerbsError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEventKind {
-    /// The stream of a queue pair ended with an error, and the requests of the queue pair are flushed
+    /// A queue pair, or its stream, ended with an error, and the requests of the queue pair are flushed
     /// (`IBV_EVENT_QP_FATAL`).
     QpFatal,
     /// The stream ended because the peer sent a message that it may not send (`IBV_EVENT_QP_REQ_ERR`).
@@ -115,10 +115,10 @@ impl AsyncEventKind {
 
 /// A function that is called with each asynchronous event of a context ([`AsyncEvents::set_handler`]).
 ///
-/// The handler runs on the thread that generates the event (a thread that polls an engine or calls any
-/// function of a queue), or on the thread that sets the handler. This thread may hold locks of this crate. So
-/// the handler must return soon, must not call this crate, and must not panic. The handler may take only
-/// locks that no thread holds while calling this crate.
+/// The handler runs on the thread that generates the event (for example a thread that polls an engine or
+/// calls a function of a queue), or on the thread that sets the handler. This thread may hold locks of this
+/// crate. So the handler must return soon, must not call this crate, and must not panic. The handler may take
+/// only locks that no thread holds while calling this crate.
 pub type AsyncEventHandler = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// The asynchronous events of a context. The descriptor is readable while events wait. This value is cheap to
@@ -177,7 +177,7 @@ impl KeptEvents {
     /// need no further memory.
     fn enter(&mut self, number: u32) -> u32 {
         if self.places.len() == self.places.capacity() {
-            // The memory grows by an eighth, since doubling could leave half of the places unused.
+            // The memory grows by an eighth, since doubling could leave up to half of the places unused.
             self.places.reserve_exact((self.places.len() / 8).max(8));
         }
         self.places.insert(Place { number, next: 0, cause: None, kinds: 0 }) as u32

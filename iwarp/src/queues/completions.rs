@@ -1,8 +1,9 @@
 //! The entries of a completion queue: a ring with one lock for adding and one lock for removing entries.
 //!
 //! Any thread may add or remove completions. The tail and the head of the ring have separate locks, so that
-//! threads that add completions (usually engines) and threads that poll do not wait for each other. A poll of
-//! an empty queue takes no lock.
+//! threads that add completions (usually engines) and threads that poll do not wait for each other. (Resizing
+//! the queue and removing the completions of a work queue take both locks.) A poll of an empty queue takes no
+//! lock.
 //!
 //! The head has a table of the work queues that complete to this completion queue. Each completion contains
 //! the index of its work queue in this table. So the entry of a request can be freed without a reference
@@ -89,7 +90,7 @@ impl Completions {
     pub(super) fn enter(&self, wqes: Arc<WqeCount>) -> u32 {
         let places = &mut self.reader().places;
         if places.len() == places.capacity() {
-            // The memory grows by an eighth, since doubling could leave half of the places unused.
+            // The memory grows by an eighth, since doubling could leave up to half of the places unused.
             places.reserve_exact((places.len() / 8).max(8));
         }
         places.insert(Place { wqes, left: false }) as u32

@@ -27,11 +27,12 @@ use super::{
 /// ([`CqOptions::handler`]). For each call of [`CompletionQueue::req_notify`] the function is called at most
 /// once, and for several such calls in quick succession perhaps only once.
 ///
-/// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
-/// posts to, modifies or drops a queue pair or an ended connection. During the call this thread holds no lock
-/// of this crate, except that of a `SharedEngine` that it polls. So the handler may poll and arm completion
-/// queues, post requests, and create and drop objects. But the thread may be inside an engine, which cannot
-/// do any other work during the call. Therefore the handler must follow these rules:
+/// The handler runs on the thread that completes a request. Usually this is a thread that polls an engine.
+/// Another thread of the program may also complete a request, for example a thread that posts to, modifies or
+/// drops a queue pair, or that drops an engine. During the call the thread holds no lock of this crate,
+/// except that of a `SharedEngine` that it polls or stops. So the handler may poll and arm completion queues,
+/// post requests, and create and drop objects. But the thread may be inside an engine, which cannot do any
+/// other work during the call. Therefore the handler must follow these rules:
 ///
 /// - The handler returns soon, and takes only locks that no thread holds while calling this crate.
 /// - The handler does not deregister or invalidate memory and does not free windows, since these calls wait
@@ -248,7 +249,7 @@ impl CqShared {
 
     /// Reports what has happened since the last call. If a completion was lost, ends every queue pair that
     /// completes to this queue. If an event was generated, calls the handler. Each thread that has added
-    /// completions calls this function afterwards, while it holds no lock.
+    /// completions calls this function afterwards, while it holds no lock except that of a `SharedEngine`.
     #[inline]
     pub(crate) fn report(&self) {
         if self.unreported.load(Ordering::Relaxed) != 0 {

@@ -1,4 +1,4 @@
-//! How threads of the user notify an engine of new work, and wake the engine.
+//! How other threads notify an engine of new work, and wake the engine.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use super::work_list::{Full, WorkList};
 
 /// The doorbells of an engine.
 pub(crate) struct Doorbells {
-    /// The slots of connections with new posts or an [`Ask`](super::Ask) of the user. A slot is seldom in
-    /// this list twice.
+    /// The slots of connections with new posts or an [`Ask`](super::Ask). A slot is seldom in this list
+    /// twice.
     slots: WorkList,
     /// Whether the list had no room for a slot. If so, the engine visits every connection.
     lost: AtomicBool,

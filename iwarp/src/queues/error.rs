@@ -159,8 +159,8 @@ pub enum ConnectionError {
     /// The requested local port is already in use for a connection to this peer.
     #[error("the local port is in use: choose another one, or let the stack choose")]
     PortInUse,
-    /// No connection, no port or no slot for a received buffer is free, or the stack listens on the maximum
-    /// number of ports.
+    /// Resources of the stack or the engine are used up. For example, no connection, no port or no slot for a
+    /// received buffer is free, or the stack listens on the maximum number of ports.
     #[error("no resources for the connection: close connections or raise the engine's limits")]
     NoResources,
 }

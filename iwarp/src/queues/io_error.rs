@@ -1,5 +1,6 @@
-//! Converts errors to `std::io::Error`, for programs whose functions return this type. The converted error
-//! contains the original error, which [`io::Error::downcast`] returns.
+//! Converts errors to `std::io::Error`, for programs whose functions return this type. Except for
+//! [`VerbsError::System`] and [`VerbsError::Region`], the converted error contains the original error, which
+//! [`io::Error::downcast`] returns.
 
 use std::io::{self, ErrorKind};
 
@@ -46,11 +47,11 @@ impl From<ConnectionError> for io::Error {
     }
 }
 
-/// The kind is `WouldBlock` for a full queue, and `NotConnected` for a queue pair without a connection or a
-/// context without an engine. The kind is `AddrInUse` for a port in use, `QuotaExceeded` for a limit, and
-/// `InvalidInput` for any other refused argument. For a completion queue that has lost completions, the kind
-/// is `Other`. An error of the system is unchanged. A region that could not be allocated has the kind of its
-/// own error.
+/// The kind is `WouldBlock` for a full queue, and `NotConnected` for a queue pair in a state that does not
+/// allow the call or a context without an engine. The kind is `AddrInUse` for a port in use, `QuotaExceeded`
+/// for a limit, and `InvalidInput` for any other refused argument. For a completion queue that has lost
+/// completions, the kind is `Other`. An error of the system is unchanged. A region that could not be
+/// allocated has the kind of its own error.
 impl From<VerbsError> for io::Error {
     fn from(error: VerbsError) -> Self {
         let kind = match error {

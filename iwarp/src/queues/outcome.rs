@@ -16,18 +16,18 @@
 //!
 //! A request that is known to be the cause has another status. The status is
 //! [`LocalProtectionError`](super::WcStatus::LocalProtectionError) if the local memory is invalid, for
-//! example because it was deregistered. The status is
+//! example because it was deregistered, or if an STag could not be invalidated. The status is
 //! [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError) if the connection does not allow the
 //! request. The status is [`LocalLengthError`](super::WcStatus::LocalLengthError) for a receive request whose
 //! message is too long, and for an atomic whose buffer has a wrong length. The status is
 //! [`MwBindError`](super::WcStatus::MwBindError) if a window could not be bound, or memory could not be
-//! registered. All other requests are flushed.
+//! registered. All requests other than these and the oldest open send request are flushed.
 //!
-//! With InfiniBand's semantics there are three exceptions. If the peer reports 0/2/06 or 1/2/05, or reports
-//! 0/2/07 for an atomic, the status is [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest). If
-//! the peer is silent or cannot be reached, the oldest request completes with
-//! [`RetryExceeded`](super::WcStatus::RetryExceeded). If the peer has no receive request in time, the oldest
-//! request that the peer has not accepted completes with
+//! With InfiniBand's semantics there are exceptions. If the peer reports 0/2/06 or 1/2/05, or reports 0/2/07
+//! for an atomic, the status is [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest). If the peer
+//! is silent or cannot be reached, or ends the connection of a queue pair that outlives its peer, the oldest
+//! request completes with [`RetryExceeded`](super::WcStatus::RetryExceeded). If the peer has no receive
+//! request in time, the oldest request that the peer has not accepted completes with
 //! [`RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded).
 //!
 //! The cause in a failed completion contains layer, type and code of the error, unless an earlier reason is
@@ -46,7 +46,7 @@ use super::{AsyncEventKind, QpState, WcStatus};
 /// The side that found the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// This side found the error. A Terminate is sent to the peer.
+    /// This side found the error. A Terminate is sent to the peer, if the queue pair has a connection.
     Here,
     /// This side found the error: the user revoked memory while a message of the peer, or the answer to such
     /// a message, used the memory.

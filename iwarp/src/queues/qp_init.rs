@@ -44,8 +44,9 @@ pub struct QpInit<'a> {
     /// Whether the send queue accepts requests before the connection is established, in
     /// [`QpState::Idle`](super::QpState). These requests wait until the connection is established, and are
     /// then sent in order. If the connection fails, or the queue pair enters `Error`, the requests are
-    /// flushed. Only an established connection shows whether a Read or an atomic is allowed. If the ORD is 0,
-    /// an early Read or atomic ends the stream, and completes with
+    /// flushed. (If the queue pair [outlives its peer](crate::verbs::ConnParam::outlives_peer), the first
+    /// request fails.) Only an established connection shows whether a Read or an atomic is allowed. If the
+    /// ORD is 0, an early Read or atomic ends the stream, and completes with
     /// [`WcStatus::LocalQpOperationError`](super::WcStatus::LocalQpOperationError). If this option is off, a
     /// post in `Idle` is refused. Default: `false`.
     pub early_sends: bool,

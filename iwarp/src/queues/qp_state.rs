@@ -8,8 +8,8 @@
 /// | `Rts` | is sent | waits | `connect`, `accept` |
 /// | `Closing` | is refused | waits | `disconnect`, the peer's FIN, `modify` |
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
-/// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
-/// | `Orphaned` | the first request fails, and all others are flushed | waits | the peer's end of the connection, with [`ConnParam::outlives_peer`] |
+/// | `Error` | is flushed | is flushed | the end of the connection, a failed connection setup, `modify` |
+/// | `Orphaned` | the first request fails, and all others are flushed | waits | the peer's end of the connection, or a failed connection setup, both with [`ConnParam::outlives_peer`] |
 ///
 /// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state (RFC 5041
 /// section 6.2.1), even before the engine has entered `Closing`, and after `Closing` has ended. The exception
@@ -30,11 +30,12 @@ pub enum QpState {
     Closing,
     /// The stream has failed. In most cases a Terminate was sent or received. Requests are flushed.
     Terminate,
-    /// The connection has ended. Every request is flushed.
+    /// The connection has ended, or no connection can be made. Every request is flushed.
     Error,
-    /// The peer has ended the connection, and the queue pair outlives the connection: receive requests stay
-    /// posted. The first send completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or
-    /// after its [retry time](crate::verbs::QueuePair::set_retry_time). Then the queue pair enters `Error`.
+    /// The queue pair outlives its peer, and the peer has ended the connection, or no connection could be
+    /// made. Receive requests stay posted. The first send completes with
+    /// [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or after its [retry
+    /// time](crate::verbs::QueuePair::set_retry_time). Then the queue pair enters `Error`.
     Orphaned,
 }
 

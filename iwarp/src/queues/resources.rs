@@ -94,9 +94,9 @@ pub(crate) struct Resources {
 }
 
 /// Numbers for queue pairs. A number has 24 bits, the size in which programs exchange these numbers, and is
-/// never 0. A freed number is reused only after all other numbers. So even if a peer still uses a freed
-/// number, for a long time the number does not name another queue pair. (A region that is limited to a queue
-/// pair names the queue pair's stream, whose number is never reused.)
+/// never 0. A freed number is used again only after every other free number. So even if a peer still uses a
+/// freed number, for a long time the number does not name another queue pair. (A region that is limited to a
+/// queue pair names the queue pair's stream, whose number is never reused.)
 struct QpNumbers(Mutex<QpNumbersInUse>);
 
 struct QpNumbersInUse {
@@ -275,8 +275,8 @@ mod tests {
     use super::super::{CompletionQueue, CqOptions, PdShared, QpInit, QpShared};
     use super::*;
 
-    /// A new number has 24 bits, is not 0 and is not in use. A freed number is reused only after all other
-    /// numbers.
+    /// A new number has 24 bits, is not 0 and is not in use. A freed number is used again only after every
+    /// other free number.
     #[test]
     fn a_queue_pair_gets_the_number_that_was_free_for_longest() {
         let numbers = QpNumbers::new();

@@ -125,7 +125,9 @@ impl SharedReceiveQueue {
     /// # Errors
     /// [`VerbsError::QueueFull`] if the queue already has its maximum number of outstanding requests.
     /// [`VerbsError::TooManySge`], [`VerbsError::TooLong`] or [`VerbsError::LocalProtection`] if the number,
-    /// the length or the memory of the elements is not allowed. After an error the request is not posted.
+    /// the length or the memory of the elements is not allowed. (With
+    /// [`ContextConfig::late_memory_checks`](crate::verbs::ContextConfig::late_memory_checks) the memory is
+    /// checked when a message arrives.) After an error the request is not posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         self.shared.post(request)
     }

@@ -66,7 +66,8 @@ pub enum WcOpcode {
     /// Our Send.
     Send,
     /// Our RDMA Write: TCP has accepted all its bytes. The completion does not mean that the bytes are in the
-    /// peer's memory.
+    /// peer's memory, unless both endpoints have agreed on InfiniBand's semantics
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
     Write,
     /// Our RDMA Read: the data is in local memory.
     Read,

@@ -5,7 +5,8 @@
 //!
 //! Each counter has only one writer at a time, so it needs no locked instruction. A thread that posts holds
 //! the lock of the work queue. The holder of the queue pair's consumer completes requests. A thread that
-//! polls holds the lock of the completion queue.
+//! polls holds the lock of the completion queue. Only the count of a shared receive queue has several
+//! writers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

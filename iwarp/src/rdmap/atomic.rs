@@ -21,8 +21,9 @@ pub enum AtomicOp {
         /// bits.
         mask: u64,
     },
-    /// Replaces those bits of the word that are set in `swap_mask` by the bits of `swap`, if the bits that
-    /// are set in `compare_mask` are equal in the word and in `compare` (RFC 7306 section 5.1.2).
+    /// Compares the word with `compare`, in the bits that are set in `compare_mask`. If these bits are equal,
+    /// replaces the bits of the word that are set in `swap_mask` by the bits of `swap` (RFC 7306 section
+    /// 5.1.2).
     CmpSwap {
         /// The value to compare with.
         compare: u64,
@@ -33,7 +34,7 @@ pub enum AtomicOp {
         /// The bits to replace.
         swap_mask: u64,
     },
-    /// Replaces the word unconditionally. The draft had this operation; RFC 7306 does not have it.
+    /// Replaces the word unconditionally. The draft of RFC 7306 had this operation; the RFC does not have it.
     Swap {
         /// The new value.
         swap: u64,

@@ -35,7 +35,8 @@ macro_rules! terminate_errors {
 terminate_errors! {
     /// This endpoint, not the peer, has failed. Every code is valid; this endpoint sends 0x00.
     LocalCatastrophic = 0x0 / 0x0 / 0x00, "RDMA local catastrophic error";
-    /// A Read Request, an Atomic Request or an invalidation names an STag that is unknown or revoked.
+    /// A Read Request, an Atomic Request or an invalidation names an STag that is unknown or revoked, or that
+    /// gives no right to peers.
     ReadInvalidStag = 0x0 / 0x1 / 0x00, "RDMA remote protection error: invalid STag";
     /// A Read Request or an Atomic Request accesses bytes outside the range of its STag.
     ReadBounds = 0x0 / 0x1 / 0x01, "RDMA remote protection error: base or bounds violation";
@@ -60,7 +61,8 @@ terminate_errors! {
     StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
     /// No stream of the endpoint can continue.
     GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
-    /// The same error as `CannotInvalidate`. RFC 5040 lists this error under both error types.
+    /// The same error as `CannotInvalidate`. RFC 5040 lists this error under two error types, remote
+    /// protection and remote operation.
     OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
     /// An operation error to which no other code applies, for example a Read Request that is too short, or
     /// Immediate Data whose length is not eight bytes.

@@ -61,7 +61,8 @@ pub enum Opcode {
     AtomicResponse = 0xB,
 }
 
-/// An untagged queue of an RDMAP stream.
+/// An untagged queue of RDMAP (RFC 5040 and RFC 7306). `crate::stream` defines queue 4, which streams with
+/// InfiniBand's semantics also use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Queue {
@@ -229,14 +230,15 @@ impl Opcode {
     }
 
     /// Returns the header of an untagged segment of this message. Only the invalidating opcodes use
-    /// `invalidate`.
+    /// `invalidate`; the header of any other message has an Invalidate STag of 0.
     ///
     /// # Panics
     /// Panics if the opcode is tagged.
     pub fn untagged_header(self, invalidate: Stag, msn: u32, mo: u32, last: bool) -> UntaggedHeader {
         let queue = self.queue().expect("an untagged opcode has a queue");
         // RFC 5040 sections 4.1 and 5.3 (RDMAP-087, RDMAP-098, RDMAP-247, RDMAP-248): the invalidating Sends
-        // carry the STag to invalidate, and all other untagged messages carry 0.
+        // carry the STag to invalidate, and all other untagged messages carry 0. (With InfiniBand's
+        // semantics, `crate::stream` later replaces the 0 of a Send by a limit.)
         let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
         // RFC 5040 section 4.1 (RDMAP-084): the control byte is the first byte of RsvdULP.
         // RFC 7306 section 4.1 (EXT-169): the Invalidate STag of the four messages of RFC 7306 is 0.
@@ -245,7 +247,7 @@ impl Opcode {
 }
 
 impl Queue {
-    /// Number of queues.
+    /// Number of these queues.
     pub const COUNT: usize = 4;
 
     /// Returns the queue with number `qn`, if this queue is open on a stream with these extensions.
@@ -275,7 +277,7 @@ impl Queue {
     }
 }
 
-/// Returns the Invalidate STag of an untagged header. The STag has a meaning only if [`Opcode::invalidates`]
+/// Returns the Invalidate STag of an untagged header. The bytes are an STag only if [`Opcode::invalidates`]
 /// returns `true`.
 pub fn invalidate_stag(header: &UntaggedHeader) -> Stag {
     let [_, a, b, c, d] = header.rsvd_ulp;

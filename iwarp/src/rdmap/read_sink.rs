@@ -4,7 +4,8 @@
 //! A Read Response is placed only inside the sink of an outstanding Read: each segment is checked against the
 //! sink before placement. The peer must send responses in the order of their requests, and the segments of a
 //! response in order. At delivery each segment must begin where the previous segment ended, and the last
-//! segment must end where the Read ends. Otherwise the completion would report bytes that never arrived.
+//! segment must end where the Read ends. Without these checks, a completion could report bytes that never
+//! arrived.
 
 use crate::ddp::{DdpError, TaggedHeader};
 use crate::memory::Stag;

@@ -173,7 +173,8 @@ impl Terminate {
     /// Parses the payload of a Terminate.
     ///
     /// # Errors
-    /// [`TerminateParseError`] if a part is missing that the bits declare present.
+    /// [`TerminateParseError`] if a part is missing that the bits declare present. (A missing Read Request
+    /// header is accepted if the DDP header is that of another message, since siw sends such a Terminate.)
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateParseError> {
         let short = TerminateParseError { bytes: payload.len() };
         let (control, mut rest) = payload.split_first_chunk::<4>().ok_or(short)?;

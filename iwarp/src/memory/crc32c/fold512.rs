@@ -1,10 +1,12 @@
-//! CRC32c by carry-less multiplication of 512 bits, with a copy in the same pass: AVX-512 with VPCLMULQDQ.
+//! CRC32c by carry-less multiplication of 512 bits (AVX-512 with VPCLMULQDQ), without a copy or with a copy
+//! in the same pass.
 //!
-//! Four values of 64 bytes each represent all bytes so far. Each step folds these values forward by 256 bytes
-//! and adds the next 256 bytes (V. Gopal et al., "Fast CRC computation for generic polynomials using
-//! PCLMULQDQ instruction", Intel 2009). After the last step, the next values of 64 bytes are folded one by
-//! one. Short runs of bytes, and the bytes after the last whole value, use the CRC instruction, which has no
-//! setup cost.
+//! From 256 bytes on, four values of 64 bytes each represent all bytes so far. Each step folds these values
+//! forward by 256 bytes and adds the next 256 bytes (V. Gopal et al., "Fast CRC computation for generic
+//! polynomials using PCLMULQDQ instruction", Intel 2009). After the last step, the four values are folded
+//! into one value, to which the next values of 64 bytes are added one by one. The CRC instruction, which has
+//! no setup cost, is used for short runs of bytes and for the bytes after the last whole value. It is also
+//! used for the first bytes of a copy from an address that is not a multiple of 8.
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,

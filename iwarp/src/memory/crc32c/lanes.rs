@@ -5,10 +5,11 @@
 //! are advanced by carry-less multiplication, and combined (V. Gopal et al., "Fast CRC Computation for iSCSI
 //! Polynomial Using CRC32 Instruction", Intel 2011).
 //!
-//! The lanes read the copy, not the source: a byte of registered memory is loaded once, by the vectors that
-//! copy it. This method needs half as many instructions as folding by 128 bits, and is faster than such
-//! folding from about 256 bytes on. A load that soon follows a store to the same bytes waits for that store.
-//! Therefore `short` copies few bytes word by word, and computes the CRC from registers.
+//! If the bytes are copied, the lanes read the copy, not the source: a byte of registered memory is loaded
+//! once, by the vectors that copy it. This method needs half as many instructions as folding by 128 bits, and
+//! is faster than such folding from about 256 bytes on. A load that soon follows a store to the same bytes
+//! waits for that store. Therefore `short` copies few bytes word by word, and computes the CRC from
+//! registers.
 
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64, _mm_cvtsi32_si128,

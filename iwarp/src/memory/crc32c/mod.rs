@@ -1,9 +1,9 @@
-//! Computes CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41), alone or in the same pass that copies the
+//! Computes CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41), alone or together with a copy of the
 //! bytes.
 //!
 //! The CRC is in the module `memory` because the bytes are copied from registered memory, where every byte
-//! may change at any time. Each byte is loaded once, and the loaded value is both stored and added to the
-//! CRC. So the CRC matches the copy, even if other threads write to the memory during the copy.
+//! may change at any time. Each byte is loaded once. The CRC is computed from the loaded value or from the
+//! copy. So the CRC matches the copy, even if other threads write to the memory during the copy.
 //!
 //! This module does not depend on MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and
 //! how the CRC is sent. The functions of this file take and return complemented CRCs, the form in which CRCs

@@ -1,4 +1,4 @@
-//! CRC32c of few bytes by the CRC instruction alone, with a copy in the same pass.
+//! CRC32c of few bytes by the CRC instruction alone, without a copy or with a copy in the same pass.
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
 

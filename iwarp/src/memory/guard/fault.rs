@@ -99,8 +99,8 @@ thread_local! {
 ///
 /// # Safety
 /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
-/// that it calls own nothing that needs a drop and hold no lock, and no state on which other code relies is
-/// half changed.
+/// that it calls own nothing that needs a drop, and hold no lock. No state on which other code relies is half
+/// changed then.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,

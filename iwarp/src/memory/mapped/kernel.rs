@@ -1,4 +1,4 @@
-//! The checks of memory by the kernel: `query`, `list` and `populate`.
+//! Three ways to ask the kernel whether memory is mapped and may be accessed: `query`, `list` and `populate`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -14,8 +14,8 @@ use crate::memory::access::RegisterError;
 
 const MAPS: &str = "/proc/self/maps";
 
-/// Maximum number of bytes that are checked by `populate` rather than by `list`. `list` is slow in a program
-/// with many mappings, and the program may register short memory often.
+/// Maximum number of bytes for which `populate` is tried before `list`. `list` is slow in a program with many
+/// mappings, and the program may register short memory often.
 const SHORT: u64 = 256 << 10;
 
 /// Asks the kernel about the mappings of this process.
@@ -27,7 +27,7 @@ pub(super) struct Maps {
     cannot_ask: AtomicBool,
 }
 
-/// The answer of a method, or `None` if the method does not work on this kernel.
+/// The answer of a method, or `None` if the method does not work on this system.
 type Answer = Option<Result<(), RegisterError>>;
 
 impl Maps {
@@ -133,8 +133,8 @@ fn list(wanted: &Range<u64>, writable: bool) -> Answer {
     Some(covered(wanted.clone(), writable, mappings, is_there))
 }
 
-/// Checks the memory by populating its pages, without changing any byte. Returns `None` if this does not work
-/// on this kernel.
+/// Checks the memory by populating its pages, without changing any byte. Returns `None` if the kernel does
+/// not support this, or if the call fails for a reason that says nothing about the memory.
 fn populate(wanted: &Range<u64>, writable: bool) -> Answer {
     let page = rustix::param::page_size() as u64;
     let start = wanted.start / page * page;

@@ -2,10 +2,10 @@
 //! before them.
 //!
 //! If an arriving buffer is adjacent in the stream to a held buffer, the second of the two may be copied to
-//! the end of the first. This is done if the second is at most half full and fits, the first is not shared,
-//! and both are in order or both out of order. A buffer that arrives between two held buffers is joined with
-//! at most one of them. So small segments pin about as much memory as long segments, except for the first
-//! buffer after each hole.
+//! the end of the first. The copy is made if the second is at most half full and fits, the first is not
+//! shared, and both are in order or both out of order. A buffer that arrives between two held buffers is
+//! joined with at most one of them. So small segments pin about as much memory as long segments, except for
+//! the first buffer after each hole.
 
 use std::ops::Range;
 

@@ -4,9 +4,9 @@
 //! The caller passes a buffer to [`Deframer::receive`], and then receives the ULPDUs one after the other from
 //! [`Ulpdus`]. A ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a
 //! staging buffer. (If a small buffer has to wait, its bytes may be copied to the end of the buffer before
-//! it.) The CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer sends markers, FPDUs
-//! beyond a hole can be found and handed up before the hole is filled. An FPDU that fails a check is an error
-//! only if it is the next FPDU in order.
+//! it.) If CRCs are in use, the CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer
+//! sends markers, FPDUs beyond a hole can be found and handed up before the hole is filled. An FPDU that
+//! fails a check is an error only if it is the next FPDU in order.
 //!
 //! The deframer does not interpret the bytes of a ULPDU.
 //!
@@ -114,7 +114,7 @@ impl Deframer {
     /// rest of the buffer to `receive`, since only `receive` reports errors.
     ///
     /// The function consumes nothing if the stream has markers, if reception is over, if the deframer holds
-    /// any bytes, if the buffer is not the next in order, or if it ends after `frontier`.
+    /// any bytes, if the buffer is not the next in order, or if the buffer ends after `frontier`.
     ///
     /// # Errors
     /// The first error that `each` returns. The error ends reception.
@@ -196,8 +196,9 @@ impl Deframer {
     /// Frees memory: drops held buffers ahead of the next expected byte, starting with the last buffer, until
     /// at least `bytes` bytes are dropped that were not placed. Before a buffer is dropped, `may` receives
     /// the stream offsets of the buffer's ranges that were not placed, and says whether TCP can treat these
-    /// ranges as not received (`tcp_lite::Stack::evict`). The peer may send the dropped bytes again. The
-    /// caller must not release the dropped bytes to TCP.
+    /// ranges as not received (`tcp_lite::Stack::evict`). If `may` returns `false`, or if a buffer has too
+    /// many such ranges, no further buffer is dropped. The peer may send the dropped bytes again. The caller
+    /// must not release the dropped bytes to TCP.
     pub fn give_up(&mut self, bytes: usize, slab: &mut HeldSlab, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let origin = self.origin;
         self.held.give_up_unplaced(slab, self.early, bytes, |positions| {

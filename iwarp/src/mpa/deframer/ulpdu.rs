@@ -28,12 +28,12 @@ enum Bytes<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// Returns the view of a slice whose first byte is at `start`.
+    /// Returns the view of a slice whose first byte has the position `start`.
     pub(super) const fn slice(start: u64, bytes: &'a [u8]) -> Self {
         Self { start, bytes: Bytes::Slice(bytes) }
     }
 
-    /// Returns the view of a buffer whose first byte is at `start`.
+    /// Returns the view of a buffer whose first byte has the position `start`.
     pub(super) const fn buf(start: u64, buf: &'a Mbuf) -> Self {
         Self { start, bytes: Bytes::Buf(buf) }
     }

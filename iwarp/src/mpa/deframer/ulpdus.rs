@@ -87,7 +87,7 @@ impl<'a> Ulpdus<'a> {
     ///
     /// # Errors
     /// [`MpaError::Crc`] (code 2) or [`MpaError::Marker`] (code 3) if the next FPDU in order is not valid.
-    /// [`MpaError::NoHeldSlot`] (code 5) if no slot is free for the rest of the buffer, and
+    /// [`MpaError::NoHeldSlot`] (code 5) if no slot is free for bytes that have to wait, and
     /// [`MpaError::Defect`] (code 5) if this library has a defect.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]

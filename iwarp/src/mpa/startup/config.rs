@@ -39,11 +39,12 @@ pub struct MpaConfig {
     pub ird: u16,
     /// Maximum number of Reads that this endpoint issues at a time. May be 0.
     pub ord: u16,
-    /// The maximum to which an initiator raises `ird` if the responder's ORD is larger. If the ORD is larger
-    /// than this maximum, startup fails with code 6.
+    /// For an initiator, the maximum to which it raises `ird` if the responder's ORD is larger. If the ORD is
+    /// larger than this maximum, startup fails with code 6. For a responder, the maximum of
+    /// [`Accept::ird`](super::Accept::ird).
     pub max_ird: u16,
-    /// Whether to send 0x3fff for both depths, so that the ULPs agree on the depths. Linux siw reads 0x3fff
-    /// as a number.
+    /// For an initiator, whether its Request has 0x3fff for both depths, so that the ULPs agree on the
+    /// depths. Linux siw reads 0x3fff as a number.
     pub depths_left_to_ulp: bool,
     /// For an initiator in the client-server model, whether to accept FPDUs that the responder sends before
     /// the responder has received an FPDU. Linux siw sends such FPDUs, which violates RFC 5044 section 7.1.2

@@ -36,7 +36,8 @@ pub struct Rejected {
 /// How startup ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitiatorEvent {
-    /// Full Operation: the initiator may send FPDUs. The first FPDU must be the RTR of [`Negotiated::rtr`].
+    /// Full Operation: the initiator may send FPDUs. If [`Negotiated::rtr`] has an RTR, this RTR must be the
+    /// first FPDU.
     Accepted(Negotiated),
     /// The responder's ULP has rejected the connection.
     Rejected(Rejected),
@@ -53,7 +54,7 @@ pub enum InitiatorEvent {
 
 /// The initiator's half of startup.
 ///
-/// Before [`InitiatorEvent::Accepted`] the initiator may send only the Request.
+/// Until startup has ended, the initiator may send only the Request.
 #[derive(Clone, Debug)]
 pub struct Initiator {
     config: MpaConfig,

@@ -44,8 +44,8 @@ impl From<RtrKind> for RtrKinds {
 /// The RTR that follows the Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// No RTR, in the client-server model: the initiator's first message replaces the RTR. The responder
-    /// sends nothing before it has received this message.
+    /// No RTR, in the client-server model: the initiator's first message replaces the RTR. The responder must
+    /// not send anything before it has received this message.
     None,
     /// The initiator must send an RTR of this kind before any other FPDU.
     Send(RtrKind),

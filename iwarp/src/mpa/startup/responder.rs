@@ -55,8 +55,9 @@ pub enum ResponderError {
     /// No Request has arrived, or the Request has already been answered.
     #[error("no request waits for an answer")]
     NoRequest,
-    /// The peer serves fewer Reads than the ULP needs. The Request still waits for an answer. The caller
-    /// should [`reject`](Responder::reject) the Request with the number in `needed`.
+    /// The ORD of the connection would be less than the ULP needs, usually because the peer serves too few
+    /// Reads. The Request still waits for an answer. The caller should [`reject`](Responder::reject) the
+    /// Request with the number in `needed`.
     #[error("the peer serves fewer reads than the {needed} that are needed")]
     InsufficientIrd {
         /// The value of [`Accept::min_ord`].

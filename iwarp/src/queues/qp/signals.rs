@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::queues::{AsyncEventKind, AsyncEvents, ConnectionError, EventSource};
 
-/// What a user asks the engine of its queue pair to do, other than posted requests: to end the connection, or
-/// to check for a receive request again. If two values are pending, the higher value replaces the lower
-/// value.
+/// What another thread asks the engine of a queue pair to do, other than posted requests: to end the
+/// connection, or to check for a receive request again. If two values are pending, the higher value replaces
+/// the lower value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Ask {

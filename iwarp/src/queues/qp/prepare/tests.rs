@@ -190,9 +190,9 @@ fn a_request_that_is_not_allowed_is_refused() {
     assert!(config.check_grant(QpGrants::FAST_REGISTER).is_err());
 }
 
-/// A Send with Immediate is allowed only if the endpoints have agreed on InfiniBand's semantics, and
-/// Immediate Data of 0xFF bytes only if they have not. Before the connection is established, both may be
-/// posted.
+/// A Send with Immediate is allowed only if the endpoints have agreed on InfiniBand's semantics. Immediate
+/// Data whose last four bytes are 0xFF is allowed only if they have not agreed. Before the connection is
+/// established, both may be posted.
 #[test]
 fn messages_of_infinibands_semantics_need_their_agreement() {
     let (_, pd, cq) = test_objects();
