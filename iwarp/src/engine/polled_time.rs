@@ -8,7 +8,8 @@
 
 use tcp_lite::{Duration, Instant};
 
-/// A poll that is late by more than this time counts as a standstill. A busy machine delays polls by less.
+/// A poll that is late by more than this time counts as a standstill. A busy machine usually delays polls by
+/// less.
 const LATE: Duration = Duration::from_millis(500);
 
 /// After a standstill, the timer that is due first has this time left, or the time that it had left before

@@ -70,8 +70,9 @@ pub struct QpAttr {
 }
 
 /// A queue pair, which is one RDMA stream. Cheap to clone. Dropping the last clone aborts an open connection,
-/// unless a Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep
-/// the queue pair until the `Disconnected` event; otherwise posted requests may be lost.
+/// unless the stream has already failed or our FIN was sent. So after
+/// [`CmId::disconnect`](super::CmId::disconnect) keep the queue pair until the `Disconnected` event;
+/// otherwise posted requests may be lost.
 pub struct QueuePair {
     /// The queue pair. The users' handles are counted separately, since the engine also has references.
     pub(crate) shared: Arc<QpShared>,
@@ -108,7 +109,7 @@ impl SendBatch<'_> {
         self.qp.queue_send(request)
     }
 
-    /// Checks whether [`push`](Self::push) would post this request if the queue has room.
+    /// Checks whether [`push`](Self::push) would post this request if the queue had room.
     ///
     /// # Errors
     /// The errors of [`push`](Self::push), except [`VerbsError::QueueFull`].
@@ -118,7 +119,7 @@ impl SendBatch<'_> {
     }
 
     /// Checks whether [`push_inline`](Self::push_inline) would post this request with `bytes` bytes if the
-    /// queue has room.
+    /// queue had room.
     ///
     /// # Errors
     /// The errors of [`push_inline`](Self::push_inline), except [`VerbsError::QueueFull`].
@@ -127,7 +128,7 @@ impl SendBatch<'_> {
     }
 
     /// Posts an inline request with the bytes in `parts`, which are sent one part after the other. The bytes
-    /// need not be registered. The request has no elements.
+    /// need not be registered. The request has no scatter/gather elements.
     ///
     /// # Errors
     /// The errors of [`push`](Self::push), and [`VerbsError::TooLong`] if there are more bytes than the queue

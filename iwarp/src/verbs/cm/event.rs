@@ -54,9 +54,9 @@ pub enum CmEventKind {
         peer: Option<Enhanced>,
         /// MPA revision of the peer's frame.
         revision: u8,
-        /// Whether the peer has closed without a Reply to our Request of revision 2, so that this connection
-        /// is the second attempt, with revision 1 ([`ConnParam::fallback`](super::ConnParam::fallback)). Then
-        /// depths and RTR were not negotiated.
+        /// Whether the peer has closed or reset the connection without a Reply to our Request of revision 2,
+        /// so that this connection is the second attempt, with revision 1
+        /// ([`ConnParam::fallback`](super::ConnParam::fallback)). Then depths and RTR were not negotiated.
         fell_back: bool,
         /// Whether we send markers, and whether we receive them.
         markers: (bool, bool),
@@ -126,16 +126,16 @@ struct QueuedEvent {
 }
 
 /// The channel on which identifiers report events. The channel's descriptor is readable while events are
-/// queued. Cheap to clone. Dropping the last clone drops the queued events, and rejects their connect
-/// requests. Unlike a [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs
-/// no arming.
+/// queued. Cheap to clone. Dropping the last clone drops the queued events, which rejects the connect
+/// requests that only these events hold. Unlike a
+/// [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs no arming.
 ///
 /// # Limit
 ///
 /// Events of identifiers that the program holds are never lost. These events are queued even beyond
 /// [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events), since each identifier has
 /// few events, and a program waits for them. When the queue is longer than this limit, events of identifiers
-/// that only events hold are [lost](Self::lost), so that no engine waits for a reader. Events of new
+/// that only events hold may be [lost](Self::lost), so that no engine waits for a reader. Events of new
 /// connections are queued only while the queue is shorter than three quarters of the limit. A connect request
 /// whose event is lost is rejected.
 #[derive(Clone)]
@@ -298,7 +298,8 @@ impl EventChannel {
     }
 
     /// Returns the number of events that were lost since the channel was created. The lost events are those
-    /// of identifiers that the program does not hold, and those of new connections, which were then rejected.
+    /// of identifiers that the program does not hold, and those of new connections, which were then rejected
+    /// or, in streaming mode, reset.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

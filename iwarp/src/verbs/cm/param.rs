@@ -180,9 +180,10 @@ pub struct ConnParam {
     /// Keepalive probes of this connection, which replace the engine's setting.
     /// Default: [`KeepalivePolicy::Engine`].
     pub keepalive: KeepalivePolicy,
-    /// The index of the engine; `None`: the engine with the fewest connections. Default: `None`.
+    /// When connecting: the index of the engine; `None`: the engine with the fewest connections. Default:
+    /// `None`.
     pub engine: Option<usize>,
-    /// The local port; `None`: a random port. Default: `None`.
+    /// When connecting: the local port; `None`: a random port. Default: `None`.
     pub local_port: Option<u16>,
 }
 
@@ -380,7 +381,8 @@ impl StreamOptions {
 pub struct ListenOptions {
     /// The port to listen on, on every address of every engine.
     pub port: u16,
-    /// Maximum number of connections that are neither accepted nor rejected yet. Default: 128.
+    /// Maximum number of connections that are neither accepted nor rejected yet; 0 has the effect of 1.
+    /// Default: 128.
     pub backlog: usize,
     /// Maximum number of connections from one address that are neither accepted nor rejected yet; `None`: no
     /// separate limit per address. Default: `None`.
@@ -395,9 +397,9 @@ pub struct ListenOptions {
     /// peers that stay. Default: `None`.
     pub rate_per_address: Option<u32>,
     /// Maximum number of connections of one address that may fail through the peer's fault per second, on
-    /// each engine; `None`: no limit. Faults are an invalid or late Request, a message for which we send a
-    /// Terminate, and a Terminate of the peer. Once the limit is reached, SYNs of the address get no answer
-    /// for the rest of the second. After that second, the address can connect again. Default: 32.
+    /// each engine; `None`: no limit. Faults are an invalid or late Request, a late RTR, a message for which
+    /// we send a Terminate, and a Terminate of the peer. Once the limit is reached, SYNs of the address get
+    /// no answer for the rest of the second. After that second, the address can connect again. Default: 32.
     pub failures_per_address: Option<u32>,
     /// Maximum number of TCP connections that are not established; `None`: no limit other than
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
