@@ -26,18 +26,18 @@ use crate::router::{Pinned, Received, Router};
 ///
 /// # Order
 ///
-/// Requests take effect at the peer in the order in which they were posted. While fewer than
-/// [`send_depth`](ConnectionOptions::send_depth) requests are in flight, this is the order in which their
-/// futures are first polled. To make a request begin only after a Read or an atomic is complete, await the
-/// Read or atomic first.
+/// Requests take effect at the peer in the order in which they were posted. Once the peer is ready, and while
+/// fewer than [`send_depth`](ConnectionOptions::send_depth) requests are in flight, this is the order in
+/// which their futures are first polled. To make a request begin only after a Read or an atomic is complete,
+/// await the Read or atomic first.
 ///
 /// # Dropped futures
 ///
-/// A future has no effect if it is dropped before its first poll, or while it waits for a place in the send
-/// queue. A posted request continues even if its future is dropped: it takes effect at the peer. Until the
-/// request completes, its memory stays registered and may be read or written. If the request held the last
-/// handle of its memory, that memory is deregistered by the next request of the connection, or when the
-/// connection is dropped.
+/// A future has no effect if it is dropped before its first poll, or while it waits for the peer to be ready
+/// or for a place in the send queue. A posted request continues even if its future is dropped: it takes
+/// effect at the peer. Until the request completes, its memory stays registered and may be read or written.
+/// If the request held the last handle of its memory, that memory is deregistered by the next request of the
+/// connection, or when the connection is dropped.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<ConnectionShared>,
@@ -531,7 +531,7 @@ impl Connection {
         self.register(bytes, Access::LOCAL_WRITE).inspect_err(|_| router.free_places(1))
     }
 
-    /// Posts a request. If no other request is open, the request is sent at once.
+    /// Posts a request. If no other request is open, calls the engine so that the request is sent at once.
     fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
         let qp = self.shared.qp();
         let is_first = !qp.has_open_sends();

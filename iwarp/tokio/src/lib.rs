@@ -49,9 +49,9 @@
 //! * **The end of a connection has a cause.** A call that waits returns the cause, in most cases as
 //!   [`Error::Connection`], and [`Connection::closed`] waits for the cause. [`Error`] converts to
 //!   [`std::io::Error`].
-//! * **An idle endpoint does not spin.** A waiting task polls the engine for 50 us and then sleeps. While no
-//!   task polls, the engine's thread polls for some tens of microseconds, and then also sleeps
-//!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
+//! * **An idle endpoint does not spin.** A task that waits for a request or a message polls the engine for 50
+//!   us and then sleeps. While no task polls, the engine's thread polls for some tens of microseconds, and
+//!   then also sleeps ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait) describes.
 //! * **While a task computes, its peers wait.** If the task has polled the engine just before, the thread
 //!   begins to poll within 100 us, or within 500 us if the task has polled for a long time. Until then no

@@ -121,8 +121,8 @@ impl Request {
 
     /// Accepts the request. This call does not wait for the peer, so a silent peer does not delay a loop that
     /// accepts one peer after another. The connection may be used at once. The first request on the
-    /// connection waits until the peer is ready. If the peer uses this crate, the wait is half a round trip.
-    /// If the peer is not ready within [`timeout`](ConnectionOptions::timeout), the connection ends
+    /// connection waits until the peer is ready. If the peer uses this crate, the wait is about one round
+    /// trip. If the peer is not ready within [`timeout`](ConnectionOptions::timeout), the connection ends
     /// ([`Connection::established`]).
     ///
     /// # Errors

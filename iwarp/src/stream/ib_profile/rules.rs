@@ -32,8 +32,9 @@ impl Rules {
 
     // ---- requests of this side ----
 
-    /// Whether a request completes when the peer has accepted its message. If not, the request completes when
-    /// its last segment is handed to TCP (RFC 5040 section 5.5).
+    /// Whether a Send or Write completes when the peer has accepted its message. If not, it completes when
+    /// its last segment is handed to TCP (RFC 5040 section 5.5), or when TCP's acknowledgement arrives if its
+    /// bytes are sent without a copy.
     #[inline]
     pub(in crate::stream) fn complete_by_acknowledgement(&self) -> bool {
         self.0.is_some()

@@ -187,8 +187,8 @@ impl Delivery<'_> {
         result.map(|()| false)
     }
 
-    /// Places an out-of-order ULPDU if all its checks pass. Nothing is delivered, and no error is reported.
-    /// Returns whether the ULPDU was placed.
+    /// Places an out-of-order ULPDU of a Write, a Read Response or a Send if all its checks pass. Nothing is
+    /// delivered, and no error is reported. Returns whether the ULPDU was placed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-281, RDMAP-289): Read Requests are not processed here, but only when they
     /// are delivered.
