@@ -71,7 +71,7 @@ pub struct EngineReport {
     pub mac: String,
     /// Maximum size of an IP packet, in bytes.
     pub mtu: u16,
-    /// Whether the link is up.
+    /// Whether the link was up when the engine last queried the port.
     pub link_up: bool,
     /// Bytes of memory that the port shares with other processes: the rings of a local wire. Each of the two
     /// processes that share a pair of rings counts the pair.

@@ -35,7 +35,8 @@ pub(super) enum Addressing {
 pub(super) enum PayloadSource {
     /// The oldest request of the send queue.
     Posted,
-    /// Bytes that RDMAP generates: Immediate Data, and headers that RDMAP sends as payload.
+    /// Bytes of `Outbound::own`: Immediate Data, or the payload of a message that RDMAP generates, for
+    /// example of a Read Request.
     Own,
     /// Registered memory that the peer reads.
     Remote,

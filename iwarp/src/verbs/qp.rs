@@ -46,10 +46,10 @@ pub struct QpAttr {
     pub early_sends: bool,
     /// As in [`QueuePair::set_remote_access`].
     pub remote_access: Access,
-    /// Maximum number of our outstanding Reads; `None` before the queue pair is connected.
+    /// Maximum number of our outstanding Reads and atomics; `None` before the queue pair is connected.
     pub ord: Option<u16>,
-    /// Maximum number of the peer's Reads that are served at a time; `None` before the queue pair is
-    /// connected.
+    /// Maximum number of the peer's Reads that are served at a time, and also of its atomics; `None` before
+    /// the queue pair is connected.
     pub ird: Option<u16>,
     /// Whether both peers have agreed on [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics); `None`
     /// before the queue pair is connected.

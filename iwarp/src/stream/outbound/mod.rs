@@ -2,9 +2,9 @@
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write usually
 //! completes when its last segment is written to TCP. A Send or Write whose payload is not copied, and each
-//! Send or Write with InfiniBand's semantics, completes when its bytes are acknowledged. A Read or atomic
-//! completes when its response is delivered. All requests complete in post order. A Terminate follows the
-//! FPDU that is being written, and is sent before all other messages except those of queue 4.
+//! Send or Write with InfiniBand's semantics, completes at the earliest when its bytes are acknowledged. A
+//! Read or atomic completes when its response is delivered. All requests complete in post order. A Terminate
+//! follows the FPDU that is being written, and is sent before all other messages except those of queue 4.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -50,9 +50,9 @@ const MAX_LOCAL: u32 = 4;
 /// Why a call of [`Outbound::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// Nothing can be sent now, until a doorbell rings or the peer sends something.
+    /// Nothing can be sent now, for example until a doorbell rings or the peer sends something.
     Idle,
-    /// The budget is used up.
+    /// The budget, or the limit on local requests, is used up.
     More,
     /// TCP's send buffer is full. TCP reports when it has room again.
     Full,

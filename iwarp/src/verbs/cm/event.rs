@@ -46,9 +46,9 @@ pub enum CmEventKind {
     Established {
         /// The private data of the peer's Request or Reply.
         private_data: Box<[u8]>,
-        /// Maximum number of our outstanding Reads.
+        /// Maximum number of our outstanding Reads and atomics.
         ord: u16,
-        /// Maximum number of the peer's Reads that we serve at a time.
+        /// Maximum number of the peer's Reads that we serve at a time, and also of its atomics.
         ird: u16,
         /// Depths, model and RTR in the peer's frame; `None`: the frame does not contain them.
         peer: Option<Enhanced>,

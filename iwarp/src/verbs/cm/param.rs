@@ -82,9 +82,10 @@ pub struct ConnParam {
     /// reduces the limit to 508 bytes. [`ib_semantics`](Self::ib_semantics) reduces the limit by 12 more
     /// bytes. Default: empty.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
-    /// Maximum number of the peer's Reads that are served at a time (IRD). Default: 128.
+    /// Maximum number of the peer's Reads that are served at a time (IRD), and also of its atomics. Default:
+    /// 128.
     pub responder_resources: u16,
-    /// Maximum number of our outstanding Reads (ORD). Default: 128.
+    /// Maximum number of our outstanding Reads and atomics (ORD). Default: 128.
     pub initiator_depth: u16,
     /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
     /// contains this number (RFC 6581 section 9.1). Default: 0.
