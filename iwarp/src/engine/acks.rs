@@ -9,7 +9,7 @@ use tcp_lite::{ConnId, Duration, Instant};
 /// has to send.
 pub(super) struct Acks {
     /// Connections whose peer has acknowledged bytes. Requests of these connections may complete once all
-    /// events of the step are handled: a Terminate in the same frame is handled after the acknowledgement,
+    /// queued events of TCP are handled: a Terminate in the same frame is handled after the acknowledgement,
     /// and may name one of these requests.
     arrived: Vec<ConnId>,
     /// Connections that have received FPDUs whose acknowledgement the peer waits for. If our user answers

@@ -422,8 +422,8 @@ impl Poller {
         }
     }
 
-    /// Updates the listeners' statistics of half-open connections and unanswered SYNs if the stack's counts
-    /// have changed.
+    /// Updates the listeners' statistics of half-open connections and refused SYNs if the stack's counts have
+    /// changed.
     fn report_listeners(&mut self) {
         let changes = self.state.tcp.listener_changes();
         if changes == self.state.listener_changes_reported {

@@ -88,8 +88,8 @@ impl Stream {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
         let rules = Rules::new(ib_semantics);
-        // With markers, FPDUs can be found beyond a hole. With a shared receive queue, the buffer of a later
-        // message is not known in advance.
+        // With markers, FPDUs can be found beyond missing bytes. With a shared receive queue, the buffer of a
+        // later message is not known in advance.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && rules.bind_ahead();
         let state = StreamState::new(qp, by, ord, rules);
         let stream = Self {

@@ -227,7 +227,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Connection`] with the cause if the connection has ended. If the peer stayed silent, the cause
     /// is [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if the connection was closed
-    /// gracefully, or this side has aborted it.
+    /// gracefully, or the runtime of the endpoint has shut down.
     pub async fn established(&self) -> Result<()> {
         if self.shared.is_established.load(Ordering::Acquire) {
             return Ok(());
@@ -252,7 +252,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Lengths`] if the lengths differ. [`Error::Connection`] if the connection has ended, for
-    /// example because the peer refuses the request. [`Error::Closed`] if this side has closed the
+    /// example because the peer refuses the request. [`Error::Closed`] if this side has closed or aborted the
     /// connection.
     pub async fn write(&self, remote: &RemoteRegion, local: impl Into<Slice>) -> Result<()> {
         let local = same_length(remote, local.into())?;
@@ -313,7 +313,7 @@ impl Connection {
     /// # Errors
     /// [`Error::OutOfRange`] if `remote` has fewer than eight bytes. [`Error::Connection`] if the connection
     /// has ended, for example because the peer refuses the request. [`Error::Closed`] if this side has closed
-    /// the connection.
+    /// or aborted the connection.
     pub async fn fetch_add(&self, remote: &RemoteRegion, add: u64) -> Result<u64> {
         self.atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }).await
     }
@@ -347,7 +347,7 @@ impl Connection {
     /// [`Error::TooLong`] if there are more bytes than this side's
     /// [`message_bytes`](ConnectionOptions::message_bytes). [`Error::Connection`] if the connection has
     /// ended, for example because the message is too long for the peer. [`Error::Closed`] if this side has
-    /// closed the connection.
+    /// closed or aborted the connection.
     pub async fn send(&self, bytes: &[u8]) -> Result<()> {
         self.send_copy(SendOp::Send, bytes).await
     }
@@ -365,8 +365,8 @@ impl Connection {
     /// # Errors
     /// [`Error::Connection`] with the cause if the connection has ended and all messages were returned. After
     /// a graceful close by the peer, the cause is [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
-    /// [`Error::Closed`] if this side has closed the connection. [`Error::Request`] if a receive failed, for
-    /// instance because the peer's message did not fit into the buffer.
+    /// [`Error::Closed`] if this side has closed or aborted the connection. [`Error::Request`] if a receive
+    /// failed, for instance because the peer's message did not fit into the buffer.
     pub async fn recv(&self) -> Result<Message> {
         let received = self.shared.router.received(self.engine()).await?;
         self.message(&received)

@@ -64,7 +64,7 @@ pub(crate) struct Requests {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<CmEvent>,
-    /// The listener was dropped.
+    /// Whether the listener was dropped.
     is_closed: bool,
 }
 
@@ -255,7 +255,7 @@ const BATCH: usize = 256;
 
 /// Delivers events until the task is aborted, or its runtime shuts down.
 pub(crate) async fn deliver_all(channel: Arc<Channel>, routes: Arc<Routes>) {
-    /// Dropped with the task.
+    /// Closes the routes when the task is dropped.
     struct Closing(Arc<Routes>);
 
     impl Drop for Closing {

@@ -72,7 +72,7 @@
 //! tracing_subscriber::fmt::init(); // its feature `env-filter` takes RUST_LOG=iwarp=debug,tcp_lite=warn
 //! ```
 //!
-//! The thread that polls the engine runs the subscriber, so a slow subscriber delays the engine.
+//! Most events are emitted on the thread that polls the engine, so a slow subscriber delays the engine.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 

@@ -55,7 +55,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Connection`] if the engine cannot listen. [`Error::Verbs`] if a limit of the context is
-    /// reached.
+    /// reached. [`Error::System`] if the runtime of the endpoint has shut down.
     pub async fn accept(&self) -> Result<Connection> {
         loop {
             match self.request().await?.accept(&ConnectionOptions::default()).await {
@@ -127,7 +127,7 @@ impl Request {
     ///
     /// # Errors
     /// [`Error::Connection`] if the peer has gone. [`Error::Verbs`] if a limit of the context is reached or
-    /// the private data is too long.
+    /// the private data is too long. [`Error::System`] if the runtime of the endpoint has shut down.
     pub async fn accept(self, options: &ConnectionOptions) -> Result<Connection> {
         let Self { id, endpoint, private_data, ib_semantics, .. } = self;
         let unconnected = Unconnected::new(&endpoint, options)?;

@@ -171,9 +171,10 @@ pub struct ConnParam {
     /// has died ends the queue pair in any case. If one of our requests fails here, for instance because its
     /// memory is invalid, the connection ends without a message to the peer. Default: `false`.
     pub outlives_peer: bool,
-    /// Maximum time for TCP and MPA startup together; when accepting, maximum time for the RTR. The error of
-    /// a timeout is TCP's during the TCP handshake, and
-    /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) afterwards. Default: 10 s.
+    /// When connecting: maximum time for the TCP handshake and MPA startup together, or for each of them if
+    /// streaming mode comes between them. When accepting: maximum time for the RTR. The error of a timeout is
+    /// TCP's during the TCP handshake, and [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout)
+    /// afterwards. Default: 10 s.
     pub timeout: Duration,
     /// Ends the connection when nothing was sent or received during this time: no FPDU, and in streaming mode
     /// no byte. `None`: never. Default: `None`.
