@@ -42,7 +42,8 @@ impl EngineHandle {
         self.index
     }
 
-    /// Returns the number of connections that the engine carries now, or that it has to begin.
+    /// Returns the number of connections that the engine carries now, plus the number that it still has to
+    /// begin.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed) + self.to_begin.load(Ordering::Relaxed)
     }

@@ -436,7 +436,8 @@ impl Connection {
     /// Registers memory at the endpoint of the connection ([`Endpoint::register`]).
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the limit on regions is reached or the memory cannot be allocated.
+    /// [`Error::Verbs`] if the limit on regions is reached, the memory cannot be allocated, or the rights
+    /// cannot be combined.
     pub fn register(&self, bytes: usize, access: Access) -> Result<Region> {
         Ok(Region::new(self.shared.endpoint.pd.reg_mr(bytes, access)?))
     }

@@ -119,7 +119,8 @@ impl Endpoint {
     /// atomics, and Reads into the memory, need [`Access::LOCAL_WRITE`] as well.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the limit on regions is reached or the memory cannot be allocated.
+    /// [`Error::Verbs`] if the limit on regions is reached, the memory cannot be allocated, or the rights
+    /// cannot be combined.
     pub fn register(&self, bytes: usize, access: Access) -> Result<Region> {
         Ok(Region::new(self.shared.pd.reg_mr(bytes, access)?))
     }

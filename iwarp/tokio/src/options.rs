@@ -12,8 +12,8 @@ pub struct ConnectionOptions {
     /// Maximum number of requests in flight: Writes, Reads, atomics and Sends. Further requests wait.
     /// Default: 64.
     pub send_depth: usize,
-    /// Maximum number of the peer's messages that wait for [`Connection::recv`](crate::Connection::recv).
-    /// Default: 32.
+    /// Maximum number of the peer's messages that wait for [`Connection::recv`](crate::Connection::recv); 0
+    /// has the effect of 1. Default: 32.
     pub recv_depth: usize,
     /// Maximum number of bytes of a received message, and of a transfer without a region of the user. The
     /// connection has `recv_depth` buffers of this size from the start, and allocates more buffers for

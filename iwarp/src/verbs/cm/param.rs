@@ -414,8 +414,8 @@ pub struct ListenOptions {
     pub filter: AddressFilter,
     /// The limits on Requests. Default: those of [`ResponderOptions`].
     pub responder: ResponderOptions,
-    /// Connections begin in streaming mode, with buffers of these sizes; `None`: connections begin with MPA
-    /// at once. Default: `None`.
+    /// Connections begin in streaming mode, with buffers of these sizes, and leave the backlog when they are
+    /// announced; `None`: connections begin with MPA at once. Default: `None`.
     pub streaming: Option<StreamOptions>,
 }
 
