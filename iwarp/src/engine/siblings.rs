@@ -112,8 +112,8 @@ impl Engine {
 }
 
 impl EngineThread {
-    /// As [`Engine::on_queues`], with a thread for each engine. The thread of engine `n` runs on the CPU
-    /// `cpus[n]`. If `cpus` has no entry `n`, the thread runs on [`ThreadOptions::cpu`].
+    /// As [`Engine::on_queues`], with a thread for each engine. The thread of engine `n` is pinned to the CPU
+    /// `cpus[n]`. If `cpus` has no entry `n`, [`ThreadOptions::cpu`] applies to the thread.
     ///
     /// # Errors
     /// The errors of [`Engine::on_queues`] and of [`Engine::spawn`].

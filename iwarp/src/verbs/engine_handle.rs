@@ -52,7 +52,7 @@ impl EngineHandle {
         self.connections.store(count, Ordering::Relaxed);
     }
 
-    /// Returns the time of the engine's last poll, in microseconds of the engine's clock.
+    /// Returns the time of the engine's last poll, in microseconds of the engine's own time.
     pub(crate) fn now_us(&self) -> u64 {
         self.now_us.load(Ordering::Relaxed)
     }

@@ -206,7 +206,7 @@ impl Outbound {
     }
 
     /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment contains as many whole
-    /// FPDUs as fit.
+    /// FPDUs as fit, except for FPDUs whose payload is not copied: each of these has its own segment.
     pub(super) fn run(
         &mut self,
         tcp: &mut Stack,

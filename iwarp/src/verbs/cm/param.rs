@@ -134,8 +134,8 @@ pub struct ConnParam {
     ///   that places the bytes, or soon afterwards. Requests after a message that waits for a receive request
     ///   complete after that message. If the peer refuses a request, this request fails, and all later
     ///   requests are flushed. A message that arrives after the peer's close resets the connection. A Send
-    ///   completes before an answer to it is received. A graceful close waits for at most the engine's
-    ///   `close_timeout` until the peer has posted receive requests for our messages. After that time the
+    ///   completes before an answer to it is received. A graceful close waits until the peer has posted
+    ///   receive requests for our messages. If the engine's `close_timeout` passes without progress, the
     ///   remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
