@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 
 use crate::error::{Error, Result};
 
-/// The parameters on which both peers of a connection have agreed.
+/// The parameters of a connection that is established, or that this side has accepted.
 #[derive(Debug, Default)]
 pub(crate) struct Established {
     pub(crate) private_data: Box<[u8]>,

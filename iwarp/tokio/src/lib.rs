@@ -58,9 +58,9 @@
 //!   acknowledgements and no answers to Reads are sent.
 //! * **A stream** ([`Connection::into_stream`]) implements `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
-//! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`]. `uwarp
-//!   status` shows the endpoints of all processes of the user. For this, the feature `status`, which is on by
-//!   default, makes a socket for each endpoint. Only this user may use the socket.
+//! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`]. On Linux,
+//!   `uwarp status` shows the endpoints of all processes of the user. For this, the feature `status`, which
+//!   is on by default, makes a socket for each endpoint. Only this user may use the socket.
 //! * An endpoint has to be created within a tokio runtime whose I/O is enabled.
 //!
 //! # Events

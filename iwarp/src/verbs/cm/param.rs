@@ -139,7 +139,8 @@ pub struct ConnParam {
     ///   remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
-    /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
+    /// the peer. The responder detects such a proxy by TCP's initial sequence numbers, and then does not
+    /// agree.
     ///
     /// The offer is twelve bytes after the private data of the Request, and the agreement is eight bytes
     /// after the private data of the Reply. This implementation removes these bytes; another implementation
@@ -164,12 +165,13 @@ pub struct ConnParam {
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays usable when the peer ends the
     /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receive
-    /// requests stay posted. A send that is open or posted later completes with
+    /// requests stay posted. The oldest send that is open or posted later completes with
     /// [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded) after the retry time
-    /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). If no connection is made
-    /// because the peer is unreachable or rejects it, sends complete with this status at once. A peer that
-    /// has died ends the queue pair in any case. If one of our requests fails here, for instance because its
-    /// memory is invalid, the connection ends without a message to the peer. Default: `false`.
+    /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)), and all other requests are
+    /// flushed. If no connection is made because the peer is unreachable or rejects it, the oldest send
+    /// completes with this status at once. A peer that has died ends the queue pair in any case. If one of
+    /// our requests fails here, for instance because its memory is invalid, the connection ends without a
+    /// Terminate. Default: `false`.
     pub outlives_peer: bool,
     /// When connecting: maximum time for the TCP handshake and MPA startup together, or for each of them if
     /// streaming mode comes between them. When accepting: maximum time for the RTR. The error of a timeout is
