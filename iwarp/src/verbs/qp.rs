@@ -274,7 +274,8 @@ impl QueuePair {
 
     /// Gives up a peer that has not been reached. The oldest send completes with
     /// [`WcStatus::RetryExceeded`](super::WcStatus::RetryExceeded), all other requests are flushed, and the
-    /// queue pair enters `Error`. Returns `false`, and has no effect, if there is a connection.
+    /// queue pair enters `Error`. Returns `false`, and has no effect, if the queue pair is no longer in
+    /// `Idle`, for example because there is a connection.
     ///
     /// The engine must not make the connection during this call, so call this while the engine is not polled.
     pub fn give_up(&self) -> bool {
@@ -382,16 +383,17 @@ impl QueuePair {
         self.shared.state.cause()
     }
 
-    /// Returns the error that ended the stream, found here or reported by a Terminate of the peer. If TCP
-    /// ended in the middle of an FPDU, the error is layer 2, type 0, code 1. For every other end, use
-    /// [`cause`](Self::cause).
+    /// Returns the error that ended the stream, found here or reported by a Terminate of the peer. If the
+    /// peer's FIN arrived too early, for example in the middle of an FPDU, the error is layer 2, type 0, code
+    /// 1. For every other end, use [`cause`](Self::cause).
     pub fn error(&self) -> Option<StreamError> {
         self.shared.state.error()
     }
 
-    /// Returns the Terminate that ended the stream, as it was sent or received, with the headers of the
-    /// failing message. Returns `None` if there was no Terminate, or if the peer's Terminate contained no
-    /// readable error. In the latter case, [`error`](Self::error) is layer 0, type 2, code 0xFF.
+    /// Returns the Terminate that ended the stream, with the headers of the failing message: the peer's
+    /// Terminate, or that of this side, even if it could not be sent. Returns `None` if there was no
+    /// Terminate, or if the peer's Terminate contained no readable error. In the latter case,
+    /// [`error`](Self::error) is layer 0, type 2, code 0xFF.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.shared.state.terminate()
     }

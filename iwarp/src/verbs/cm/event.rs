@@ -63,16 +63,17 @@ pub enum CmEventKind {
         /// Whether both peers have agreed on InfiniBand's semantics
         /// ([`ConnParam::ib_semantics`](super::ConnParam::ib_semantics)).
         ib_semantics: bool,
-        /// Whether posted requests are sent at once. A responder to a peer without RTR sends nothing before
-        /// the first FPDU of the peer (RFC 5044 section 7.1.2).
+        /// Whether posted requests are sent at once. By default, a responder to a peer without RTR sends
+        /// nothing before the first FPDU of the peer (RFC 5044 section 7.1.2,
+        /// [`ConnParam::await_first_fpdu`](super::ConnParam::await_first_fpdu)).
         ready: bool,
     },
     /// The peer rejected the connection. A connection that began in streaming mode returns to streaming mode.
     Rejected {
         /// The private data of the peer's Reply.
         private_data: Box<[u8]>,
-        /// The depths of the peer. The ORD is the minimum that the peer needs. `None`: the peer's Reply has
-        /// no depths.
+        /// The depths of the peer. If the peer has rejected the connection because our IRD is too small, the
+        /// ORD is the minimum that the peer needs. `None`: the peer's Reply has no depths.
         peer: Option<Enhanced>,
     },
     /// The connection could not be set up.
@@ -88,7 +89,7 @@ pub enum CmEventKind {
     Disconnected {
         /// The reason; `None` for a graceful close.
         error: Option<ConnectionError>,
-        /// The Terminate that was sent or received, with its contents.
+        /// The Terminate that the peer sent, or that this side generated, with its contents.
         terminate: Option<Arc<TerminateReport>>,
     },
     /// A connection in streaming mode is established. The user opened the connection with
