@@ -122,9 +122,9 @@ impl Engine {
         self.poller.next_deadline(now)
     }
 
-    /// Sleeps until there is work, for example a posted request, a call of the connection manager, or a
-    /// deadline. A frame ends the sleep only if the port has a file descriptor
-    /// ([`Sleep::poll_fd`](dp::Sleep::poll_fd) lists such ports). The sleep lasts at most `limit`.
+    /// Sleeps until there is work, for example a posted request, a call of `CmId::connect`, or a deadline. A
+    /// frame ends the sleep only if the port has a file descriptor ([`Sleep::poll_fd`](dp::Sleep::poll_fd)
+    /// lists such ports). The sleep lasts at most `limit`.
     pub fn sleep(&mut self, limit: Duration) {
         let Some(most) = self.begin_sleep(limit) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most.min(limit));

@@ -269,7 +269,7 @@ impl Poller {
 
     /// Ends the engine: refuses the queued commands, resets all connections and sends the resets, and fails
     /// all requests and connects that would be retried. If the device has other queues, hands the port over
-    /// to one of their engines that still runs.
+    /// to an engine of these queues that still runs.
     pub(super) fn shut_down(&mut self, clock: Instant) {
         self.set_time(clock);
         self.state.handle.stop();

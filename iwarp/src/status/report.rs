@@ -119,7 +119,7 @@ pub struct ConnectionReport {
     pub tx_bytes: u64,
     /// Sent bytes that the peer has not acknowledged.
     pub unacknowledged_bytes: u64,
-    /// Bytes received in order.
+    /// Bytes received in order, including the headers of MPA, DDP and RDMAP.
     pub rx_bytes: u64,
     /// Bytes received out of order, and held until the missing bytes arrive. In streaming mode, received
     /// bytes for which the user's buffer has no space are included.

@@ -390,8 +390,8 @@ impl QueuePair {
         self.shared.state.error()
     }
 
-    /// Returns the Terminate that ended the stream, with the headers of the failing message: the peer's
-    /// Terminate, or that of this side, even if it could not be sent. Returns `None` if there was no
+    /// Returns the Terminate that ended the stream, with the headers of the failing message: the Terminate of
+    /// the peer, or the Terminate of this side, even if it was not sent. Returns `None` if there was no
     /// Terminate, or if the peer's Terminate contained no readable error. In the latter case,
     /// [`error`](Self::error) is layer 0, type 2, code 0xFF.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {

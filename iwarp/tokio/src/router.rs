@@ -315,8 +315,8 @@ impl Router {
         received.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits for a received message, for any task, and returns the oldest one. The task polls the engine for
-    /// a moment before it sleeps.
+    /// Waits for a received message, for any task, and returns the oldest message. The task polls the engine
+    /// for a moment before it sleeps.
     pub(crate) async fn received(&self, engine: &SharedEngine) -> Result<Received> {
         let mut receiver = Receiver { router: self, key: None };
         let mut spin = Spin::default();

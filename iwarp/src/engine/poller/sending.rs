@@ -69,7 +69,7 @@ impl Poller {
     }
 
     /// Schedules the queue pairs whose doorbells were rung, or all queue pairs if a doorbell was lost.
-    /// Returns whether a doorbell was found.
+    /// Returns whether there was a doorbell that was not lost.
     #[inline]
     fn answer_doorbells(&mut self) -> bool {
         let EngineState { handle, tx_scheduler, .. } = &mut self.state;
