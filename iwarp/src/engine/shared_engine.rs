@@ -46,8 +46,9 @@ pub struct SharedOptions {
     /// The shortest time for which the thread leaves the polling to callers before it checks whether they
     /// still poll. Default: 1 ms.
     pub step_back: Duration,
-    /// The longest such time. The time grows from `step_back` up to this value while callers poll without a
-    /// pause. Default: 8 ms.
+    /// The longest time for which the thread leaves the polling to callers before it checks whether they
+    /// still poll. The time grows from `step_back` up to this value while callers poll without a pause.
+    /// Default: 8 ms.
     pub longest_step_back: Duration,
     /// Maximum time of a sleep on a port without a file descriptor. Default: 200 us.
     pub max_sleep: Duration,

@@ -145,8 +145,8 @@ pub struct ConnParam {
     /// The offer is twelve bytes after the private data of the Request, and the agreement is eight bytes
     /// after the private data of the Reply. This implementation removes these bytes; another implementation
     /// passes them to its user as private data. A peer with an older version of the offer reports accepted
-    /// messages in another way. The Request of such a peer is rejected, and both peers get the reason.
-    /// Default: `false`.
+    /// messages in another way. The Request of such a peer is rejected, and the private data of the Reply
+    /// says why. Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
