@@ -170,8 +170,8 @@ impl Stream {
         }
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
-        // The buffers are posted in time for the peer's next request, since TCP has not sent the end of the
-        // responses yet.
+        // The buffers of the answered requests are posted in time for the peer's next request, since TCP has
+        // not sent the end of the responses yet.
         if let Some(answered) = outbound.take_answered() {
             inbound.repost_requests(answered);
         }

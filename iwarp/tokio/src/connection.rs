@@ -63,8 +63,9 @@ struct ConnectionShared {
 impl Drop for ConnectionShared {
     fn drop(&mut self) {
         self.endpoint.routes.remove(&self.id);
-        // Dropping the queue pair ends the connection, unless the connection has ended already, and ends all
-        // requests in flight. After that, nothing accesses the memory of requests.
+        // Dropping the last handle of the queue pair makes the engine end the connection and all requests in
+        // flight, unless the connection has ended already. Then `stop` releases the memory of the requests,
+        // and waits until no engine uses this memory.
         drop(self.qp.take());
         self.router.stop();
     }

@@ -39,7 +39,8 @@ const EXTERNAL_MIN_EMSS: usize = 8 << 10;
 /// last ULPDU of a message may be short.
 const EXTERNAL_MIN_BYTES: u32 = 512;
 
-/// Number of bytes at the end of a message without a copy that are always copied.
+/// Minimum number of bytes at the end of a message that are copied, even if the other bytes of the message
+/// are sent without a copy.
 const COPIED_END_BYTES: u32 = 64;
 
 /// Maximum number of local requests (requests without a message) that one queue pair executes before the next
@@ -299,7 +300,7 @@ impl Outbound {
                 }
             }
             if self.external.is_some() {
-                // The FPDUs of a message without a copy get separate segments.
+                // FPDUs whose payload is not copied get separate segments.
                 return Ok(true);
             }
             if cx.framer.markers() {
