@@ -33,7 +33,7 @@ pub struct EngineConfig {
     /// Addresses, limits and TCP settings. [`EngineConfig::new`] copies `mac`, `mtu` and `offloads` from the
     /// port.
     pub stack: StackConfig,
-    /// Maximum number of payload bytes that one queue pair hands to TCP before other queue pairs send. The
+    /// About the maximum number of bytes that one queue pair hands to TCP before other queue pairs send. The
     /// default is about one train of segments: the cost of the cache misses on a switch to another connection
     /// is spread over a train. Default: 64 KiB.
     pub quantum_bytes: usize,

@@ -131,7 +131,7 @@ pub(crate) struct News {
     pub(crate) refused: bool,
     /// The peer has no receive request for a message of ours.
     pub(crate) peer_not_ready: bool,
-    /// The peer has accepted a request of ours that it refused before.
+    /// The peer has accepted a request of ours.
     pub(crate) peer_takes: bool,
 }
 
@@ -229,7 +229,7 @@ impl IbProfile {
         self.peer != Peer::Gone
     }
 
-    /// Records that the peer has accepted a request of ours that it refused before.
+    /// Records that the peer has accepted a request of ours.
     pub(super) fn note_progress(&mut self) {
         self.news.peer_takes = true;
     }

@@ -54,7 +54,7 @@ impl Rules {
         self.profile().is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
     }
 
-    /// Records that the peer has accepted a request that it refused before.
+    /// Records that the peer has accepted a request of ours.
     pub(in crate::stream) fn note_progress(&mut self) {
         if let Some(ib) = self.profile_mut() {
             ib.note_progress();
