@@ -19,8 +19,8 @@ const SEND_BYTES: usize = 128 << 10;
 /// higher limit, bulk senders would wait longer.
 const MAX_FRESH: usize = 16;
 
-/// Maximum number of bytes that a queue pair that has just begun to send hands to TCP before it joins the
-/// bulk senders. The limit is enough for a whole small message.
+/// About the maximum number of bytes that a queue pair that has just begun to send hands to TCP before it
+/// joins the bulk senders. The limit is enough for a whole small message.
 const FRESH_BYTES: usize = 16 << 10;
 
 /// Maximum number of bursts sent in one poll, so that a poll ends even if TCP always has more to send.
