@@ -187,8 +187,8 @@
 //! to `uwarp status`, through a socket that only this user may use (`iwarp::status::serve`). `metrics` passes
 //! the counters to the exporter of the program (`iwarp::metrics::publish`). `tracing` emits events for
 //! connections, MPA startup, Terminates, timeouts and links. For a program without an exporter,
-//! [`prometheus`] generates the HTTP responses for Prometheus. The subscriber of events runs in the thread
-//! that polls the engine, so a slow subscriber delays the engine.
+//! [`prometheus`] generates the HTTP responses for Prometheus. Most events are emitted on the thread that
+//! polls the engine, so a slow subscriber delays the engine.
 //!
 //! # Layers
 //!

@@ -1,5 +1,5 @@
-//! Acknowledgements and limits on connections with InfiniBand's semantics. On such a connection, a request
-//! completes when the peer has acknowledged its bytes.
+//! Acknowledgements and limits on connections with InfiniBand's semantics. On such a connection, a Send or a
+//! Write completes only after the peer has acknowledged its bytes.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use tcp_lite::{ConnId, Duration, Instant};
 /// has to send.
 pub(super) struct Acks {
     /// Connections whose peer has acknowledged bytes. Requests of these connections may complete once all
-    /// events of the step are handled: a Terminate in the same frame is handled after the acknowledgement,
+    /// queued events of TCP are handled: a Terminate in the same frame is handled after the acknowledgement,
     /// and may name one of these requests.
     arrived: Vec<ConnId>,
     /// Connections that have received FPDUs whose acknowledgement the peer waits for. If our user answers
@@ -38,8 +38,8 @@ impl Acks {
         }
     }
 
-    /// From now on, an acknowledgement waits for an answer of the user for at most `patience`. If the user
-    /// polls the engine, `patience` can be zero, since the user can answer between two polls.
+    /// From now on, an acknowledgement or a limit waits for an answer of the user for at most `patience`. If
+    /// the user polls the engine, `patience` can be zero, since the user can answer between two polls.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }

@@ -10,8 +10,8 @@ use crate::verbs::AsyncEventKind;
 /// only on a point-to-point port, where the loss of the link means the loss of the peer. A listening
 /// point-to-point device accepts its next peer during a query, so the engine queries the device even without
 /// connections. On other ports, a link that fails while nothing is sent does no harm. Ten queries per second
-/// cost nothing noticeable, even if a query is a system call or a read over the bus. The shortest timeout
-/// that depends on the result of a query is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// cost nothing noticeable, even if a query is a system call or a read over the bus. By default, the shortest
+/// timeout that depends on the result of a query is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The time between two queries of the port while the link is down. The engine wakes for each query. Data

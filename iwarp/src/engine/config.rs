@@ -13,8 +13,8 @@ use crate::verbs::{VerbsError, entropy};
 /// two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
-/// How long connections survive the loss of the link to their only peer. A device that is reconfigured takes
-/// its link down for a moment. A longer time would delay the report of a lost peer.
+/// How long connections by default survive the loss of the link to their only peer. A device that is
+/// reconfigured takes its link down for a moment. A longer time would delay the report of a lost peer.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 
 /// The parameters of a new engine. [`EngineConfig::new`] has the defaults for a port.
@@ -33,7 +33,7 @@ pub struct EngineConfig {
     /// Addresses, limits and TCP settings. [`EngineConfig::new`] copies `mac`, `mtu` and `offloads` from the
     /// port.
     pub stack: StackConfig,
-    /// Maximum number of payload bytes that one queue pair hands to TCP before other queue pairs send. The
+    /// About the maximum number of bytes that one queue pair hands to TCP before other queue pairs send. The
     /// default is about one train of segments: the cost of the cache misses on a switch to another connection
     /// is spread over a train. Default: 64 KiB.
     pub quantum_bytes: usize,

@@ -101,7 +101,7 @@ pub(super) enum Event<'a> {
     Closed(CloseReason),
     /// Bytes that have to be sent before the first FPDU can be sent now.
     Send,
-    /// The queue pair has an `Ask`, which is a request other than a post.
+    /// The queue pair has an `Ask` for the engine, for example to close the connection.
     Asked(Ask),
     /// The deadline of the phase has passed.
     Deadline,

@@ -75,7 +75,7 @@ impl Engine {
     /// Creates an engine of `context` on `port`.
     ///
     /// # Errors
-    /// [`VerbsError::System`] if the process has no free file descriptor.
+    /// [`VerbsError::System`] if a file descriptor cannot be created.
     pub fn new(context: &Context, port: Box<dyn Port>, config: EngineConfig) -> Result<Self, VerbsError> {
         let waker = Notifier::new()?;
         let connections = config.stack.limits.connections;
@@ -122,9 +122,9 @@ impl Engine {
         self.poller.next_deadline(now)
     }
 
-    /// Sleeps until there is work: a posted request, a deadline, or a frame if the port has a file descriptor
-    /// ([`Sleep::poll_fd`](dp::Sleep::poll_fd) lists such ports). The sleep lasts at most `limit`, since
-    /// without a descriptor a frame does not end it.
+    /// Sleeps until there is work, for example a posted request, a call of `CmId::connect`, or a deadline. A
+    /// frame ends the sleep only if the port has a file descriptor ([`Sleep::poll_fd`](dp::Sleep::poll_fd)
+    /// lists such ports). The sleep lasts at most `limit`.
     pub fn sleep(&mut self, limit: Duration) {
         let Some(most) = self.begin_sleep(limit) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most.min(limit));

@@ -8,11 +8,12 @@
 
 use tcp_lite::{Duration, Instant};
 
-/// A poll that is late by more than this time counts as a standstill. A busy machine delays polls by less.
+/// A poll that is late by more than this time counts as a standstill. A busy machine usually delays polls by
+/// less.
 const LATE: Duration = Duration::from_millis(500);
 
-/// After a standstill, the timer that is due first has this time left, or the time that it had left before
-/// the standstill if that time is shorter. In this time the peer may answer, or retransmit lost data.
+/// After a standstill, the timer that is due first usually has this time left, or the time that it had left
+/// before the standstill if that time is shorter. In this time the peer may answer, or retransmit lost data.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]

@@ -269,7 +269,7 @@ impl Poller {
 
     /// Ends the engine: refuses the queued commands, resets all connections and sends the resets, and fails
     /// all requests and connects that would be retried. If the device has other queues, hands the port over
-    /// to their engines.
+    /// to an engine of these queues that still runs.
     pub(super) fn shut_down(&mut self, clock: Instant) {
         self.set_time(clock);
         self.state.handle.stop();
@@ -422,8 +422,8 @@ impl Poller {
         }
     }
 
-    /// Updates the listeners' statistics of half-open connections and unanswered SYNs if the stack's counts
-    /// have changed.
+    /// Updates the listeners' statistics of half-open connections and refused SYNs if the stack's counts have
+    /// changed.
     fn report_listeners(&mut self) {
         let changes = self.state.tcp.listener_changes();
         if changes == self.state.listener_changes_reported {
@@ -463,8 +463,8 @@ impl Poller {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. The connection's slot in `connections` is free, since TCP has reused the slot
-    /// number: each step handles the end of a connection before another connection can have the same number.
+    /// Adds a connection. The connection's slot in `connections` is free: each step handles the end of a
+    /// connection before another connection can have the same slot number.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {
@@ -493,7 +493,7 @@ impl Poller {
     }
 
     /// Runs `action` on the connection in `slot`, if the slot is in use. Then [records](Self::record) the
-    /// effects. Returns whether the slot is in use.
+    /// effects. Returns whether the slot was in use.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.state);

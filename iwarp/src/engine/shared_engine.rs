@@ -34,7 +34,8 @@ use absence::Absence;
 use callers::Callers;
 use handover::Handover;
 
-/// How the thread of a [`SharedEngine`] polls.
+/// How the thread of a [`SharedEngine`] polls. Without a thread, a waiting caller polls in the same way, but
+/// the option `cpu` has no effect.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedOptions {
     /// The CPU to which the thread is pinned, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu).
@@ -42,11 +43,12 @@ pub struct SharedOptions {
     pub cpu: Option<usize>,
     /// Number of idle polls before the thread sleeps. Default: 100.
     pub spin_polls: u32,
-    /// While callers poll, the thread waits for this time before it checks whether they still poll.
-    /// Default: 1 ms.
+    /// The shortest time for which the thread leaves the polling to callers before it checks whether they
+    /// still poll. Default: 1 ms.
     pub step_back: Duration,
-    /// The longest wait between two checks whether callers still poll. The wait grows from `step_back` up to
-    /// this time while callers poll without a pause. Default: 8 ms.
+    /// The longest time for which the thread leaves the polling to callers before it checks whether they
+    /// still poll. The time grows from `step_back` up to this value while callers poll without a pause.
+    /// Default: 8 ms.
     pub longest_step_back: Duration,
     /// Maximum time of a sleep on a port without a file descriptor. Default: 200 us.
     pub max_sleep: Duration,
@@ -159,8 +161,9 @@ impl SharedEngine {
     }
 
     /// Call this before waiting until `fd` is readable. If the engine has a thread, this is the same as
-    /// [`hand_over`](Self::hand_over), and returns at once. Otherwise the caller does the work of the thread,
-    /// and the call returns when `fd` is readable or the engine is stopped.
+    /// [`hand_over`](Self::hand_over), and returns at once. Otherwise the call returns when `fd` is readable
+    /// or the engine is stopped. Until then the caller does the work of the thread, unless another caller is
+    /// doing this work.
     ///
     /// # Errors
     /// An error of the system if the wait fails, for example because a descriptor is closed.
@@ -181,8 +184,9 @@ impl SharedEngine {
         self.inner.turn()
     }
 
-    /// Polls the engine once, after waiting for any other poll to end. This poll handles earlier requests and
-    /// sends their frames, so call this before the process may end.
+    /// Polls the engine once, after waiting for any other poll to end. This poll handles earlier requests,
+    /// and sends their frames as far as TCP and the port accept them. So call this before the process may
+    /// end.
     pub fn poll(&self) {
         self.inner.poll_now();
     }
@@ -231,7 +235,7 @@ impl SharedEngine {
     }
 
     /// Stops the engine, which resets the engine's connections, but does not wait for the engine's thread.
-    /// Call this at the end of a process. The call has no effect if another thread polls during all of
+    /// Call this at the end of a process. No connection is reset if another thread polls during all of
     /// `limit`.
     pub fn reset_within(&self, limit: Duration) {
         let inner = &*self.inner;

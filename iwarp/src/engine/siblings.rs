@@ -1,9 +1,9 @@
 //! Engines on the queues of one device, which share the addresses of the device.
 //!
 //! Each engine has its own queue, stack and connections, and a thread if the program wants one. While an
-//! engine processes a frame that arrived on the queue of the frame's connection, the engine touches no shared
-//! state. Any other frame is handed over to the stack that has to process it ([`tcp_lite::steering`]), and
-//! the engine that received the frame wakes the engine of that stack.
+//! engine processes a frame that arrived on the queue of the frame's connection, the engine uses no state of
+//! another engine. Any other frame of a connection is handed over to the stack that has the connection
+//! ([`tcp_lite::steering`]), and the engine that received the frame wakes the engine of that stack.
 
 use std::sync::Arc;
 
@@ -71,8 +71,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if there is no port, or if there are more than
-    /// [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS) ports. [`VerbsError::System`] if the process has no
-    /// free file descriptor.
+    /// [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS) ports. [`VerbsError::System`] if a file descriptor
+    /// cannot be created.
     pub fn on_queues(
         context: &Context,
         ports: Vec<Box<dyn Port>>,
@@ -112,8 +112,8 @@ impl Engine {
 }
 
 impl EngineThread {
-    /// As [`Engine::on_queues`], with a thread for each engine. The thread of engine `n` runs on the CPU
-    /// `cpus[n]`. If `cpus` has no entry `n`, the thread runs on [`ThreadOptions::cpu`].
+    /// As [`Engine::on_queues`], with a thread for each engine. The thread of engine `n` is pinned to the CPU
+    /// `cpus[n]`. If `cpus` has no entry `n`, [`ThreadOptions::cpu`] applies to the thread.
     ///
     /// # Errors
     /// The errors of [`Engine::on_queues`] and of [`Engine::spawn`].

@@ -33,8 +33,8 @@ pub(super) struct EngineState {
     pub(super) acks: Acks,
     pub(super) orphans: Orphans,
     pub(super) listeners: Vec<EngineListener>,
-    /// The value of the stack's counter of listener changes (half-open connections, unanswered SYNs) up to
-    /// which the listeners' statistics are updated.
+    /// The value of the stack's counter of listener changes (half-open connections, refused SYNs) up to which
+    /// the listeners' statistics are updated.
     pub(super) listener_changes_reported: u64,
 }
 

@@ -23,7 +23,7 @@ pub struct ThreadOptions {
     /// higher number makes the engine answer sooner and use more CPU time. Default: 2000.
     pub spin_polls: u32,
     /// Number of idle polls with yields before the thread sleeps. The sleep ends at the next deadline, at a
-    /// doorbell, or when the port's file descriptor (if there is one) is readable. Default: 200.
+    /// doorbell or a command, or when the port's file descriptor (if there is one) is readable. Default: 200.
     pub yield_polls: u32,
     /// Maximum time of a sleep on a port without a file descriptor. A frame that arrives during the sleep may
     /// wait for this time. Default: 200 us.
@@ -45,7 +45,8 @@ impl Default for ThreadOptions {
 /// need newer counters.
 const SNAPSHOT_POLLS: u32 = 1024;
 
-/// An engine that runs in a thread. Dropping this value stops the thread and resets the engine's connections.
+/// An engine that runs in a thread. Dropping this value, except during a panic, stops the thread and resets
+/// the engine's connections.
 pub struct EngineThread {
     handle: Arc<EngineHandle>,
     control: Arc<ThreadControl>,
@@ -73,7 +74,8 @@ impl EngineThread {
         Ok(Self { handle, control, thread: Some(thread) })
     }
 
-    /// Returns the counters of the last snapshot.
+    /// Returns the counters that the thread has published last. The thread publishes them at least once in
+    /// 1024 polls, and when it becomes idle or ends.
     pub fn counters(&self) -> EngineCounters {
         *self.control.counters.lock().expect("no holder of this lock panics")
     }

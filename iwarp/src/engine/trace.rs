@@ -3,7 +3,7 @@
 //!
 //! `engine` is the index of the engine in its context; `local` and `remote` identify a connection. FPDUs and
 //! segments generate no events. The crate `tcp_lite` has its own feature `tracing`, which reports the SYNs
-//! that listeners receive, and retransmission timeouts.
+//! for which listeners create connections, the connections made by SYN cookies, and retransmission timeouts.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -27,7 +27,7 @@
 //! | `report.rs` | the request, and the answer in JSON |
 //!
 //! The thread of the socket waits in the kernel for a client. For each request, this thread queries the
-//! engines ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.
+//! engines ([`Context::status`](crate::verbs::Context::status)), each of which answers in its next poll.
 
 mod client;
 mod folder;

@@ -71,7 +71,7 @@ pub struct EngineReport {
     pub mac: String,
     /// Maximum size of an IP packet, in bytes.
     pub mtu: u16,
-    /// Whether the link is up.
+    /// Whether the link was up when the engine last queried the port.
     pub link_up: bool,
     /// Bytes of memory that the port shares with other processes: the rings of a local wire. Each of the two
     /// processes that share a pair of rings counts the pair.
@@ -119,7 +119,7 @@ pub struct ConnectionReport {
     pub tx_bytes: u64,
     /// Sent bytes that the peer has not acknowledged.
     pub unacknowledged_bytes: u64,
-    /// Bytes received in order.
+    /// Bytes received in order, including the headers of MPA, DDP and RDMAP.
     pub rx_bytes: u64,
     /// Bytes received out of order, and held until the missing bytes arrive. In streaming mode, received
     /// bytes for which the user's buffer has no space are included.

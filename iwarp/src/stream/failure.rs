@@ -7,7 +7,7 @@ use crate::mpa::{Action, MpaError};
 use crate::queues::{Origin, StreamError, TerminateOrigin, TerminateReport};
 use crate::rdmap::{Terminate, TerminateError};
 
-/// Why a stream ends. A `Failure` is small because its Terminates are boxed: the functions of the data path
+/// Why a stream ends. The Terminates are boxed so that a `Failure` is small: the functions of the data path
 /// return a `Result` that contains it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {

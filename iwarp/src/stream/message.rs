@@ -35,7 +35,8 @@ pub(super) enum Addressing {
 pub(super) enum PayloadSource {
     /// The oldest request of the send queue.
     Posted,
-    /// Bytes that RDMAP generates: Immediate Data, and headers that RDMAP sends as payload.
+    /// Bytes of `Outbound::own`: Immediate Data, or the payload of a message that RDMAP generates, for
+    /// example of a Read Request.
     Own,
     /// Registered memory that the peer reads.
     Remote,
@@ -206,8 +207,8 @@ impl Message {
         }
     }
 
-    /// Generates the bytes before and after the payload of one of the message's segments. The payload is the
-    /// single element of the posted request, and is not copied.
+    /// Generates the bytes before and after the payload of one of the message's segments. The payload is in
+    /// the only scatter/gather element of the posted request, and is not copied.
     pub(super) fn write_around(
         &self,
         segment: &Segment,
@@ -241,8 +242,8 @@ fn head_of(HeaderWords { first, second, third }: HeaderWords) -> UlpduHead {
     UlpduHead { first, second, third }
 }
 
-/// Returns the element with all bytes of a segment, if the message has only one element and the segment is
-/// not empty.
+/// Returns the scatter/gather element with all bytes of a segment, if the message has only one element and
+/// the segment is not empty.
 #[inline]
 fn only_element(sg_list: &[Sge], offset: u32, len: u32) -> Option<&Sge> {
     let [sge] = sg_list else { return None };

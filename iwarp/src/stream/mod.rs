@@ -88,8 +88,8 @@ impl Stream {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
         let rules = Rules::new(ib_semantics);
-        // With markers, FPDUs can be found beyond a hole. With a shared receive queue, the buffer of a later
-        // message is not known in advance.
+        // With markers, FPDUs can be found beyond missing bytes. With a shared receive queue, the buffer of a
+        // later message is not known in advance.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && rules.bind_ahead();
         let state = StreamState::new(qp, by, ord, rules);
         let stream = Self {
@@ -170,8 +170,8 @@ impl Stream {
         }
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
-        // The buffers are posted in time for the peer's next request, since TCP has not sent the end of the
-        // responses yet.
+        // The buffers of the answered requests are posted in time for the peer's next request, since TCP has
+        // not sent the end of the responses yet.
         if let Some(answered) = outbound.take_answered() {
             inbound.repost_requests(answered);
         }

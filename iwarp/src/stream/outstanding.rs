@@ -93,7 +93,7 @@ impl Outstanding {
 }
 
 /// The part of a request that a Read Request covers. A Read Request has one sink, so a request with several
-/// elements needs one Read Request for each element that has bytes.
+/// scatter/gather elements needs one Read Request for each element that has bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadPart {
     /// No part: the Read Request is the ready-to-receive message, which no user posted.

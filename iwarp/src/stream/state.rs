@@ -40,7 +40,8 @@ pub(super) struct StreamState {
     pub(super) acknowledged: u64,
     /// Maximum number of our outstanding Reads and atomics.
     pub(super) ord: u32,
-    /// If the next request is a Read: the element for its next Read Request. 0: the Read has not begun.
+    /// If the next request is a Read: the scatter/gather element for its next Read Request. 0: the Read has
+    /// not begun.
     pub(super) next_element: u8,
     /// Number of FPDUs sent, plus the number of delivered segments of responses to our Reads and atomics.
     pub(super) progress: u64,

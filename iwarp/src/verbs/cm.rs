@@ -40,8 +40,8 @@ pub(crate) use stream::PlainBytes;
 use identifier::{CmOwner, CmPhase};
 use param::ENHANCED_BYTES;
 
-/// One connection or one listener (`rdma_cm_id`). Cheap to clone. Two handles are equal if they name the same
-/// identifier.
+/// One connection or one listener (`rdma_cm_id`). Cheap to clone. Two handles are equal if they refer to the
+/// same identifier.
 ///
 /// Dropping the last clone ends everything that only the identifier could continue: a listener stops
 /// listening, a connect request is rejected, and a connection in streaming mode is reset. Requests that a
@@ -126,9 +126,9 @@ impl CmId {
         self.listen_with(&options)
     }
 
-    /// Listens on every address of every engine, including engines that are created later. Each connection is
-    /// reported by a `ConnectRequest` event, or by a `StreamEstablished` event if connections begin in
-    /// streaming mode. An engine that cannot listen reports a `ConnectError` event.
+    /// Listens on every address of every engine, including engines that are created later. A connection is
+    /// reported by a `ConnectRequest` event when its Request has arrived, or by a `StreamEstablished` event
+    /// if connections begin in streaming mode. An engine that cannot listen reports a `ConnectError` event.
     ///
     /// # Errors
     /// [`VerbsError`] if the identifier is in use, the port has a listener, an option is out of range, or
@@ -210,24 +210,25 @@ impl CmId {
     /// Closes gracefully: sends the posted requests, waits for the answers to our Reads and atomics, answers
     /// those of the peer, then sends FIN (`rdma_disconnect`). From this call on, [`QueuePair::post_send`]
     /// refuses requests, unless [`QueuePair::take_late_sends`] was called. In streaming mode, sends the bytes
-    /// of the user that are not sent yet, then FIN. Messages that the peer sends after our FIN are dropped. A
-    /// `Disconnected` event follows for a connection that is established or in streaming mode. A connection
-    /// that is still being set up is aborted, and a `ConnectError` event follows. A connect request is
-    /// rejected. A listener stops listening, but requests that it has already announced can still be accepted
-    /// or rejected.
+    /// of the user that are not sent yet, then FIN. Messages that the peer sends after our FIN are dropped;
+    /// with [`ConnParam::ib_semantics`] they reset the connection. A `Disconnected` event follows for a
+    /// connection that is established or in streaming mode. A connection that is still being set up is
+    /// aborted, and a `ConnectError` event follows. A connect request is rejected. A listener stops
+    /// listening, but requests that it has already announced can still be accepted or rejected.
     pub fn disconnect(&self) {
         self.shared.close();
     }
 
     /// Ends the connection at once: sends RST and flushes all requests. The event has the reason
-    /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted). For connect requests and listeners, this
-    /// function does the same as [`disconnect`](Self::disconnect).
+    /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted), unless an error has occurred before. For
+    /// connect requests and listeners, this function does the same as [`disconnect`](Self::disconnect).
     pub fn abort(&self) {
         self.shared.abort();
     }
 
-    /// Returns the queue pair of the identifier. Returns `None` before the identifier is connected or
-    /// accepted, and after the queue pair is destroyed.
+    /// Returns the queue pair with which the identifier connects, accepts or starts MPA. Returns `None`
+    /// before such a call, after a rejected connection has returned to streaming mode, and after the queue
+    /// pair is destroyed.
     pub fn qp(&self) -> Option<QueuePair> {
         // The reference is upgraded without the lock. If no user has a handle, the upgraded reference may be
         // the last reference. Its drop runs code of the user (the drop of a completion queue's handler).

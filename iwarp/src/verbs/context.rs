@@ -222,7 +222,8 @@ impl Context {
         self.shared.resources.memory.check_invariants()
     }
 
-    /// Returns the value and the use of each limit, and how often the limit refused a request.
+    /// Returns the value and the use of each limit on the number of objects and of incoming connections, and
+    /// how often the limit refused a request.
     pub fn usage(&self) -> ContextUsage {
         let quotas = &self.shared.resources.quotas;
         let memory = self.shared.resources.memory.usage();

@@ -42,7 +42,8 @@ impl EngineHandle {
         self.index
     }
 
-    /// Returns the number of connections that the engine carries now, or that it has to begin.
+    /// Returns the number of connections that the engine carries now, plus the number that it still has to
+    /// begin.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed) + self.to_begin.load(Ordering::Relaxed)
     }
@@ -51,7 +52,7 @@ impl EngineHandle {
         self.connections.store(count, Ordering::Relaxed);
     }
 
-    /// Returns the time of the engine's last poll, in microseconds of the engine's clock.
+    /// Returns the time of the engine's last poll, in microseconds of the engine's own time.
     pub(crate) fn now_us(&self) -> u64 {
         self.now_us.load(Ordering::Relaxed)
     }

@@ -112,8 +112,9 @@ impl FastRegion {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }
 
-    /// Returns an element with `length` bytes from `offset` of the prepared memory. Use the element in a
-    /// request that is posted after the request that registers these bytes at their virtual address.
+    /// Returns a scatter/gather element with `length` bytes from `offset` of the prepared memory. Use the
+    /// element in a request that is posted after the request that registers these bytes at their virtual
+    /// address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }

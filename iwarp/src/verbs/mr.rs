@@ -141,7 +141,8 @@ impl MemoryRegion {
     /// Copies `bytes` to `offset` of the region.
     ///
     /// # Errors
-    /// [`VerbsError::LocalProtection`] if the range is not inside the region.
+    /// [`VerbsError::LocalProtection`] if the range is not inside the region, or if memory of the caller is
+    /// not writable or no longer mapped.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), VerbsError> {
         self.registration.memory().write_at(offset, bytes).map_err(out_of_range)
     }
@@ -149,7 +150,8 @@ impl MemoryRegion {
     /// Copies `out.len()` bytes from `offset` of the region to `out`.
     ///
     /// # Errors
-    /// [`VerbsError::LocalProtection`] if the range is not inside the region.
+    /// [`VerbsError::LocalProtection`] if the range is not inside the region, or if memory of the caller is
+    /// no longer mapped.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), VerbsError> {
         self.registration.memory().read_at(offset, out).map_err(out_of_range)
     }
@@ -157,7 +159,8 @@ impl MemoryRegion {
     /// Loads one byte with acquire ordering, for a program that polls the last byte of a Write.
     ///
     /// # Errors
-    /// [`VerbsError::LocalProtection`] if `offset` is outside the region.
+    /// [`VerbsError::LocalProtection`] if `offset` is outside the region, or if memory of the caller is no
+    /// longer mapped.
     pub fn load_u8(&self, offset: usize) -> Result<u8, VerbsError> {
         self.registration.memory().load_u8_acquire(offset).map_err(out_of_range)
     }
@@ -187,8 +190,10 @@ impl MemoryRegion {
     /// have no effect on any engine.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if the memory does not allow the rights, or if a window is bound to the
-    /// region. After an error, the region is unchanged.
+    /// [`VerbsError::Invalid`] if the rights are inconsistent, if the memory does not allow them, or if a
+    /// window is bound to the region. After these errors, the region is unchanged. Also
+    /// [`VerbsError::Invalid`] if [`ContextConfig::strict_overlap`](super::ContextConfig::strict_overlap)
+    /// refuses the rights: then the region is invalid.
     pub fn reregister(&mut self, access: Access, key: u8) -> Result<u32, VerbsError> {
         self.registration.revalidate(key, access).map(|stag| stag.0).map_err(register_error)
     }

@@ -60,7 +60,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`VerbsError::Limit`] if the limit on regions is reached. [`VerbsError::Inaccessible`] if the process
-    /// itself may not access the memory in this way. [`VerbsError::Invalid`] if an option is invalid.
+    /// itself may not access the memory in this way. [`VerbsError::Invalid`] if an option is invalid, or if
+    /// [`ContextConfig::strict_overlap`](super::ContextConfig::strict_overlap) refuses the registration.
     ///
     /// # Safety
     /// Until the region is dropped, `addr..addr + bytes` stays mapped, readable and (if `options` allow any

@@ -46,10 +46,10 @@ pub struct QpAttr {
     pub early_sends: bool,
     /// As in [`QueuePair::set_remote_access`].
     pub remote_access: Access,
-    /// Maximum number of our outstanding Reads; `None` before the queue pair is connected.
+    /// Maximum number of our outstanding Reads and atomics; `None` before the queue pair is connected.
     pub ord: Option<u16>,
-    /// Maximum number of the peer's Reads that are served at a time; `None` before the queue pair is
-    /// connected.
+    /// Maximum number of the peer's Reads that are served at a time, and also of its atomics; `None` before
+    /// the queue pair is connected.
     pub ird: Option<u16>,
     /// Whether both peers have agreed on [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics); `None`
     /// before the queue pair is connected.
@@ -70,8 +70,9 @@ pub struct QpAttr {
 }
 
 /// A queue pair, which is one RDMA stream. Cheap to clone. Dropping the last clone aborts an open connection,
-/// unless a Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep
-/// the queue pair until the `Disconnected` event; otherwise posted requests may be lost.
+/// unless the stream has already failed or our FIN was sent. So after
+/// [`CmId::disconnect`](super::CmId::disconnect) keep the queue pair until the `Disconnected` event;
+/// otherwise posted requests may be lost.
 pub struct QueuePair {
     /// The queue pair. The users' handles are counted separately, since the engine also has references.
     pub(crate) shared: Arc<QpShared>,
@@ -108,7 +109,7 @@ impl SendBatch<'_> {
         self.qp.queue_send(request)
     }
 
-    /// Checks whether [`push`](Self::push) would post this request if the queue has room.
+    /// Checks whether [`push`](Self::push) would post this request if the queue had room.
     ///
     /// # Errors
     /// The errors of [`push`](Self::push), except [`VerbsError::QueueFull`].
@@ -118,7 +119,7 @@ impl SendBatch<'_> {
     }
 
     /// Checks whether [`push_inline`](Self::push_inline) would post this request with `bytes` bytes if the
-    /// queue has room.
+    /// queue had room.
     ///
     /// # Errors
     /// The errors of [`push_inline`](Self::push_inline), except [`VerbsError::QueueFull`].
@@ -127,7 +128,7 @@ impl SendBatch<'_> {
     }
 
     /// Posts an inline request with the bytes in `parts`, which are sent one part after the other. The bytes
-    /// need not be registered. The request has no elements.
+    /// need not be registered. The request has no scatter/gather elements.
     ///
     /// # Errors
     /// The errors of [`push`](Self::push), and [`VerbsError::TooLong`] if there are more bytes than the queue
@@ -273,7 +274,8 @@ impl QueuePair {
 
     /// Gives up a peer that has not been reached. The oldest send completes with
     /// [`WcStatus::RetryExceeded`](super::WcStatus::RetryExceeded), all other requests are flushed, and the
-    /// queue pair enters `Error`. Returns `false`, and has no effect, if there is a connection.
+    /// queue pair enters `Error`. Returns `false`, and has no effect, if the queue pair is no longer in
+    /// `Idle`, for example because there is a connection.
     ///
     /// The engine must not make the connection during this call, so call this while the engine is not polled.
     pub fn give_up(&self) -> bool {
@@ -381,16 +383,17 @@ impl QueuePair {
         self.shared.state.cause()
     }
 
-    /// Returns the error that ended the stream, found here or reported by a Terminate of the peer. If TCP
-    /// ended in the middle of an FPDU, the error is layer 2, type 0, code 1. For every other end, use
-    /// [`cause`](Self::cause).
+    /// Returns the error that ended the stream, found here or reported by a Terminate of the peer. If the
+    /// peer's FIN arrived too early, for example in the middle of an FPDU, the error is layer 2, type 0, code
+    /// 1. For every other end, use [`cause`](Self::cause).
     pub fn error(&self) -> Option<StreamError> {
         self.shared.state.error()
     }
 
-    /// Returns the Terminate that ended the stream, as it was sent or received, with the headers of the
-    /// failing message. Returns `None` if there was no Terminate, or if the peer's Terminate contained no
-    /// readable error. In the latter case, [`error`](Self::error) is layer 0, type 2, code 0xFF.
+    /// Returns the Terminate that ended the stream, with the headers of the failing message: the Terminate of
+    /// the peer, or the Terminate of this side, even if it was not sent. Returns `None` if there was no
+    /// Terminate, or if the peer's Terminate contained no readable error. In the latter case,
+    /// [`error`](Self::error) is layer 0, type 2, code 0xFF.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.shared.state.terminate()
     }

@@ -1,7 +1,7 @@
 //! Snapshots of a context and of its engines, with their ports, connections and counters.
 //!
-//! When a thread requests a snapshot of an engine, the engine answers between two polls. The data path does
-//! no extra work for snapshots.
+//! When a thread requests a snapshot of an engine, the engine takes the snapshot in its next poll. The data
+//! path does no extra work for snapshots.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -15,7 +15,7 @@ use super::{ContextUsage, EngineCounters, QpState, QpStatus};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ContextStatus {
-    /// The value and the use of all limits.
+    /// The value and the use of the limits on objects and incoming connections.
     pub usage: ContextUsage,
     /// Bytes of all memory regions that are registered now. Bytes in several regions are counted once per
     /// region.

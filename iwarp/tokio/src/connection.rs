@@ -26,18 +26,18 @@ use crate::router::{Pinned, Received, Router};
 ///
 /// # Order
 ///
-/// Requests take effect at the peer in the order in which they were posted. While fewer than
-/// [`send_depth`](ConnectionOptions::send_depth) requests are in flight, this is the order in which their
-/// futures are first polled. To make a request begin only after a Read or an atomic is complete, await the
-/// Read or atomic first.
+/// Requests take effect at the peer in the order in which they were posted. Once the peer is ready, and while
+/// fewer than [`send_depth`](ConnectionOptions::send_depth) requests are in flight, this is the order in
+/// which their futures are first polled. To make a request begin only after a Read or an atomic is complete,
+/// await the Read or atomic first.
 ///
 /// # Dropped futures
 ///
-/// A future has no effect if it is dropped before its first poll, or while it waits for a place in the send
-/// queue. A posted request continues even if its future is dropped: it takes effect at the peer. Until the
-/// request completes, its memory stays registered and may be read or written. If the request held the last
-/// handle of its memory, that memory is deregistered by the next request of the connection, or when the
-/// connection is dropped.
+/// A future has no effect if it is dropped before its first poll, or while it waits for the peer to be ready
+/// or for a place in the send queue. A posted request continues even if its future is dropped: it takes
+/// effect at the peer. Until the request completes, its memory stays registered and may be read or written.
+/// If the request held the last handle of its memory, that memory is deregistered by the next request of the
+/// connection, or when the connection is dropped.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<ConnectionShared>,
@@ -63,8 +63,9 @@ struct ConnectionShared {
 impl Drop for ConnectionShared {
     fn drop(&mut self) {
         self.endpoint.routes.remove(&self.id);
-        // Dropping the queue pair ends the connection, unless the connection has ended already, and ends all
-        // requests in flight. After that, nothing accesses the memory of requests.
+        // Dropping the last handle of the queue pair makes the engine end the connection and all requests in
+        // flight, unless the connection has ended already. Then `stop` releases the memory of the requests,
+        // and waits until no engine uses this memory.
         drop(self.qp.take());
         self.router.stop();
     }
@@ -227,7 +228,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Connection`] with the cause if the connection has ended. If the peer stayed silent, the cause
     /// is [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if the connection was closed
-    /// gracefully, or this side has aborted it.
+    /// gracefully, or the runtime of the endpoint has shut down.
     pub async fn established(&self) -> Result<()> {
         if self.shared.is_established.load(Ordering::Acquire) {
             return Ok(());
@@ -252,7 +253,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Lengths`] if the lengths differ. [`Error::Connection`] if the connection has ended, for
-    /// example because the peer refuses the request. [`Error::Closed`] if this side has closed the
+    /// example because the peer refuses the request. [`Error::Closed`] if this side has closed or aborted the
     /// connection.
     pub async fn write(&self, remote: &RemoteRegion, local: impl Into<Slice>) -> Result<()> {
         let local = same_length(remote, local.into())?;
@@ -313,7 +314,7 @@ impl Connection {
     /// # Errors
     /// [`Error::OutOfRange`] if `remote` has fewer than eight bytes. [`Error::Connection`] if the connection
     /// has ended, for example because the peer refuses the request. [`Error::Closed`] if this side has closed
-    /// the connection.
+    /// or aborted the connection.
     pub async fn fetch_add(&self, remote: &RemoteRegion, add: u64) -> Result<u64> {
         self.atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }).await
     }
@@ -347,7 +348,7 @@ impl Connection {
     /// [`Error::TooLong`] if there are more bytes than this side's
     /// [`message_bytes`](ConnectionOptions::message_bytes). [`Error::Connection`] if the connection has
     /// ended, for example because the message is too long for the peer. [`Error::Closed`] if this side has
-    /// closed the connection.
+    /// closed or aborted the connection.
     pub async fn send(&self, bytes: &[u8]) -> Result<()> {
         self.send_copy(SendOp::Send, bytes).await
     }
@@ -365,8 +366,8 @@ impl Connection {
     /// # Errors
     /// [`Error::Connection`] with the cause if the connection has ended and all messages were returned. After
     /// a graceful close by the peer, the cause is [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
-    /// [`Error::Closed`] if this side has closed the connection. [`Error::Request`] if a receive failed, for
-    /// instance because the peer's message did not fit into the buffer.
+    /// [`Error::Closed`] if this side has closed or aborted the connection. [`Error::Request`] if a receive
+    /// failed, for instance because the peer's message did not fit into the buffer.
     pub async fn recv(&self) -> Result<Message> {
         let received = self.shared.router.received(self.engine()).await?;
         self.message(&received)
@@ -436,7 +437,8 @@ impl Connection {
     /// Registers memory at the endpoint of the connection ([`Endpoint::register`]).
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the limit on regions is reached or the memory cannot be allocated.
+    /// [`Error::Verbs`] if the limit on regions is reached, the memory cannot be allocated, or the rights
+    /// cannot be combined.
     pub fn register(&self, bytes: usize, access: Access) -> Result<Region> {
         Ok(Region::new(self.shared.endpoint.pd.reg_mr(bytes, access)?))
     }
@@ -531,7 +533,7 @@ impl Connection {
         self.register(bytes, Access::LOCAL_WRITE).inspect_err(|_| router.free_places(1))
     }
 
-    /// Posts a request. If no other request is open, the request is sent at once.
+    /// Posts a request. If no other request is open, calls the engine so that the request is sent at once.
     fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
         let qp = self.shared.qp();
         let is_first = !qp.has_open_sends();

@@ -47,8 +47,8 @@ impl Drop for Shared {
 }
 
 impl Endpoint {
-    /// Opens a wire by its name ([`iwarp_wire`]): `local`, `packet:eth0,addr=10.0.0.2/24`, or a DPDK device
-    /// with the feature `dpdk`.
+    /// Opens a wire by its name ([`iwarp_wire`]), for example `local` or `packet:eth0,addr=10.0.0.2/24`.
+    /// Wires on DPDK devices need the feature `dpdk`.
     ///
     /// # Errors
     /// [`Error::Open`] if the wire cannot be opened: the text of the error is one line that says what to do.
@@ -119,7 +119,8 @@ impl Endpoint {
     /// atomics, and Reads into the memory, need [`Access::LOCAL_WRITE`] as well.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the limit on regions is reached or the memory cannot be allocated.
+    /// [`Error::Verbs`] if the limit on regions is reached, the memory cannot be allocated, or the rights
+    /// cannot be combined.
     pub fn register(&self, bytes: usize, access: Access) -> Result<Region> {
         Ok(Region::new(self.shared.pd.reg_mr(bytes, access)?))
     }

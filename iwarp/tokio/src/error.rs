@@ -34,7 +34,7 @@ pub enum Error {
     /// A range is not within its region.
     #[error("bytes {start} to {end} are not within a region of {len}")]
     OutOfRange {
-        /// The first byte.
+        /// The position of the first byte.
         start: u64,
         /// The position after the last byte.
         end: u64,

@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 
 use crate::error::{Error, Result};
 
-/// The parameters on which both peers of a connection have agreed.
+/// The parameters of a connection that is established, or that this side has accepted.
 #[derive(Debug, Default)]
 pub(crate) struct Established {
     pub(crate) private_data: Box<[u8]>,
@@ -64,7 +64,7 @@ pub(crate) struct Requests {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<CmEvent>,
-    /// The listener was dropped.
+    /// Whether the listener was dropped.
     is_closed: bool,
 }
 
@@ -255,7 +255,7 @@ const BATCH: usize = 256;
 
 /// Delivers events until the task is aborted, or its runtime shuts down.
 pub(crate) async fn deliver_all(channel: Arc<Channel>, routes: Arc<Routes>) {
-    /// Dropped with the task.
+    /// Closes the routes when the task is dropped.
     struct Closing(Arc<Routes>);
 
     impl Drop for Closing {

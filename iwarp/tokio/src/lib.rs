@@ -49,18 +49,18 @@
 //! * **The end of a connection has a cause.** A call that waits returns the cause, in most cases as
 //!   [`Error::Connection`], and [`Connection::closed`] waits for the cause. [`Error`] converts to
 //!   [`std::io::Error`].
-//! * **An idle endpoint does not spin.** A waiting task polls the engine for 50 us and then sleeps. While no
-//!   task polls, the engine's thread polls for some tens of microseconds, and then also sleeps
-//!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
+//! * **An idle endpoint does not spin.** A task that waits for a request or a message polls the engine for 50
+//!   us and then sleeps. While no task polls, the engine's thread polls for some tens of microseconds, and
+//!   then also sleeps ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait) describes.
 //! * **While a task computes, its peers wait.** If the task has polled the engine just before, the thread
 //!   begins to poll within 100 us, or within 500 us if the task has polled for a long time. Until then no
 //!   acknowledgements and no answers to Reads are sent.
 //! * **A stream** ([`Connection::into_stream`]) implements `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
-//! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`]. `uwarp
-//!   status` shows the endpoints of all processes of the user. For this, the feature `status`, which is on by
-//!   default, makes a socket for each endpoint. Only this user may use the socket.
+//! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`]. On Linux,
+//!   `uwarp status` shows the endpoints of all processes of the user. For this, the feature `status`, which
+//!   is on by default, makes a socket for each endpoint. Only this user may use the socket.
 //! * An endpoint has to be created within a tokio runtime whose I/O is enabled.
 //!
 //! # Events
@@ -72,7 +72,7 @@
 //! tracing_subscriber::fmt::init(); // its feature `env-filter` takes RUST_LOG=iwarp=debug,tcp_lite=warn
 //! ```
 //!
-//! The thread that polls the engine runs the subscriber, so a slow subscriber delays the engine.
+//! Most events are emitted on the thread that polls the engine, so a slow subscriber delays the engine.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 

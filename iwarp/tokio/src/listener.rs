@@ -55,7 +55,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Connection`] if the engine cannot listen. [`Error::Verbs`] if a limit of the context is
-    /// reached.
+    /// reached. [`Error::System`] if the runtime of the endpoint has shut down.
     pub async fn accept(&self) -> Result<Connection> {
         loop {
             match self.request().await?.accept(&ConnectionOptions::default()).await {
@@ -121,13 +121,13 @@ impl Request {
 
     /// Accepts the request. This call does not wait for the peer, so a silent peer does not delay a loop that
     /// accepts one peer after another. The connection may be used at once. The first request on the
-    /// connection waits until the peer is ready. If the peer uses this crate, the wait is half a round trip.
-    /// If the peer is not ready within [`timeout`](ConnectionOptions::timeout), the connection ends
+    /// connection waits until the peer is ready. If the peer uses this crate, the wait is about one round
+    /// trip. If the peer is not ready within [`timeout`](ConnectionOptions::timeout), the connection ends
     /// ([`Connection::established`]).
     ///
     /// # Errors
     /// [`Error::Connection`] if the peer has gone. [`Error::Verbs`] if a limit of the context is reached or
-    /// the private data is too long.
+    /// the private data is too long. [`Error::System`] if the runtime of the endpoint has shut down.
     pub async fn accept(self, options: &ConnectionOptions) -> Result<Connection> {
         let Self { id, endpoint, private_data, ib_semantics, .. } = self;
         let unconnected = Unconnected::new(&endpoint, options)?;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
-/// Maximum time for engines to answer. An engine answers between two polls.
+/// Maximum time for engines to answer. An engine answers in its next poll.
 const ENGINES: Duration = Duration::from_millis(500);
 /// Maximum time for which the exporter serves a client.
 const CLIENT: Duration = Duration::from_secs(5);

@@ -12,12 +12,12 @@ pub struct ConnectionOptions {
     /// Maximum number of requests in flight: Writes, Reads, atomics and Sends. Further requests wait.
     /// Default: 64.
     pub send_depth: usize,
-    /// Maximum number of the peer's messages that wait for [`Connection::recv`](crate::Connection::recv).
-    /// Default: 32.
+    /// Maximum number of the peer's messages that wait for [`Connection::recv`](crate::Connection::recv); 0
+    /// has the effect of 1. Default: 32.
     pub recv_depth: usize,
-    /// Maximum number of bytes of a message, and of a transfer without a region of the user. The connection
-    /// has `recv_depth` buffers of this size from the start, and allocates more buffers for requests in
-    /// flight when it needs them. Default: 4096.
+    /// Maximum number of bytes of a received message, and of a transfer without a region of the user. The
+    /// connection has `recv_depth` buffers of this size from the start, and allocates more buffers for
+    /// requests in flight when it needs them. Default: 4096.
     pub message_bytes: usize,
     /// Maximum number of bytes in flight from the peer to this side of a stream
     /// ([`Connection::into_stream`](crate::Connection::into_stream)). Each of the two peers registers this

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// Registered memory. Clones refer to the same memory. Dropping the last clone deregisters the memory. A
 /// request in flight holds a clone.
 ///
-/// A peer with the STag may read and write the memory at any time, so this type only copies bytes into the
-/// memory and out of it.
+/// A peer with the STag may access the memory at any time, within the region's access rights. So this type
+/// only copies bytes into the memory and out of it.
 #[derive(Clone)]
 pub struct Region {
     mr: Arc<MemoryRegion>,

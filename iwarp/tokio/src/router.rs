@@ -1,11 +1,10 @@
 //! The completions of a connection, and the futures that wait for them.
 //!
-//! The completion queue calls [`Router::drain`] on the thread that completes a request. Requests are
-//! completed by the thread that polls the engine, which is the engine's own thread, or the thread of a
-//! waiting task. `drain` wakes the future of the request. A dropped future leaves its memory in the router
-//! until the request completes. That memory is never released within a poll of the engine, since
-//! deregistering memory waits for the engine. The memory stays in `State::released` until a later call
-//! releases it.
+//! The completion queue calls [`Router::drain`] on the thread that completes a request. This is usually the
+//! thread that polls the engine: the engine's own thread, or the thread of a waiting task. `drain` wakes the
+//! future of the request. A dropped future leaves its memory in the router until the request completes. That
+//! memory is never released within a poll of the engine, since deregistering memory waits for the engine. The
+//! memory stays in `State::released` until a later call releases it.
 //!
 //! Wakers are cloned, dropped and called without a lock, since a waker runs code of an async runtime, which
 //! may drop a future of the same connection.
@@ -316,8 +315,8 @@ impl Router {
         received.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns the oldest received message, for any task. The task polls the engine for a moment before it
-    /// sleeps.
+    /// Waits for a received message, for any task, and returns the oldest message. The task polls the engine
+    /// for a moment before it sleeps.
     pub(crate) async fn received(&self, engine: &SharedEngine) -> Result<Received> {
         let mut receiver = Receiver { router: self, key: None };
         let mut spin = Spin::default();

@@ -30,7 +30,7 @@ pub(crate) enum WrId {
 
 impl Tag {
     pub(crate) fn random() -> Self {
-        // Each `RandomState` has new keys, from the system's entropy.
+        // Each `RandomState` has different keys, which derive from the system's entropy.
         Self(RandomState::new().build_hasher().finish() & TAG)
     }
 

@@ -1,10 +1,10 @@
 //! Wires on DPDK devices.
 //!
 //! DPDK's environment (EAL) starts in the process of the program when the program opens a DPDK wire. EAL does
-//! not interfere with the program: it creates no shared files, starts no telemetry, and uses ordinary memory,
-//! except hugepages for the kind `dpdk`. EAL installs no signal handler, except for SIGBUS if the device is a
-//! NIC, which may be unplugged. EAL is started on a temporary thread, so that no thread of the program is
-//! pinned or becomes EAL's main thread.
+//! not interfere with the program: it creates no shared files, starts no telemetry, and uses ordinary memory
+//! (for the kind `dpdk`, hugepages if enough are free). EAL installs no signal handler, except for SIGBUS if
+//! the device is a NIC, which may be unplugged. EAL is started on a temporary thread, so that no thread of
+//! the program is pinned or becomes EAL's main thread.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -27,7 +27,7 @@ pub(super) struct Base {
     pub(super) admitted: Option<Admitted>,
     pub(super) user: User,
     /// The bytes from and to the user, if the connection began in streaming mode. After a reject the
-    /// connection returns to streaming mode.
+    /// connection may return to streaming mode.
     pub(super) plain: Option<Arc<PlainBytes>>,
     /// Bytes to send before the first FPDU. The last of these bytes may be sent in Full Operation.
     pub(super) pre_fpdu: PreFpdu,
@@ -83,7 +83,8 @@ impl Base {
         });
     }
 
-    /// Called when the connection is established: its age and its idle timeout start now.
+    /// Called when streaming mode begins or the RDMA stream is established: the connection's age and idle
+    /// timeout start now.
     pub(super) fn set_established(&mut self, state: &EngineState, idle_timeout: Option<Duration>) {
         if let Some(id) = self.user.id() {
             id.set_established(state.now_us());
@@ -188,9 +189,9 @@ impl Base {
         }
     }
 
-    /// Called when TCP is closed and the phases are over. Flushes the queue pair, or with `is_orphan` lets it
-    /// outlive the connection. Reports the end to the user once. Does nothing if a second attempt to connect
-    /// follows.
+    /// Called when TCP is closed and the phases are over. With `is_orphan`, a queue pair that is not in
+    /// `Error` outlives the connection; any other queue pair is flushed. Reports the end to the user once.
+    /// Does nothing if a second attempt to connect follows.
     pub(super) fn finish(&mut self, state: &mut EngineState, is_orphan: bool) {
         if matches!(self.attempt, Attempt::Failed(_)) {
             return;

@@ -36,7 +36,8 @@ pub(super) enum Sent {
     /// TCP has accepted all bytes.
     #[default]
     All,
-    /// TCP's send buffer is full. TCP reports when it has space again.
+    /// TCP accepts no more bytes now: its send buffer is full, or the connection is closed. TCP reports when
+    /// the send buffer has space again.
     Blocked,
     /// No packet buffer is free, so the caller tries again in the next poll.
     NoMbuf,

@@ -360,8 +360,8 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair. The `Ask` is a request of the user, or was set because a
-    /// completion queue has lost a completion.
+    /// Acts on an `Ask` of the queue pair. The `Ask` was set by a call of a user, or because a completion
+    /// queue has lost a completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
             // After any `Ask`, the caller calls `on_recv_posted`.

@@ -11,8 +11,8 @@ use crate::verbs::{CmShared, ConnParam};
 /// The attempt of an initiator.
 pub(in crate::engine) enum Attempt {
     First,
-    /// The peer closed without a Reply. The first attempt fails without an event, and the second attempt
-    /// follows.
+    /// The peer has closed or reset the connection without a Reply. The first attempt fails without an event,
+    /// and the second attempt follows.
     Failed(Box<Retry>),
     /// The second attempt, with revision 1 and the deadline of the first attempt.
     Second {

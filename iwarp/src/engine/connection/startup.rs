@@ -488,7 +488,8 @@ impl Startup {
     }
 
     /// Prepares a second attempt with revision 1, if a second attempt is allowed. Called when the peer has
-    /// closed without a Reply, perhaps because the peer does not know revision 2 (RFC 6581 section 10).
+    /// closed or reset the connection without a Reply, perhaps because the peer does not know revision 2 (RFC
+    /// 6581 section 10).
     pub(super) fn consider_fallback(&self, base: &mut Base) {
         let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
         let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();

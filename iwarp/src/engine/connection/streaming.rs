@@ -31,8 +31,9 @@ pub(super) struct Streaming {
     plain: Arc<PlainBytes>,
     pub(super) reassembly: Reassembly,
     peer_closed: bool,
-    /// `Some` if the user has closed, so that FIN follows the bytes that the user has sent. The value is the
-    /// number of bytes that the peer had acknowledged when the deadline was set.
+    /// `Some` if the user has closed the connection or the idle timeout has passed, so that FIN follows the
+    /// bytes that the user has sent. The value is the number of bytes that the peer had acknowledged when the
+    /// deadline was set.
     pub(super) closing: Option<u64>,
 }
 
@@ -178,7 +179,7 @@ impl Streaming {
         }
     }
 
-    /// Begins the user's close: FIN follows the bytes that the user has sent.
+    /// Begins a graceful close: FIN follows the bytes that the user has sent.
     fn begin_close(&mut self, base: &mut Base, state: &mut EngineState) {
         self.closing = Some(base.set_close_deadline(state));
         base.schedule_tx(state);
@@ -187,7 +188,8 @@ impl Streaming {
     /// Returns the reason why MPA can no longer start; `None` if MPA can start.
     fn prevents_start(&self) -> Option<ConnectionError> {
         if self.closing.is_some() {
-            // Another thread of the user has closed the connection at the same time.
+            // At the same time, another thread of the user has closed the connection, or the idle timeout has
+            // passed.
             return Some(ConnectionError::Tcp(CloseReason::Aborted));
         }
         // No Reply and no FPDU can follow the peer's FIN. TCP reports a FIN only once, so no event would end

@@ -120,7 +120,7 @@ impl RnrTimers {
         self.peer = time.map(|time| since + time).into();
     }
 
-    /// Called when the peer accepts messages of ours again.
+    /// Called when the peer has accepted a message of ours.
     pub(super) fn peer_takes(&mut self) {
         (self.peer_since, self.peer) = (Deadline::NONE, Deadline::NONE);
     }

@@ -10,16 +10,17 @@ use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
-/// Maximum number of bytes that queue pairs hand to TCP before frames are received again. One poll can
-/// receive more bytes than this limit, so a peer with the same software keeps up, and the rings stay short.
+/// Once queue pairs have handed this number of payload bytes to TCP in a poll, bulk senders get no further
+/// turns before frames are received again. One poll can receive more bytes than this number, so a peer with
+/// the same software keeps up, and the rings stay short.
 const SEND_BYTES: usize = 128 << 10;
 
 /// Maximum number of queue pairs per poll that have just begun to send and therefore send first. With a
 /// higher limit, bulk senders would wait longer.
 const MAX_FRESH: usize = 16;
 
-/// Maximum number of bytes that a queue pair that has just begun to send hands to TCP before it joins the
-/// bulk senders. The limit is enough for a whole small message.
+/// About the maximum number of bytes that a queue pair that has just begun to send hands to TCP before it
+/// joins the bulk senders. The limit is enough for a whole small message.
 const FRESH_BYTES: usize = 16 << 10;
 
 /// Maximum number of bursts sent in one poll, so that a poll ends even if TCP always has more to send.
@@ -67,7 +68,8 @@ impl Poller {
         self.run_commands(guard) | self.answer_doorbells()
     }
 
-    /// Schedules the queue pairs whose doorbells were rung. Returns whether a doorbell was rung.
+    /// Schedules the queue pairs whose doorbells were rung, or all queue pairs if a doorbell was lost.
+    /// Returns whether there was a doorbell that was not lost.
     #[inline]
     fn answer_doorbells(&mut self) -> bool {
         let EngineState { handle, tx_scheduler, .. } = &mut self.state;
@@ -181,8 +183,8 @@ impl Poller {
     }
 
     /// Moves frames from the stack to the port, until no frame is left, the port's ring is full, or
-    /// [`MAX_TX_BURSTS`] bursts are sent. A full port gets no new frames until it has accepted the frames
-    /// that it refused. Returns whether frames were sent.
+    /// [`MAX_TX_BURSTS`] bursts are sent. A full port gets no new frames until it has accepted at least one
+    /// of the frames that it refused. Returns whether frames were sent.
     pub(super) fn send_frames(&mut self) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;

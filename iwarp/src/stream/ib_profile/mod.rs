@@ -9,11 +9,11 @@
 //! | `message.rs` | the messages of queue 4 |
 //! | `rules.rs` | every question whose answer depends on the agreement |
 //!
-//! **A request completes when the peer has accepted its message.** A message is accepted when it is placed,
-//! and has its receive request if it needs one. (With iWARP a request completes when it is handed to TCP, RFC
-//! 5040 section 5.5.) An engine acknowledges bytes only after it has processed them, so TCP's acknowledgement
-//! means that a Write is placed. For a message to queue 0, the acknowledgement means acceptance only if the
-//! peer has promised a receive request for the message.
+//! **A Send or Write completes when the peer has accepted its message.** A message is accepted when it is
+//! placed, and has its receive request if it needs one. (With iWARP a Send or Write usually completes when it
+//! is handed to TCP, RFC 5040 section 5.5.) An engine acknowledges bytes only after it has processed them, so
+//! TCP's acknowledgement means that a Write is placed. For a message to queue 0, the acknowledgement means
+//! acceptance only if the peer has promised a receive request for the message.
 //!
 //! **A receiver promises receive requests by a limit**, as InfiniBand does by credits. The limit is the MSN
 //! up to which each message to queue 0 finds a receive request. A Send has the limit in its header. A
@@ -131,7 +131,7 @@ pub(crate) struct News {
     pub(crate) refused: bool,
     /// The peer has no receive request for a message of ours.
     pub(crate) peer_not_ready: bool,
-    /// The peer has accepted a request of ours that it refused before.
+    /// The peer has accepted a request of ours.
     pub(crate) peer_takes: bool,
 }
 
@@ -229,7 +229,7 @@ impl IbProfile {
         self.peer != Peer::Gone
     }
 
-    /// Records that the peer has accepted a request of ours that it refused before.
+    /// Records that the peer has accepted a request of ours.
     pub(super) fn note_progress(&mut self) {
         self.news.peer_takes = true;
     }

@@ -32,8 +32,9 @@ impl Rules {
 
     // ---- requests of this side ----
 
-    /// Whether a request completes when the peer has accepted its message. If not, the request completes when
-    /// its last segment is handed to TCP (RFC 5040 section 5.5).
+    /// Whether a Send or Write completes when the peer has accepted its message. If not, it completes when
+    /// its last segment is handed to TCP (RFC 5040 section 5.5), or when TCP's acknowledgement arrives if its
+    /// bytes are sent without a copy.
     #[inline]
     pub(in crate::stream) fn complete_by_acknowledgement(&self) -> bool {
         self.0.is_some()
@@ -53,7 +54,7 @@ impl Rules {
         self.profile().is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
     }
 
-    /// Records that the peer has accepted a request that it refused before.
+    /// Records that the peer has accepted a request of ours.
     pub(in crate::stream) fn note_progress(&mut self) {
         if let Some(ib) = self.profile_mut() {
             ib.note_progress();

@@ -93,7 +93,8 @@ impl Inbound {
 
     /// Returns the MSN up to which messages of the peer find a receive request: the number of accepted
     /// messages plus the number of receive requests. While a message is refused, only the accepted messages
-    /// count. Requests of a shared receive queue do not count, since other queue pairs may take them.
+    /// count. Requests that are still in a shared receive queue do not count, since other queue pairs may
+    /// take them.
     pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
         let taken = self.queue_0.first_msn().wrapping_sub(1);
         match self.next_send {
@@ -102,8 +103,8 @@ impl Inbound {
         }
     }
 
-    /// Forgets the bound receive requests, which the caller returns to the queue pair. Nothing is received
-    /// after this.
+    /// Forgets the bound receive requests, which the caller completes as flushed. Nothing is received after
+    /// this.
     pub(super) fn abandon(&mut self) {
         self.queue_0 = UntaggedQueue::starting_at(self.queue_0.first_msn());
     }
@@ -187,8 +188,8 @@ impl Delivery<'_> {
         result.map(|()| false)
     }
 
-    /// Places an out-of-order ULPDU if all its checks pass. Nothing is delivered, and no error is reported.
-    /// Returns whether the ULPDU was placed.
+    /// Places an out-of-order ULPDU of a Write, a Read Response or a Send if all its checks pass. Nothing is
+    /// delivered, and no error is reported. Returns whether the ULPDU was placed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-281, RDMAP-289): Read Requests are not processed here, but only when they
     /// are delivered.

@@ -288,7 +288,8 @@ fn bind_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     is_taken
 }
 
-/// Places the payload of a ULPDU into the elements of a receive request, beginning at `offset`.
+/// Places the payload of a ULPDU into the scatter/gather elements of a receive request, beginning at
+/// `offset`.
 fn scatter(
     (guard, pd): (&EpochGuard<'_>, PdId),
     request: &RecvRequest,

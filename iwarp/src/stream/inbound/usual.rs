@@ -34,8 +34,8 @@ const SEND_CONTROL: [u8; 2] = {
 
 impl Delivery<'_> {
     /// Handles a received ULPDU. A ULPDU in order is placed, unless it was placed before, and delivered. An
-    /// out-of-order ULPDU is placed if all its checks pass; nothing is delivered, and no error is reported.
-    /// Returns whether an out-of-order ULPDU was placed.
+    /// out-of-order ULPDU of a Write, a Read Response or a Send is placed if all its checks pass; nothing is
+    /// delivered, and no error is reported. Returns whether an out-of-order ULPDU was placed.
     pub(crate) fn deliver(&mut self, received: Deframed<'_>) -> Result<bool, Failure> {
         if let Deframed::InOrder(ulpdu) = received
             && let Some(bytes) = ulpdu.whole()

@@ -2,9 +2,9 @@
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write usually
 //! completes when its last segment is written to TCP. A Send or Write whose payload is not copied, and each
-//! Send or Write with InfiniBand's semantics, completes when its bytes are acknowledged. A Read or atomic
-//! completes when its response is delivered. All requests complete in post order. A Terminate follows the
-//! FPDU that is being written, and is sent before all other messages except those of queue 4.
+//! Send or Write with InfiniBand's semantics, completes at the earliest when its bytes are acknowledged. A
+//! Read or atomic completes when its response is delivered. All requests complete in post order. A Terminate
+//! follows the FPDU that is being written, and is sent before all other messages except those of queue 4.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -39,7 +39,8 @@ const EXTERNAL_MIN_EMSS: usize = 8 << 10;
 /// last ULPDU of a message may be short.
 const EXTERNAL_MIN_BYTES: u32 = 512;
 
-/// Number of bytes at the end of a message without a copy that are always copied.
+/// Minimum number of bytes at the end of a message that are copied, even if the other bytes of the message
+/// are sent without a copy.
 const COPIED_END_BYTES: u32 = 64;
 
 /// Maximum number of local requests (requests without a message) that one queue pair executes before the next
@@ -50,9 +51,9 @@ const MAX_LOCAL: u32 = 4;
 /// Why a call of [`Outbound::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// Nothing can be sent now, until a doorbell rings or the peer sends something.
+    /// Nothing can be sent now, for example until a doorbell rings or the peer sends something.
     Idle,
-    /// The budget is used up.
+    /// The budget, or the limit on local requests, is used up.
     More,
     /// TCP's send buffer is full. TCP reports when it has room again.
     Full,
@@ -206,7 +207,7 @@ impl Outbound {
     }
 
     /// Writes FPDUs into TCP segments of `conn`, up to about `budget` bytes. A segment contains as many whole
-    /// FPDUs as fit.
+    /// FPDUs as fit, except for FPDUs whose payload is not copied: each of these has its own segment.
     pub(super) fn run(
         &mut self,
         tcp: &mut Stack,
@@ -299,7 +300,7 @@ impl Outbound {
                 }
             }
             if self.external.is_some() {
-                // The FPDUs of a message without a copy get separate segments.
+                // FPDUs whose payload is not copied get separate segments.
                 return Ok(true);
             }
             if cx.framer.markers() {

@@ -106,8 +106,8 @@ impl Outbound {
     /// Starts the Read or atomic at the head of the send queue, or continues a Read, unless ORD does not
     /// allow it. The response completes the request.
     ///
-    /// A Read with several elements stays at the head of the send queue until the Read Request for its last
-    /// element is generated. With an ORD of 1, the Read Requests are sent one by one.
+    /// A Read with several scatter/gather elements stays at the head of the send queue until the Read Request
+    /// for its last element is generated. With an ORD of 1, the Read Requests are sent one by one.
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
         let state = &mut *cx.state;
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): at most ORD requests are outstanding.
@@ -254,7 +254,7 @@ fn write(remote: RemoteAddr, length: u32) -> Message {
     Message::tagged(Opcode::Write, Stag(remote.rkey), remote.addr, length, PayloadSource::Posted)
 }
 
-/// Returns the elements into which the response to a Read or atomic is written.
+/// Returns the scatter/gather elements into which the response to a Read or atomic is written.
 fn elements(payload: &Payload) -> &[Sge] {
     match payload {
         Payload::Gather(sg_list) => sg_list,
@@ -267,8 +267,8 @@ fn only_element(payload: &Payload) -> Sge {
     elements(payload).first().copied().unwrap_or_default()
 }
 
-/// Returns the Read Request for the first element that has bytes, beginning with element `at`, and the next
-/// element that has bytes. A Read of zero bytes has one Read Request.
+/// Returns the Read Request for the first scatter/gather element that has bytes, beginning with element `at`,
+/// and the next element that has bytes. A Read of zero bytes has one Read Request.
 fn read_request(payload: &Payload, remote: RemoteAddr, at: u8) -> (ReadRequest, Option<u8>) {
     let elements = elements(payload);
     let mut filled = (usize::from(at)..elements.len()).filter(|&index| elements[index].length > 0);

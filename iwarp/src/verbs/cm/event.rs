@@ -46,33 +46,34 @@ pub enum CmEventKind {
     Established {
         /// The private data of the peer's Request or Reply.
         private_data: Box<[u8]>,
-        /// Maximum number of our outstanding Reads.
+        /// Maximum number of our outstanding Reads and atomics.
         ord: u16,
-        /// Maximum number of the peer's Reads that we serve at a time.
+        /// Maximum number of the peer's Reads that we serve at a time, and also of its atomics.
         ird: u16,
         /// Depths, model and RTR in the peer's frame; `None`: the frame does not contain them.
         peer: Option<Enhanced>,
         /// MPA revision of the peer's frame.
         revision: u8,
-        /// Whether the peer has closed without a Reply to our Request of revision 2, so that this connection
-        /// is the second attempt, with revision 1 ([`ConnParam::fallback`](super::ConnParam::fallback)). Then
-        /// depths and RTR were not negotiated.
+        /// Whether the peer has closed or reset the connection without a Reply to our Request of revision 2,
+        /// so that this connection is the second attempt, with revision 1
+        /// ([`ConnParam::fallback`](super::ConnParam::fallback)). Then depths and RTR were not negotiated.
         fell_back: bool,
         /// Whether we send markers, and whether we receive them.
         markers: (bool, bool),
         /// Whether both peers have agreed on InfiniBand's semantics
         /// ([`ConnParam::ib_semantics`](super::ConnParam::ib_semantics)).
         ib_semantics: bool,
-        /// Whether posted requests are sent at once. A responder to a peer without RTR sends nothing before
-        /// the first FPDU of the peer (RFC 5044 section 7.1.2).
+        /// Whether posted requests are sent at once. By default, a responder to a peer without RTR sends
+        /// nothing before the first FPDU of the peer (RFC 5044 section 7.1.2,
+        /// [`ConnParam::await_first_fpdu`](super::ConnParam::await_first_fpdu)).
         ready: bool,
     },
     /// The peer rejected the connection. A connection that began in streaming mode returns to streaming mode.
     Rejected {
         /// The private data of the peer's Reply.
         private_data: Box<[u8]>,
-        /// The depths of the peer. The ORD is the minimum that the peer needs. `None`: the peer's Reply has
-        /// no depths.
+        /// The depths of the peer. If the peer has rejected the connection because our IRD is too small, the
+        /// ORD is the minimum that the peer needs. `None`: the peer's Reply has no depths.
         peer: Option<Enhanced>,
     },
     /// The connection could not be set up.
@@ -88,7 +89,7 @@ pub enum CmEventKind {
     Disconnected {
         /// The reason; `None` for a graceful close.
         error: Option<ConnectionError>,
-        /// The Terminate that was sent or received, with its contents.
+        /// The Terminate that the peer sent, or that this side generated, with its contents.
         terminate: Option<Arc<TerminateReport>>,
     },
     /// A connection in streaming mode is established. The user opened the connection with
@@ -126,16 +127,16 @@ struct QueuedEvent {
 }
 
 /// The channel on which identifiers report events. The channel's descriptor is readable while events are
-/// queued. Cheap to clone. Dropping the last clone drops the queued events, and rejects their connect
-/// requests. Unlike a [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs
-/// no arming.
+/// queued. Cheap to clone. Dropping the last clone drops the queued events, which rejects the connect
+/// requests that only these events hold. Unlike a
+/// [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs no arming.
 ///
 /// # Limit
 ///
 /// Events of identifiers that the program holds are never lost. These events are queued even beyond
 /// [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events), since each identifier has
 /// few events, and a program waits for them. When the queue is longer than this limit, events of identifiers
-/// that only events hold are [lost](Self::lost), so that no engine waits for a reader. Events of new
+/// that only events hold may be [lost](Self::lost), so that no engine waits for a reader. Events of new
 /// connections are queued only while the queue is shorter than three quarters of the limit. A connect request
 /// whose event is lost is rejected.
 #[derive(Clone)]
@@ -298,7 +299,8 @@ impl EventChannel {
     }
 
     /// Returns the number of events that were lost since the channel was created. The lost events are those
-    /// of identifiers that the program does not hold, and those of new connections, which were then rejected.
+    /// of identifiers that the program does not hold, and those of new connections, which were then rejected
+    /// or, in streaming mode, reset.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

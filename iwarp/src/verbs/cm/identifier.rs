@@ -64,7 +64,8 @@ pub struct Activity {
     pub age: Duration,
     /// Time since an FPDU, or a byte in streaming mode, was last sent or received.
     pub idle: Duration,
-    /// TCP segments received in Full Operation, including out-of-order segments.
+    /// Number of received TCP segments with new bytes in Full Operation, including out-of-order segments.
+    /// Segments of one burst that TCP has merged count as one segment.
     pub rx_segments: u64,
     /// FPDUs in these segments.
     pub rx_fpdus: u64,
@@ -326,8 +327,8 @@ impl CmShared {
         self.times.progress_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// Counts a received segment, the segment's FPDUs, and the placed bytes. Only the engine writes these
-    /// counters.
+    /// Counts a received segment (or several merged segments), its FPDUs, and the placed bytes. Only the
+    /// engine writes these counters.
     pub(crate) fn count_segment(&self, fpdus: u64, placed_bytes: u64) {
         let Times { rx_segments, rx_fpdus, rx_placed_bytes, .. } = &self.times;
         for (count, more) in [(rx_segments, 1), (rx_fpdus, fpdus), (rx_placed_bytes, placed_bytes)] {

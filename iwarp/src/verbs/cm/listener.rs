@@ -26,8 +26,8 @@ pub struct ListenerStats {
     pub half_open_limit: usize,
     /// Connections admitted.
     pub accepted: u64,
-    /// SYNs that got no answer, because of the address filter, the limits on half-open connections, or
-    /// [`ListenOptions::failures_per_address`].
+    /// SYNs for which no half-open connection was created, because of the address filter, the limits on
+    /// half-open connections, or [`ListenOptions::failures_per_address`].
     pub syns: ListenerCounters,
     /// Connections reset because of [`ListenOptions::backlog`].
     pub backlog_full: u64,

@@ -82,9 +82,10 @@ pub struct ConnParam {
     /// reduces the limit to 508 bytes. [`ib_semantics`](Self::ib_semantics) reduces the limit by 12 more
     /// bytes. Default: empty.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
-    /// Maximum number of the peer's Reads that are served at a time (IRD). Default: 128.
+    /// Maximum number of the peer's Reads that are served at a time (IRD), and also of its atomics. Default:
+    /// 128.
     pub responder_resources: u16,
-    /// Maximum number of our outstanding Reads (ORD). Default: 128.
+    /// Maximum number of our outstanding Reads and atomics (ORD). Default: 128.
     pub initiator_depth: u16,
     /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
     /// contains this number (RFC 6581 section 9.1). Default: 0.
@@ -133,18 +134,19 @@ pub struct ConnParam {
     ///   that places the bytes, or soon afterwards. Requests after a message that waits for a receive request
     ///   complete after that message. If the peer refuses a request, this request fails, and all later
     ///   requests are flushed. A message that arrives after the peer's close resets the connection. A Send
-    ///   completes before an answer to it is received. A graceful close waits for at most the engine's
-    ///   `close_timeout` until the peer has posted receive requests for our messages. After that time the
+    ///   completes before an answer to it is received. A graceful close waits until the peer has posted
+    ///   receive requests for our messages. If the engine's `close_timeout` passes without progress, the
     ///   remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
-    /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
+    /// the peer. The responder detects such a proxy by TCP's initial sequence numbers, and then does not
+    /// agree.
     ///
     /// The offer is twelve bytes after the private data of the Request, and the agreement is eight bytes
     /// after the private data of the Reply. This implementation removes these bytes; another implementation
     /// passes them to its user as private data. A peer with an older version of the offer reports accepted
-    /// messages in another way. The Request of such a peer is rejected, and both peers get the reason.
-    /// Default: `false`.
+    /// messages in another way. The Request of such a peer is rejected, and the private data of the Reply
+    /// says why. Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
@@ -163,16 +165,18 @@ pub struct ConnParam {
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays usable when the peer ends the
     /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receive
-    /// requests stay posted. A send that is open or posted later completes with
+    /// requests stay posted. The oldest send that is open or posted later completes with
     /// [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded) after the retry time
-    /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). If no connection is made
-    /// because the peer is unreachable or rejects it, sends complete with this status at once. A peer that
-    /// has died ends the queue pair in any case. If one of our requests fails here, for instance because its
-    /// memory is invalid, the connection ends without a message to the peer. Default: `false`.
+    /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)), and all other requests are
+    /// flushed. If no connection is made because the peer is unreachable or rejects it, the oldest send
+    /// completes with this status at once. A peer that has died ends the queue pair in any case. If one of
+    /// our requests fails here, for instance because its memory is invalid, the connection ends without a
+    /// Terminate. Default: `false`.
     pub outlives_peer: bool,
-    /// Maximum time for TCP and MPA startup together; when accepting, maximum time for the RTR. The error of
-    /// a timeout is TCP's during the TCP handshake, and
-    /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) afterwards. Default: 10 s.
+    /// When connecting: maximum time for the TCP handshake and MPA startup together, or for each of them if
+    /// streaming mode comes between them. When accepting: maximum time for the RTR. The error of a timeout is
+    /// TCP's during the TCP handshake, and [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout)
+    /// afterwards. Default: 10 s.
     pub timeout: Duration,
     /// Ends the connection when nothing was sent or received during this time: no FPDU, and in streaming mode
     /// no byte. `None`: never. Default: `None`.
@@ -180,9 +184,10 @@ pub struct ConnParam {
     /// Keepalive probes of this connection, which replace the engine's setting.
     /// Default: [`KeepalivePolicy::Engine`].
     pub keepalive: KeepalivePolicy,
-    /// The index of the engine; `None`: the engine with the fewest connections. Default: `None`.
+    /// When connecting: the index of the engine; `None`: the engine with the fewest connections. Default:
+    /// `None`.
     pub engine: Option<usize>,
-    /// The local port; `None`: a random port. Default: `None`.
+    /// When connecting: the local port; `None`: a random port. Default: `None`.
     pub local_port: Option<u16>,
 }
 
@@ -380,7 +385,8 @@ impl StreamOptions {
 pub struct ListenOptions {
     /// The port to listen on, on every address of every engine.
     pub port: u16,
-    /// Maximum number of connections that are neither accepted nor rejected yet. Default: 128.
+    /// Maximum number of connections that are neither accepted nor rejected yet; 0 has the effect of 1.
+    /// Default: 128.
     pub backlog: usize,
     /// Maximum number of connections from one address that are neither accepted nor rejected yet; `None`: no
     /// separate limit per address. Default: `None`.
@@ -395,9 +401,9 @@ pub struct ListenOptions {
     /// peers that stay. Default: `None`.
     pub rate_per_address: Option<u32>,
     /// Maximum number of connections of one address that may fail through the peer's fault per second, on
-    /// each engine; `None`: no limit. Faults are an invalid or late Request, a message for which we send a
-    /// Terminate, and a Terminate of the peer. Once the limit is reached, SYNs of the address get no answer
-    /// for the rest of the second. After that second, the address can connect again. Default: 32.
+    /// each engine; `None`: no limit. Faults are an invalid or late Request, a late RTR, a message for which
+    /// we send a Terminate, and a Terminate of the peer. Once the limit is reached, SYNs of the address get
+    /// no answer for the rest of the second. After that second, the address can connect again. Default: 32.
     pub failures_per_address: Option<u32>,
     /// Maximum number of TCP connections that are not established; `None`: no limit other than
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
@@ -410,8 +416,8 @@ pub struct ListenOptions {
     pub filter: AddressFilter,
     /// The limits on Requests. Default: those of [`ResponderOptions`].
     pub responder: ResponderOptions,
-    /// Connections begin in streaming mode, with buffers of these sizes; `None`: connections begin with MPA
-    /// at once. Default: `None`.
+    /// Connections begin in streaming mode, with buffers of these sizes, and leave the backlog when they are
+    /// announced; `None`: connections begin with MPA at once. Default: `None`.
     pub streaming: Option<StreamOptions>,
 }
 

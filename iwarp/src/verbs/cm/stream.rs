@@ -33,7 +33,7 @@ struct Buffers {
     ended: bool,
     /// Whether `StreamReadable` was reported for the bytes in `recv`.
     announced: bool,
-    /// Whether a send was refused, so that `StreamWritable` has to be reported.
+    /// Whether a call has not accepted all its bytes, so that `StreamWritable` has to be reported.
     refused: bool,
 }
 
@@ -42,7 +42,7 @@ struct Buffers {
 pub enum StreamRead {
     /// This many bytes were read.
     Bytes(usize),
-    /// No bytes wait; `StreamReadable` follows when bytes arrive.
+    /// No bytes wait; `StreamReadable` follows when bytes arrive or the peer closes.
     Empty,
     /// The peer has closed, and all bytes were read.
     Ended,
@@ -180,7 +180,7 @@ impl CmId {
     /// Connects to `remote` in streaming mode. Plain bytes flow in both directions until one side starts MPA
     /// as initiator and the other as responder. A `StreamEstablished` or `ConnectError` event follows. Of
     /// `param`, only the engine, the local port, the timeout, the keepalive policy and the idle timeout are
-    /// used. The idle timeout applies in streaming mode as well.
+    /// used. This idle timeout applies only in streaming mode.
     ///
     /// # Errors
     /// [`VerbsError`] if the identifier is in use, a parameter is out of range, or there is no engine.

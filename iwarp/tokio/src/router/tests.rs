@@ -1,5 +1,5 @@
-//! Tests of the router with artificial completions: which tasks are woken, and that no waker runs under a
-//! lock.
+//! Tests of the router, most of them with artificial completions: which tasks are woken, and that no waker
+//! runs under a lock.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! The counters that an endpoint serves.
+//! Tests the counters that an endpoint serves.
 
 use std::time::{Duration, Instant};
 

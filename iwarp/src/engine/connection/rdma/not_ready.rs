@@ -43,7 +43,7 @@ impl Rdma {
     }
 
     /// Called when a receive request may have been posted. If a message of the peer waits for a receive
-    /// request, the message gets this receive request.
+    /// request, and a receive request is available now, binds this request to the message.
     pub(super) fn on_recv_posted(&mut self, base: &mut Base, state: &mut EngineState) {
         if self.is_terminating() || !self.stream.awaits_recv() {
             return;

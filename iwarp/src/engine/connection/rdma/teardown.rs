@@ -37,7 +37,8 @@ impl Rdma {
             }
             self.stage = RdmaStage::Draining { progress: 0 };
         }
-        // A queue pair that outlives its peer accepts sends until the connection ends, and afterwards.
+        // A queue pair that outlives its peer does not enter `Closing`: it must still accept send requests,
+        // also after the connection has ended.
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
         }
