@@ -352,8 +352,9 @@ impl TwoHosts {
         ConnParam { markers, ib_semantics, engine, ..ConnParam::default() }
     }
 
-    /// The next local port with which the frames of both directions arrive at our queues. Returns `None` if
-    /// any port will do, or if no such port is left.
+    /// Returns the next local port with which the frames of both directions arrive at our queues. Returns
+    /// `None` if a device does not choose queues by RSS, so that any port is suitable, or if no suitable port
+    /// is left.
     fn local_port(&mut self) -> Option<u16> {
         let [a, b] = [&self.a, &self.b].map(|host| &host.engine.port_info().queue);
         let (Some(rss_a), Some(rss_b)) = (&a.rss, &b.rss) else { return None };

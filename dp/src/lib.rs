@@ -3,7 +3,7 @@
 //! Four backends implement the same trait [`Port`] and use the same type [`Mbuf`]: DPDK (feature `dpdk`, on
 //! by default), a wire between processes (`local`, Linux), a packet socket on an ordinary interface
 //! (`packet`, Linux), and an in-memory link. The in-memory link loses, delays, reorders, duplicates and
-//! corrupts frames according to a seeded plan. This crate does not depend on the TCP stack or on iWARP.
+//! corrupts frames according to a plan and a seed. This crate does not depend on the TCP stack or on iWARP.
 //!
 //! A frame is an [`Mbuf`] from a [`Mempool`]. Each frame has one owner. Ports send and receive bursts of
 //! frames.

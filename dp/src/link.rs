@@ -1,5 +1,5 @@
-//! A wire within one process: two ports that are connected by rings in memory, with a seeded plan of faults.
-//! (The trait [`Link`](crate::Link) is something else: the state of any port's link.)
+//! A wire within one process: two ports that are connected by rings in memory. The wire has faults according
+//! to a plan and a seed. (The trait [`Link`](crate::Link) is something else: the state of any port's link.)
 //!
 //! Most frames are moved, not copied: the sender's own buffer arrives at the receiver. If the sender still
 //! has a view of the buffer, the bytes are read-only for sender and receiver. Frames that are duplicated,

@@ -71,8 +71,9 @@ impl Secrets {
         hash(&self.timestamp, tuple) as u32
     }
 
-    /// The `attempt`-th port to try from `local` to `remote`. If two connections to one endpoint follow each
-    /// other directly, they get consecutive ports. The first of these ports is secret.
+    /// Returns the `attempt`-th port to try from `local` to `remote`. If two connections to one endpoint
+    /// follow each other directly, they get consecutive ports. An attacker who is not on the path cannot
+    /// predict the first port for an endpoint (RFC 6056, algorithm 3).
     pub(crate) fn ephemeral_port(
         &self,
         local: &IpAddress,

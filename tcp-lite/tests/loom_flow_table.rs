@@ -1,9 +1,8 @@
 //! Tries every interleaving of two stacks that claim one flow, and of a stack that claims a flow while
 //! another stack releases it (`steering/flow_table.rs`).
 //!
-//! The crate's source file is compiled here with loom's atomics. The last test has a similar claim without
-//! the fence. Loom has to find the defect of this claim, because otherwise the first test would prove
-//! nothing.
+//! The crate's source file is compiled here with loom's atomics. The last test runs a copy of the claim that
+//! lacks the memory fence, and expects loom to find two owners. Otherwise the first test would prove nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -132,7 +132,8 @@ impl Command {
         named(&self.packages) || (self.workspace && !named(&self.excluded))
     }
 
-    /// Whether the command runs a target of a package that it selects. Features are ignored.
+    /// Whether the command runs `target`. The caller checks that the command selects the package of `target`
+    /// and enables its required features.
     fn runs(&self, target: &Target) -> bool {
         let is = |kind: &str| target.kind.iter().any(|it| it == kind);
         if self.targets.is_empty() {

@@ -45,7 +45,8 @@ pub enum Part {
     Tools,
 }
 
-/// A type with its size. Types of the same name in a crate count as one type.
+/// A type, and the numbers of its fields, methods and files. Types of the same name in a crate count as one
+/// type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeSize {
     /// The crate and the name of the type.

@@ -34,7 +34,7 @@ pub struct Seen {
     pub ect: u64,
     /// Kinds of options in SYNs.
     pub syn_options: BTreeSet<u8>,
-    /// Kinds of options in all other segments.
+    /// Kinds of options in segments without SYN.
     pub options: BTreeSet<u8>,
 }
 

@@ -1,5 +1,5 @@
-//! Draws a chart as SVG with the crate `plotters`. The SVG contains no font, so the viewer uses a font of its
-//! own.
+//! Draws a chart as SVG with the crate `plotters`. The SVG embeds no font and names only the generic family
+//! `sans-serif`, so the viewer chooses the font.
 
 use std::ops::Range;
 

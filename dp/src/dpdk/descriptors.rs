@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
-/// Returns duplicates of all descriptors of this process, in the order of the descriptors' numbers.
+/// Returns duplicates of all file descriptors of this process, in ascending order of their numbers.
 pub(super) fn all() -> impl Iterator<Item = OwnedFd> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let mut numbers: Vec<RawFd> =

@@ -43,7 +43,7 @@ pub(super) struct DeviceHandle {
     name: CString,
     /// The vhost-user backend for whose answers the driver waits.
     pub(super) backend: Option<VhostUserBackend>,
-    /// Descriptors that the driver has opened.
+    /// File descriptors that the driver has opened.
     pub(super) probed: ProbedDescriptors,
     pub(super) started: bool,
     /// `true` if the device cannot be closed, because its backend does not answer or its registers are gone.

@@ -65,12 +65,12 @@ pub(super) struct RxInterrupt {
     port_id: u16,
     queue: u16,
     epoll: OwnedFd,
-    /// Duplicates of the driver's descriptors. At least one of the descriptors reports frames.
+    /// Duplicates of the driver's file descriptors. At least one of these file descriptors reports frames.
     descriptors: Vec<OwnedFd>,
-    /// `true` if the descriptors report frames only while the interrupt is enabled. `false` if the
+    /// `true` if the file descriptors report frames only while the interrupt is enabled. `false` if the file
     /// descriptors are readable whenever frames wait.
     is_switched: bool,
-    /// `true` if the descriptors report only an error, since their interface is down or removed.
+    /// `true` if the file descriptors report only an error, since their interface is down or removed.
     is_broken: bool,
     /// `true` if the interrupt is known to work. Some NICs never interrupt although their driver supports
     /// interrupts (QEMU's e1000e), so a sleeping port is also polled until its interrupt is known to work.

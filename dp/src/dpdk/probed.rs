@@ -1,5 +1,5 @@
-//! Descriptors that become readable when frames arrive, but that DPDK's API does not return. The driver opens
-//! these descriptors when a device is probed.
+//! File descriptors that become readable when frames arrive, but that DPDK's API does not return. The driver
+//! opens these file descriptors when a device is probed.
 //!
 //! - `net_af_packet` has no interrupts. It opens a packet socket for each queue.
 //! - `net_virtio_user` has an eventfd for each ring. The API returns the eventfds only if the device is

@@ -127,7 +127,8 @@ enum Match {
     Path,
 }
 
-/// Returns duplicates of all descriptors of this process. Some of the descriptors may not be sockets.
+/// Returns duplicates of all file descriptors of this process. Some of the file descriptors may not be
+/// sockets.
 fn sockets() -> impl Iterator<Item = UnixStream> {
     descriptors::all().map(UnixStream::from)
 }

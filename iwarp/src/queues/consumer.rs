@@ -128,7 +128,7 @@ impl QpConsumer {
     }
 
     /// Returns the number of receive requests that no other queue pair can take: all requests in the queue
-    /// pair's own queue, or the requests that were taken from the shared queue.
+    /// pair's own queue, or the requests that were taken from the shared receive queue.
     pub(crate) fn promised_recvs(&self) -> u32 {
         let count = if self.shared.is_some() { self.taken } else { self.rq.len() };
         count as u32
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(polled(&cq), [4, 5].map(|wr_id| (wr_id, WcStatus::WrFlushError)));
     }
 
-    /// At most one request at a time is taken from a shared queue.
+    /// At most one request at a time is taken from a shared receive queue.
     #[test]
     fn one_shared_receive_is_taken_at_a_time() {
         let (_, pd, cq) = test_objects();

@@ -24,7 +24,7 @@ pub(super) enum Turn {
     Out,
     /// A message waits.
     Waits,
-    /// A message has waited, and a request of the shared queue is reserved for the message.
+    /// A message has waited, and a request of the shared receive queue is reserved for the message.
     Granted,
 }
 

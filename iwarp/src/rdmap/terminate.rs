@@ -146,7 +146,8 @@ impl Terminate {
         TerminateError::from_codes(self.layer, self.etype, self.code)
     }
 
-    /// Returns the payload on the wire, in the short form and the standard bit order.
+    /// Returns the payload on the wire, without the parts that M, D and R declare absent, in the RFC's bit
+    /// order.
     ///
     /// RFC 5040 sections 4.2 and 4.8 (RDMAP-114, RDMAP-133): a Terminate has control word, segment length,
     /// DDP header and Read Request header, and no ULP payload.

@@ -7,9 +7,10 @@ impl Stack {
     /// Tells the stack whether the port has a link. The stack starts with the link up. While the link is
     /// down, the stack sends nothing, timers keep running, and after
     /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout) all connections end that are not in
-    /// SYN-SENT or TIME-WAIT. When the link comes up again, all unacknowledged bytes are retransmitted at
-    /// once, and our addresses are announced ([`AddressProbing`](crate::AddressProbing)). The Ethernet
-    /// addresses of neighbours are confirmed at their next use.
+    /// SYN-SENT or TIME-WAIT. When the link comes up again, each connection with unacknowledged bytes at once
+    /// retransmits its oldest segment and probes the peer; the other segments follow by slow start. Our
+    /// addresses are announced ([`AddressProbing`](crate::AddressProbing)). The Ethernet addresses of
+    /// neighbours are confirmed at their next use.
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.advance(now);
         if self.port_gone {

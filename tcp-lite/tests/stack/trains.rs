@@ -356,8 +356,9 @@ fn exchanges_are_what_they_were() {
 /// segments are sent when buffers are free again.
 #[test]
 fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
-    // In the first case, all frames are built from one template. In the second case, the frames are built one
-    // after the other, because each frame takes a buffer.
+    // In the first case, the general path builds all frames from one template. In the second case, the fast
+    // path builds the frames one by one. The segments of the second case are short enough to be copied, so
+    // each frame takes a buffer.
     for (header_prediction, segment) in [(false, 1448), (true, 500)] {
         let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];
         a.tcp.header_prediction = header_prediction;

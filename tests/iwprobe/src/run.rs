@@ -1,4 +1,4 @@
-//! Runs cases one after the other.
+//! Runs a test case, and counts the verdicts of several test cases.
 
 use crate::case::{Case, CaseError, Check, Side, Verdict};
 use crate::log::Passed;

@@ -1,5 +1,5 @@
-//! One core with the victim, its honest client, and an attacker. The clock advances with the victim's own
-//! work.
+//! Runs the victim, its honest client and an attacker in turn on one thread. The clock advances with the
+//! victim's own work.
 //!
 //! The clock is the processor time of the victim's thread, except for counted runs (`counted.rs`). Therefore
 //! an attack that keeps the victim busy slows everything, and the work of the other hosts costs no time. When

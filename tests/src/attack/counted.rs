@@ -1,6 +1,6 @@
-//! The share of goodput that honest connections keep, measured in the victim's instructions. Callgrind counts
-//! the instructions of the victim's polls next to an attack and next to as many harmless frames. The counts
-//! do not depend on the load of the machine.
+//! Measures the share of goodput that honest connections keep under attack, from instruction counts.
+//! Callgrind counts the instructions of the victim's polls twice: next to an attack, and next to as many
+//! harmless frames. The counts do not depend on the load of the machine.
 //!
 //! The clock of such a run is nominal: each poll and each frame takes a fixed time, whatever the machine is.
 //! Idle time counts as in `measure.rs`, and an instruction counts as a quarter of a nanosecond.

@@ -9,7 +9,7 @@ use tests::structure::ways::{self, Way};
 use tests::structure::{Mentions, Structure};
 
 /// Numbers about the sources: lines, the largest types, matches on the phase of a connection, cycles of
-/// modules, files on the path of a packet, instructions, the time of CI
+/// modules, files on the path of a packet, instructions of an FPDU, the times of the last run of `.ci/run`
 #[derive(Parser)]
 struct Options {
     /// The checkout

@@ -29,7 +29,7 @@ pub use ledger::{Ledger, RowState};
 pub use ran::Ran;
 pub use row::{Doc, RowId};
 
-/// Folder of the index, relative to the root of the repository.
+/// The path of the index's folder, relative to the root of the repository.
 pub const SPEC: &str = "tests/conformance/spec";
 /// Folder of the claims.
 pub const CLAIMS: &str = "tests/conformance/claims";

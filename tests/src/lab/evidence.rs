@@ -72,7 +72,8 @@ impl Evidence {
     /// last frames.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// If the capture does not end in time, if the thread that reads the status panicked, or if a file cannot
+    /// be written.
     pub fn keep(mut self, texts: &[(&str, String)]) -> Result<String> {
         if let Some(mut capture) = self.capture.take() {
             capture.terminate();

@@ -29,7 +29,8 @@ pub enum Tests {
     LeftOut,
 }
 
-/// Returns all modules of a crate. `root` is the crate's root file, relative to the root of the repository.
+/// Returns all modules of a crate. `root` is the path of the crate's root file, relative to the root of the
+/// repository.
 pub fn modules(root: &str, tests: Tests) -> Vec<Module> {
     modules_in(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), root, tests)
 }

@@ -3,7 +3,7 @@
 
 /// A crate whose layout is checked.
 pub struct Layout {
-    /// The root file of the crate, relative to the root of the repository.
+    /// The path of the crate's root file, relative to the root of the repository.
     pub root: &'static str,
     /// The floors of its modules.
     pub floors: Floors,

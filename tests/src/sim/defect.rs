@@ -40,7 +40,7 @@ use serde::Deserialize;
 use super::scenario::Scenario;
 use crate::mutation::{Edit, function_text};
 
-/// The folder with the files of defects, relative to the root of the repository.
+/// The path of the folder with the files of defects, relative to the root of the repository.
 pub const DEFECTS: &str = "tests/sim-defects";
 /// The file with the digests of the defects that were found.
 pub const FOUND: &str = "tests/sim-defects/found.csv";

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::{fs, io};
 
-/// The baseline of `scripts/instructions`, relative to the root of the checkout.
+/// The path of the baseline of `scripts/instructions`, relative to the root of the checkout.
 const INSTRUCTIONS: &str = "benches/baselines/instructions.csv";
 /// The record of `.ci/run`, relative to cargo's target folder.
 const CI_TIMES: &str = "ci-times";

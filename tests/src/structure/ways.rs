@@ -9,7 +9,7 @@ use std::{fs, io};
 
 use syn::visit::{self, Visit};
 
-/// The list, relative to the root of the checkout.
+/// The path of the list, relative to the root of the checkout.
 const LIST: &str = "tests/ways";
 
 /// The numbers of one path through the code (a "way").

@@ -30,11 +30,12 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Makes a run on the first two cores that this process may use. The programs of the run are in the
-    /// folder of this program.
+    /// Makes a run on the first two CPUs that this process may use. The programs of the run are in the folder
+    /// of this program.
     ///
     /// # Errors
-    /// Fails if the system does not report the cores.
+    /// Fails if the path of this program is unknown or has no folder, or if the system does not report the
+    /// CPUs.
     pub(crate) fn new(options: CompareOptions) -> Result<Self> {
         let own = std::env::current_exe()?;
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();

@@ -88,7 +88,7 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// The text of the committed file.
+    /// Returns the contents of the baseline file.
     pub(crate) fn text(&self) -> String {
         let Machine { tools, cpu } = &self.machine;
         let mut text = format!(

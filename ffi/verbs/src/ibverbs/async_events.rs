@@ -10,7 +10,7 @@ use crate::process::async_events::QueuedEvent;
 /// Implements `ibv_get_async_event(3)`.
 ///
 /// # Safety
-/// `context` is open, `event` is writable.
+/// `context` is open, and `event` is writable.
 #[unsafe(export_name = "uw_ibv_get_async_event")]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(
     context: *mut sys::ibv_context,

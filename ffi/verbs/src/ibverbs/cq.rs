@@ -34,8 +34,8 @@ pub(crate) struct Cq {
     use_count: UseCount,
     /// True if `numbers` is not empty.
     renumbered: AtomicBool,
-    /// Maps queue pair numbers of the engine to the numbers that the program knows, if the two differ. A
-    /// queue pair that was reset has a new engine queue pair, but keeps the number that the program knows.
+    /// Maps queue pair numbers of the engine to the numbers that the program sees, if the two differ. A queue
+    /// pair that was reset has a new engine queue pair, but keeps the number that the program sees.
     numbers: Mutex<HashMap<u32, u32>>,
     /// The current completion of a poll of an `ibv_cq_ex`, between `ibv_start_poll` and `ibv_end_poll`.
     pub(crate) polled: CriticalSection<Option<WorkCompletion>>,
@@ -94,8 +94,8 @@ impl Cq {
         self.renumbered.store(true, Ordering::Release);
     }
 
-    /// Forgets the number that the program knows for the engine's queue pair `number`. This function is
-    /// called when that queue pair is reset or destroyed, after its completions are dropped.
+    /// Forgets the number that the program sees for the engine's queue pair `number`. This function is called
+    /// when that queue pair is reset or destroyed, after its completions are dropped.
     pub(crate) fn forget(&self, number: u32) {
         let mut numbers = self.numbers();
         numbers.remove(&number);
@@ -145,7 +145,7 @@ impl Cq {
     /// Makes a queue of at least `cqe` entries.
     ///
     /// # Safety
-    /// `context` is open, `channel` is NULL or valid.
+    /// `context` is open, and `channel` is NULL or valid.
     pub(crate) unsafe fn make(
         context: *mut sys::ibv_context,
         cqe: usize,
@@ -217,7 +217,7 @@ impl Cq {
 /// Implements `ibv_create_cq(3)`.
 ///
 /// # Safety
-/// `context` is open, `channel` is NULL or valid.
+/// `context` is open, and `channel` is NULL or valid.
 #[unsafe(export_name = "uw_ibv_create_cq")]
 pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut sys::ibv_context,
@@ -423,7 +423,7 @@ pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     }
 }
 
-/// Replaces the engine's queue pair numbers by the numbers that the program knows.
+/// Replaces the engine's queue pair numbers by the numbers that the program sees.
 fn translate(numbers: &HashMap<u32, u32>, completions: &mut [WorkCompletion]) {
     for completion in completions {
         if let Some(known) = numbers.get(&completion.qp_num) {

@@ -198,7 +198,7 @@ pub(crate) extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut sys::ibv_cont
 /// Implements `ibv_query_device(3)`.
 ///
 /// # Safety
-/// `context` is open, `attr` is writable.
+/// `context` is open, and `attr` is writable.
 #[unsafe(export_name = "uw_ibv_query_device")]
 pub(crate) unsafe extern "C" fn ibv_query_device(
     _context: *mut sys::ibv_context,
@@ -253,7 +253,7 @@ unsafe fn put<T>(whole: &T, out: *mut T, size: usize) {
 /// compiled with older headers.
 ///
 /// # Safety
-/// `context` is open, `attr` is writable.
+/// `context` is open, and `attr` is writable.
 #[unsafe(export_name = "uw_ibv_query_port")]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut sys::ibv_context,
@@ -287,7 +287,7 @@ unsafe extern "C" fn query_port_of(
 /// Implements `ibv_query_gid(3)`.
 ///
 /// # Safety
-/// `context` is open, `gid` is writable.
+/// `context` is open, and `gid` is writable.
 #[unsafe(export_name = "uw_ibv_query_gid")]
 pub(crate) unsafe extern "C" fn ibv_query_gid(
     context: *mut sys::ibv_context,
@@ -320,7 +320,7 @@ fn gid_entry(open: &OpenDevice) -> sys::ibv_gid_entry {
 /// Implements `ibv_query_gid_ex(3)`.
 ///
 /// # Safety
-/// `context` is open, `entry` has `size` writable bytes.
+/// `context` is open, and `entry` has `size` writable bytes.
 #[unsafe(export_name = "uw__ibv_query_gid_ex")]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut sys::ibv_context,
@@ -348,7 +348,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
 /// Implements `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number.
 ///
 /// # Safety
-/// `context` is open, `entries` is writable and has `max` entries of `size` bytes.
+/// `context` is open, and `entries` is writable and has `max` entries of `size` bytes.
 #[unsafe(export_name = "uw__ibv_query_gid_table")]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut sys::ibv_context,
@@ -373,7 +373,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
 /// Returns the type of a GID as in the kernel's sysfs. `ibv_devinfo` calls this function.
 ///
 /// # Safety
-/// `context` is open, `kind` is writable.
+/// `context` is open, and `kind` is writable.
 #[unsafe(export_name = "uw_ibv_query_gid_type")]
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     _context: *mut sys::ibv_context,
@@ -395,7 +395,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
 /// Implements `ibv_query_pkey(3)`.
 ///
 /// # Safety
-/// `context` is open, `pkey` is writable.
+/// `context` is open, and `pkey` is writable.
 #[unsafe(export_name = "uw_ibv_query_pkey")]
 pub(crate) unsafe extern "C" fn ibv_query_pkey(
     _context: *mut sys::ibv_context,

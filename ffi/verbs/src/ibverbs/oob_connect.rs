@@ -76,7 +76,7 @@ impl RemoteQp {
 }
 
 /// Connects a queue pair to its peer, or waits for the peer's connection request. This function is called
-/// when the queue pair enters RTR. `number` is the number that the program knows.
+/// when the queue pair enters RTR. `number` is the number that the program sees.
 pub(crate) fn start(
     process: &Process,
     number: u32,

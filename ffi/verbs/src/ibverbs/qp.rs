@@ -124,7 +124,7 @@ impl Qp {
         self.current.write().expect("no holder of this lock panics")
     }
 
-    /// The queue pair number that the program knows.
+    /// The queue pair number that the program sees.
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: the field is not changed after the queue pair is made.
         unsafe { (*self.c.get()).qp_base.qp_num }
@@ -327,7 +327,7 @@ impl Qp {
     }
 
     /// Returns to RESET: a new engine queue pair without requests replaces the old engine queue pairs, and
-    /// the number that the program knows stays the same. Unpolled completions are dropped.
+    /// the number that the program sees stays the same. Unpolled completions are dropped.
     fn reset(&self) -> Outcome<()> {
         let new = self.init.make()?;
         let number = new.qp_num();
@@ -411,7 +411,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
 /// Implements `ibv_modify_qp(3)`.
 ///
 /// # Safety
-/// `qp` is valid, `attr` is readable.
+/// `qp` is valid, and `attr` is readable.
 #[unsafe(export_name = "uw_ibv_modify_qp")]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
     qp: *mut sys::ibv_qp,

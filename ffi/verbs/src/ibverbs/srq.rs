@@ -49,7 +49,7 @@ impl Srq {
 /// Implements `ibv_create_srq(3)`.
 ///
 /// # Safety
-/// `pd` is valid, `init` is readable and writable.
+/// `pd` is valid, and `init` is readable and writable.
 #[unsafe(export_name = "uw_ibv_create_srq")]
 pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut sys::ibv_pd,
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
 /// Implements `ibv_modify_srq(3)`.
 ///
 /// # Safety
-/// `srq` is valid, `attr` is readable.
+/// `srq` is valid, and `attr` is readable.
 #[unsafe(export_name = "uw_ibv_modify_srq")]
 pub(crate) unsafe extern "C" fn ibv_modify_srq(
     srq: *mut sys::ibv_srq,
@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 /// Implements `ibv_query_srq(3)`.
 ///
 /// # Safety
-/// `srq` is valid, `attr` is writable.
+/// `srq` is valid, and `attr` is writable.
 #[unsafe(export_name = "uw_ibv_query_srq")]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut sys::ibv_srq, attr: *mut sys::ibv_srq_attr) -> c_int {
     abi::status(|| {

@@ -209,9 +209,9 @@ impl Net {
             NameService::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
                 Ok(lease) => Ok(Some(NameLease::Hosts(lease))),
                 Err(error) => match NameError::of_bind(error, claim.address) {
-                    // The kernel does not report whether the owner of the port shares the address. So if the
-                    // port is in use, an identifier that shares its address is bound without the name. Only a
-                    // listener needs the name.
+                    // The kernel does not report whether the owner of the port has also set
+                    // `RDMA_OPTION_ID_REUSEADDR`. So if the port is in use, an identifier that has set this
+                    // option is bound without a name in the name service. Only a listener needs the name.
                     NameError::InUse | NameError::Overlaps if claim.reuses => Ok(None),
                     error => Err(error),
                 },

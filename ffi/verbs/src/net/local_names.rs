@@ -102,7 +102,7 @@ impl LocalNames {
                 }
             }
         }
-        // All holders of the name share the address if all claims allow this.
+        // If all claims reuse the address, the new claim shares the name with its holder and takes no lock.
         let is_shared = claim.reuses
             && (self.locks.is_ours(&host, port)
                 || others.iter().any(|other| other.claim.address == claim.address));

@@ -10,9 +10,10 @@
 //! | an address | another address | succeeds |
 //! | any claim | any claim, if both reuse their addresses and neither identifier listens | succeeds |
 //!
-//! A listening identifier does not share its address: an identifier can listen only if no other identifier is
-//! bound to the address or to an overlapping address. By default an identifier with an IPv4 address claims
-//! one family, and an identifier with an IPv6 address claims both families (`RDMA_OPTION_ID_AFONLY`).
+//! For an identifier that listens, `RDMA_OPTION_ID_REUSEADDR` has no effect: an identifier can listen only if
+//! no other identifier is bound to the address or to an overlapping address. By default an identifier with an
+//! IPv4 address claims one family, and an identifier with an IPv6 address claims both families
+//! (`RDMA_OPTION_ID_AFONLY`).
 //!
 //! Between processes, the name service of the wire enforces the rules, if the wire has a name service.
 
@@ -28,7 +29,7 @@ pub(crate) struct BoundPorts {
 }
 
 struct Owner {
-    /// The address of the identifier, which the program knows.
+    /// The address of the `rdma_cm_id` that the program has.
     id: usize,
     claim: Claim,
 }
@@ -51,8 +52,9 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Records that a bound identifier begins to listen, and so no longer shares its address. Fails if the
-    /// claim of another identifier at the port conflicts with its claim.
+    /// Records that a bound identifier begins to listen. From then on, `RDMA_OPTION_ID_REUSEADDR` has no effect
+    /// for this identifier. Fails if the claim of another identifier at the port conflicts with the claim of
+    /// this identifier.
     pub(crate) fn listen(&self, id: usize, port: u16) -> Result<(), Conflict> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();

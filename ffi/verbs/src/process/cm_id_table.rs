@@ -25,7 +25,7 @@ pub(crate) struct CmIds(HashMap<CmId, Entry>);
 
 #[derive(Clone, Copy)]
 struct Entry {
-    /// The address of the identifier, which the program knows.
+    /// The address of the `rdma_cm_id` that the program has.
     address: usize,
     handler: Handler,
 }

@@ -19,7 +19,7 @@ pub(crate) struct LoopbackQps {
 }
 
 struct LoopbackQp {
-    /// The queue pair number that the program knows.
+    /// The queue pair number that the program sees.
     number: u32,
     /// The end that receives.
     near: QueuePair,

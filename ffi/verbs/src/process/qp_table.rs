@@ -1,18 +1,18 @@
-//! A table of queue pairs by the numbers that the program knows.
+//! Finds queue pairs by the queue pair number that the program sees.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::QueuePair;
 
-/// A table of queue pairs by the numbers that the program knows.
+/// The queue pairs of the process, by the queue pair number that the program sees.
 #[derive(Default)]
 pub(crate) struct QpTable {
     known: Mutex<HashMap<u32, Entry>>,
 }
 
 struct Entry {
-    /// The address of the queue pair, which the program knows.
+    /// The address of the `ibv_qp` that the program has.
     address: usize,
     /// The engine's queue pair.
     qp: QueuePair,

@@ -2,9 +2,9 @@
 //! set, but not before a minimum time ([`LEAST`]).
 //!
 //! On InfiniBand, a request is sent again if the peer's queue pair does not answer, for instance because it
-//! is not in RTR. There are `retry_cnt` retries, each after `4.096 us * 2^timeout`. Then the request and the
-//! queue pair fail. In this library, a request waits for the connection as long as all these retries would
-//! take. In a connection, TCP retransmits by its own rules.
+//! is not in RTR. The request is sent `retry_cnt + 1` times, and the device waits `4.096 us * 2^timeout` for
+//! an answer each time. Then the request and the queue pair fail. In this library, a request waits for the
+//! connection as long as all these waits would take. In a connection, TCP retransmits by its own rules.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -41,7 +41,7 @@ struct Waiting {
 
 /// A queue pair that has no connection yet, and whose requests fail after a time limit.
 struct Unreached {
-    /// The queue pair number that the program knows.
+    /// The queue pair number that the program sees.
     number: u32,
     qp: QueuePair,
     limit: Duration,

@@ -38,7 +38,7 @@ unsafe fn read(address: *const sys::sockaddr) -> Outcome<SocketAddr> {
 /// Implements `rdma_bind_addr(3)`.
 ///
 /// # Safety
-/// `id` is valid, `address` is a socket address.
+/// `id` is valid, and `address` is a socket address.
 #[unsafe(export_name = "uw_rdma_bind_addr")]
 pub(crate) unsafe extern "C" fn rdma_bind_addr(
     id: *mut sys::rdma_cm_id,
@@ -122,7 +122,7 @@ fn choose_port<T>(
 /// Implements `rdma_resolve_addr(3)`.
 ///
 /// # Safety
-/// `id` is valid, `source` is NULL or a socket address, `destination` is a socket address.
+/// `id` is valid, `source` is NULL or a socket address, and `destination` is a socket address.
 #[unsafe(export_name = "uw_rdma_resolve_addr")]
 pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     id: *mut sys::rdma_cm_id,

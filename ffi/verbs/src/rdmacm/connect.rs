@@ -216,7 +216,7 @@ fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
 /// Implements `rdma_connect(3)`.
 ///
 /// # Safety
-/// `id` is valid, `param` is NULL or readable.
+/// `id` is valid, and `param` is NULL or readable.
 #[unsafe(export_name = "uw_rdma_connect")]
 pub(crate) unsafe extern "C" fn rdma_connect(
     id: *mut sys::rdma_cm_id,
@@ -262,7 +262,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
 /// Implements `rdma_accept(3)`.
 ///
 /// # Safety
-/// `id` is valid, `param` is NULL or readable.
+/// `id` is valid, and `param` is NULL or readable.
 #[unsafe(export_name = "uw_rdma_accept")]
 pub(crate) unsafe extern "C" fn rdma_accept(
     id: *mut sys::rdma_cm_id,

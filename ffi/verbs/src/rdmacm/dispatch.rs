@@ -169,7 +169,10 @@ fn on_request(
     listener.push(event.with_new_id(child).with_param(private_data, conn));
 }
 
-/// The address to which the peer has connected, in the form that programs see.
+/// Returns the local address of a new connection, as the program sees it. This address is the listener's
+/// address, unless the listener is bound to a wildcard. For a wildcard, the result is the address to which
+/// the peer has connected. But if the peer also uses this library (`header`), the result is the address from
+/// which this host would connect to the peer.
 fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) -> SocketAddr {
     let bound = listener.state().source.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
     if !bound.ip().is_unspecified() {

@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut sys::rdma_cm_id) {
 /// Implements `rdma_get_request(3)`.
 ///
 /// # Safety
-/// `listener` is valid, `id` is writable.
+/// `listener` is valid, and `id` is writable.
 #[unsafe(export_name = "uw_rdma_get_request")]
 pub(crate) unsafe extern "C" fn rdma_get_request(
     listener: *mut sys::rdma_cm_id,

@@ -169,7 +169,7 @@ pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>>
 /// Implements `rdma_get_cm_event(3)`.
 ///
 /// # Safety
-/// `channel` is valid, `event` is writable.
+/// `channel` is valid, and `event` is writable.
 #[unsafe(export_name = "uw_rdma_get_cm_event")]
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut sys::rdma_event_channel,

@@ -293,7 +293,7 @@ impl Drop for Id {
 /// Implements `rdma_create_id(3)`.
 ///
 /// # Safety
-/// `channel` is NULL or valid, `id` is writable.
+/// `channel` is NULL or valid, and `id` is writable.
 #[unsafe(export_name = "uw_rdma_create_id")]
 pub(crate) unsafe extern "C" fn rdma_create_id(
     channel: *mut sys::rdma_event_channel,
@@ -318,7 +318,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 #[unsafe(export_name = "uw_rdma_destroy_id")]
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut sys::rdma_cm_id) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller promises that `id` is valid, and does not use `id` again.
+        // SAFETY: the caller promises that `id` is valid, and does not use `id` after a call that succeeds.
         unsafe { destroy(id) }?;
         Ok(0)
     })
@@ -367,7 +367,7 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
 /// events are acknowledged.
 ///
 /// # Safety
-/// `id` is valid, `channel` is NULL or valid.
+/// `id` is valid, and `channel` is NULL or valid.
 #[unsafe(export_name = "uw_rdma_migrate_id")]
 pub(crate) unsafe extern "C" fn rdma_migrate_id(
     id: *mut sys::rdma_cm_id,
@@ -381,7 +381,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
 }
 
 /// # Safety
-/// `id` is valid, `channel` is NULL or valid.
+/// `id` is valid, and `channel` is NULL or valid.
 pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_event_channel) -> Outcome<()> {
     // SAFETY: the caller passes an identifier that is valid during the call.
     let this = unsafe { Id::of(id) }?;

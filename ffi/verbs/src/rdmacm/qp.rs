@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut sys::rdma_cm_id) {
 /// Implements `rdma_create_srq(3)`.
 ///
 /// # Safety
-/// `id` is valid, `pd` is NULL or valid, `init` is readable and writable.
+/// `id` is valid, `pd` is NULL or valid, and `init` is readable and writable.
 #[unsafe(export_name = "uw_rdma_create_srq")]
 pub(crate) unsafe extern "C" fn rdma_create_srq(
     id: *mut sys::rdma_cm_id,
@@ -303,7 +303,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
 /// Implements `rdma_init_qp_attr(3)`: returns the attributes for a program that calls `ibv_modify_qp` itself.
 ///
 /// # Safety
-/// `id` is valid, `attr` is readable and writable, `mask` is writable.
+/// `id` is valid, `attr` is readable and writable, and `mask` is writable.
 #[unsafe(export_name = "uw_rdma_init_qp_attr")]
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut sys::rdma_cm_id,

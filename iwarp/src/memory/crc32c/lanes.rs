@@ -2,8 +2,9 @@
 //!
 //! The instruction adds 8 bytes to a CRC in 3 cycles, and a core can start one instruction per cycle. So the
 //! bytes are split into three parts of equal length, whose CRCs are computed at the same time. Then the CRCs
-//! are advanced by carry-less multiplication, and combined (V. Gopal et al., "Fast CRC Computation for iSCSI
-//! Polynomial Using CRC32 Instruction", Intel 2011).
+//! of the first two parts are advanced by carry-less multiplication, and the CRCs of all three parts are
+//! combined (V. Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel
+//! 2011).
 //!
 //! If the bytes are copied, the lanes read the copy, not the source: a byte of registered memory is loaded
 //! once, by the vectors that copy it. This method needs half as many instructions as folding by 128 bits, and

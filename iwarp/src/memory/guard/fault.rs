@@ -281,8 +281,8 @@ unsafe fn pass_on(
     let (handler, action) =
         generation.map_or((libc::SIG_DFL, None), |generation| previous[generation].take());
     if let Some(action) = action {
-        // SAFETY: `replace` got `action`, including its mask, from the kernel. The caller is the handler of
-        // `signal`, which `replace` installed with an empty mask and without SA_NODEFER.
+        // SAFETY: `replace` got `action`, including its mask, from the kernel. The caller runs in the handler
+        // of `signal`, which `replace` installed with an empty mask and without SA_NODEFER.
         unsafe { mask_as(action, signal) };
     }
     let flags = action.map_or(0, |action| action.sa_flags);
@@ -321,14 +321,14 @@ unsafe fn pass_on(
 /// previous mask when our handler returns.
 ///
 /// # Safety
-/// `action` is a value that the kernel returned, so its mask is initialised. The caller is the handler of
-/// `signal`, which blocks only that signal.
+/// `action` is a value that the kernel returned, so its mask is initialised. The caller runs in the handler
+/// of `signal`, which blocks only that signal.
 unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
     if action.sa_flags & libc::SA_NODEFER != 0 {
         let own = only(signal);
-        // SAFETY: `pthread_sigmask` is async-signal-safe and reads a local set. The caller is the handler of
-        // `signal`. Unblocking the signal affects only the handler with this action, which allows this by
-        // SA_NODEFER.
+        // SAFETY: `pthread_sigmask` is async-signal-safe and reads a local set. The caller runs in the
+        // handler of `signal`. Unblocking the signal affects only the handler with this action, which allows
+        // this by SA_NODEFER.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &own, null_mut()) };
     }
     // SAFETY: `pthread_sigmask` is async-signal-safe and reads a set that the caller promises to be

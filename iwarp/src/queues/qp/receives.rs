@@ -83,8 +83,8 @@ impl Receives {
         self.cq_place.wqes().max()
     }
 
-    /// Number of requests that are not completed. With a shared queue, only requests that this queue pair has
-    /// taken count.
+    /// Number of requests that are not completed. With a shared receive queue, only requests that this queue
+    /// pair has taken count.
     pub(crate) fn open(&self) -> u64 {
         self.cq_place.wqes().open()
     }
@@ -135,9 +135,9 @@ impl Receives {
         self.taken.add(1);
     }
 
-    /// Takes a request from the shared queue. Returns `None` if no request is posted, if another queue pair
-    /// must take the request first, or if this queue pair already holds its maximum number of shared
-    /// requests.
+    /// Takes a request from the shared receive queue. Returns `None` if no request is posted, if another
+    /// queue pair must take the request first, or if this queue pair already holds its maximum number of
+    /// shared requests.
     pub(in crate::queues) fn take_shared(&self, signals: &Signals) -> Option<RecvRequest> {
         let srq = &self.srq.as_ref()?.shared;
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
@@ -156,8 +156,8 @@ impl Receives {
         Some(request)
     }
 
-    /// Whether the queue pair may take another request from its shared queue. Always `true` without a shared
-    /// queue.
+    /// Whether the queue pair may take another request from its shared receive queue. Always `true` without a
+    /// shared receive queue.
     pub(crate) fn may_take_shared(&self) -> bool {
         self.srq.is_none() || self.cq_place.wqes().is_free()
     }
@@ -215,8 +215,8 @@ impl Receives {
         self.cq_place.cq()
     }
 
-    /// Generates, once, the `LastWqeReached` event of a queue pair with a shared queue. Called when the queue
-    /// pair has entered `Error` and flushed its requests.
+    /// Generates, once, the `LastWqeReached` event of a queue pair with a shared receive queue. Called when
+    /// the queue pair has entered `Error` and flushed its requests.
     pub(super) fn report_last(&self, signals: &Signals) {
         if self.srq.is_some() && !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
             signals.report(AsyncEventKind::LastWqeReached, None);
@@ -226,7 +226,7 @@ impl Receives {
     // ---- the high-water mark ----
 
     /// Requests an event for the time when this queue pair holds more than `mark` requests of the shared
-    /// queue. If the queue pair already holds more, the event is generated at once.
+    /// receive queue. If the queue pair already holds more, the event is generated at once.
     pub(crate) fn arm_high_water(&self, signals: &Signals, mark: usize) {
         self.high_water.store(mark_of(mark), Ordering::SeqCst);
         self.check_high_water(signals, self.used());
@@ -285,8 +285,8 @@ impl Receives {
         self.srq.is_none() && self.turn.get() == Turn::Waits && self.turn.replace(Turn::Out) == Turn::Waits
     }
 
-    /// Ends the wait of a message, and removes the queue pair from the line of its shared queue. Called at
-    /// the end of the stream.
+    /// Ends the wait of a message, and removes the queue pair from the line of its shared receive queue.
+    /// Called at the end of the stream.
     pub(crate) fn stop_waiting(&self) {
         match &self.srq {
             Some(srq) if self.may_wait() => srq.shared.leave_line(&self.turn),

@@ -39,7 +39,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Returns the signals of queue pair `num`. A user has one handle of the queue pair.
+    /// Creates the signals of queue pair `num`. The user has one handle of the queue pair.
     pub(super) fn new(events: &AsyncEvents, num: u32) -> Self {
         Self {
             events: EventSource::new(events, num),

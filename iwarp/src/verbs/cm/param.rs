@@ -427,8 +427,8 @@ const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {
     /// Returns the options of a listener on `port` for at most 16,384 connections (the default limit on queue
-    /// pairs) from any address. At most 128 of these connections may be undecided. On each engine, at most 32
-    /// connections of an address may fail in a second through the peer's fault.
+    /// pairs) from any address. At most 128 of these connections may be neither accepted nor rejected yet. On
+    /// each engine, at most 32 connections of an address may fail in a second through the peer's fault.
     pub fn new(port: u16) -> Self {
         Self {
             port,

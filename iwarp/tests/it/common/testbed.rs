@@ -25,8 +25,8 @@ use super::Pair;
 use super::hooked::{Hooks, hooked};
 use super::raw::RawPair;
 
-/// The parts of a test's hosts. The default is a wire without faults and engines with their default
-/// configuration.
+/// Builds the hosts of a test from ports, an engine configuration and a context. The default is a wire
+/// without faults and engines with their default configuration.
 pub(crate) struct Testbed<'a> {
     ports: (Box<dyn Port>, Box<dyn Port>),
     configure: Box<dyn Fn(&mut EngineConfig) + 'a>,

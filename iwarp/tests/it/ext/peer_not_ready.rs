@@ -278,8 +278,8 @@ fn messages_of_both_ends_may_wait() {
     }
 }
 
-/// The messages of two connections wait at one empty shared queue. One message is accepted, and the other
-/// message fails.
+/// The messages of two connections wait at one empty shared receive queue. One message is accepted, and the
+/// other message fails.
 #[test]
 fn messages_wait_at_a_shared_queue() {
     let mut pair = Testbed::new().hosts();

@@ -215,8 +215,8 @@ impl Memory {
         });
     }
 
-    /// Records that buffer `op` is posted to a shared queue. The buffer's bytes are unknown until a message
-    /// has completed the buffer.
+    /// Records that buffer `op` is posted to a shared receive queue. The buffer's bytes are unknown until a
+    /// message has completed the buffer.
     pub(crate) fn open(&mut self, op: u64, spans: &[Span]) {
         let values = vec![None; spans.iter().map(|span| span.len).sum()];
         self.begin(Effect { to: spans.to_vec(), values, fetching: false, ..Effect::of(op, application(0)) });

@@ -140,9 +140,9 @@ pub(crate) struct End {
     /// requests are sent.
     pub(crate) closed: bool,
     pub(crate) reads: bool,
-    /// Whether this endpoint receives through the shared queue of its host.
+    /// Whether this endpoint receives through the shared receive queue of its host.
     pub(crate) shared: bool,
-    /// The last buffer of the shared queue that completed for this endpoint.
+    /// The last buffer of the shared receive queue that completed for this endpoint.
     last_shared: u64,
     /// Whether the event for the last shared receive of this endpoint has arrived.
     last_told: bool,

@@ -245,12 +245,12 @@ impl World {
         self.post_drawn(dice, slot, by, drawn)
     }
 
-    /// If an endpoint has a shared queue, in most cases sends it a message of several segments, and polls a
-    /// few times, so that some of the segments arrive. The caller then ends the stream in the middle of the
-    /// message.
+    /// If an endpoint has a shared receive queue, in most cases sends it a message of several segments, and
+    /// polls a few times, so that some of the segments arrive. The caller then ends the stream in the middle
+    /// of the message.
     fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
-        // The message reserves a buffer of the shared queue, which no other stream can use then.
+        // The message reserves a buffer of the shared receive queue, which no other stream can use then.
         let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
         let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
         let (by, op) = ((stream, 1 - receiver), self.next_op());
@@ -273,8 +273,8 @@ impl World {
         {
             self.receive(dice, slot, 1 - side, Some(message.len))?;
         }
-        // With a shared queue, it is unknown which buffer the message gets. Usually the message fits into
-        // each of the buffers.
+        // With a shared receive queue, it is unknown which buffer the message gets. Usually the message fits
+        // into each of the buffers.
         let shared = self.model.streams[stream].ends[1 - side].shared;
         let long = meaning.message.as_ref().is_some_and(|message| message.len > self.model.least(1 - side));
         if shared && long && !dice.one_in(10) {

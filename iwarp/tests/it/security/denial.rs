@@ -185,10 +185,10 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
 /// completes at least half of the transfers that it completes without the hostile peer. No byte is processed
 /// twice, the hostile peer receives at most as many frames and bytes as it sends, and every limit holds.
 // Proves SEC-119, SEC-153: the floods are empty Writes and Reads, split FPDUs, doubled and late frames, and
-// connects. A simulated poll costs the same for any amount of work. The transfers therefore show that no
-// client waits for the flood, and the operations show the flood's cost: each FPDU and byte is processed once,
-// and each frame gets at most one frame in answer. Processor time is not divided between clients: a frame
-// full of empty Writes costs as much as its 60 FPDUs, as the printed figures show.
+// connects. A busy poll advances the simulated clock by 1 us, however much work the poll does. The transfers
+// therefore show that no client waits for the flood, and the operations show the flood's cost: each FPDU and
+// byte is processed once, and each frame gets at most one frame in answer. Processor time is not divided
+// between clients: a frame full of empty Writes costs as much as its 60 FPDUs, as the printed figures show.
 // `noise_on_the_slow_path_does_not_disturb_a_transfer` tests fragments.
 #[test]
 fn a_flood_leaves_honest_clients_their_share() {

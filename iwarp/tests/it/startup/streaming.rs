@@ -312,7 +312,7 @@ fn a_reply_that_waits_is_sent_before_the_fin() {
     d.pair.until(10_000, |_| false);
     d.pair.send(&request(true));
     let _event = told!(next_event(&mut d.pair, &d.channel), ConnectRequest { .. });
-    // The peer serves 8 Reads, and the user needs more.
+    // The peer serves 8 Reads at a time, and the user demands at least 100.
     let qp = d.qp();
     id.accept(&qp, &ConnParam { min_initiator_depth: 100, initiator_depth: 100, ..ConnParam::default() })
         .unwrap();

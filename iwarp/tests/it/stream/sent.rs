@@ -244,8 +244,8 @@ fn each_remote_buffer_takes_a_read_of_its_own() {
 /// invalidate.
 // Proves RDMAP-011, RDMAP-053, RDMAP-080, RDMAP-087, RDMAP-113, RDMAP-130, RDMAP-131, RDMAP-234, RDMAP-243,
 // RDMAP-245, RDMAP-247, RDMAP-248, RDMAP-401, RDMAP-402: the messages are untagged, are sent on queue 0, and
-// have the control bytes 43 to 46. The payload directly follows the header, and may be empty. The two kinds
-// that invalidate contain the user's STag; the other two kinds contain 0.
+// have the control bytes 0x43 to 0x46. The payload directly follows the header, and may be empty. The two
+// kinds that invalidate contain the user's STag; the other two kinds contain 0.
 #[test]
 fn a_send_is_an_untagged_message_of_the_users_bytes() {
     let told = each_alone(|op| matches!(op, SendOp::Send | SendOp::SendInvalidate { .. }));

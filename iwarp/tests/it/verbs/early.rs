@@ -67,7 +67,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A stage whose second host has `buffers` buffers, in a shared queue if `shared`.
+    /// A stage whose second host has `buffers` buffers, in a shared receive queue if `shared`.
     fn new(buffers: usize, shared: bool) -> Self {
         let withheld = Arc::<Mutex<Withheld>>::default();
         let mut pair = Testbed::new().hook_a(Hole { withheld: Arc::clone(&withheld) }).hosts();
@@ -156,8 +156,8 @@ fn a_send_without_a_buffer_waits_until_there_is_one() {
     assert_eq!(pinned(&stage), 0);
 }
 
-/// With a shared queue, a buffer may be needed for the next message of another connection first. Therefore
-/// only the message under way gets a buffer.
+/// With a shared receive queue, a buffer may be needed for the next message of another connection first.
+/// Therefore only the message under way gets a buffer.
 #[test]
 fn of_a_shared_queue_only_the_message_under_way_has_a_buffer() {
     let mut stage = Stage::new(SENDS, true);

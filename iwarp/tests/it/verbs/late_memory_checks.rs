@@ -60,7 +60,7 @@ fn a_send_request_fails_in_its_turn() {
 }
 
 /// A message whose receive request has invalid memory fails, with the queue pair's own queue and with a
-/// shared queue.
+/// shared receive queue.
 #[test]
 fn a_receive_request_fails_with_its_message() {
     for is_shared in [false, true] {

@@ -315,7 +315,7 @@ fn our_close_does_not_wait_for_a_receive() {
 }
 
 /// The connection of a waiting message is reset by either side. The message is dropped. Held memory and the
-/// order of waiting connections at the shared queue are as before.
+/// order of waiting connections at the shared receive queue are as before.
 #[test]
 fn an_abort_drops_what_waits() {
     for (by_peer, shared) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -348,7 +348,7 @@ fn an_abort_drops_what_waits() {
             matches!(event.kind, CmEventKind::Disconnected { error: Some(error), .. } if error == expected),
             "{event:?}"
         );
-        // The next receive, also of the shared queue, is used for the other connection's message.
+        // The next receive, also of the shared receive queue, is used for the other connection's message.
         let request = RecvRequest::new(7, remote.sge(0, 64));
         if shared {
             srq.post_recv(&request).unwrap()
@@ -376,8 +376,8 @@ fn with_shared_queue(pair: &mut Pair, srq: &SharedReceiveQueue, count: usize) ->
     all
 }
 
-/// Many connections wait at one shared queue. Each receive goes to the connection that has waited longest. A
-/// connection with more messages then waits behind the others again.
+/// Many connections wait at one shared receive queue. Each receive goes to the connection that has waited
+/// longest. A connection with more messages then waits behind the others again.
 #[test]
 fn connections_take_turns_at_a_shared_queue() {
     const QPS: usize = 20;
@@ -466,9 +466,10 @@ fn empty_messages_take_empty_receives() {
     assert_eq!((wc.wr_id, wc.status, wc.byte_len), (2, WcStatus::Success, 0));
 }
 
-/// A thread posts receives to separate queues or to a shared queue, while messages arrive and the engines run
-/// in other threads. No wake-up is lost. A lost wake-up would stop the test for ever. To distinguish a lost
-/// wake-up from a slow machine, the test limits the time since the last completion, and not the whole time.
+/// A thread posts receives to separate queues or to a shared receive queue, while messages arrive and the
+/// engines run in other threads. No wake-up is lost. A lost wake-up would stop the test for ever. To
+/// distinguish a lost wake-up from a slow machine, the test limits the time since the last completion, and
+/// not the whole time.
 #[test]
 fn no_receive_is_overlooked() {
     const QPS: usize = 4;

@@ -41,7 +41,8 @@ fn small() -> ConnectionOptions {
     ConnectionOptions { send_depth: 1, recv_depth: 1, message_bytes: 64, ..ConnectionOptions::default() }
 }
 
-/// More connections end at once than the channel has room for. Each `closed` and each `close` returns.
+/// More connections end at once than the endpoint's event channel can hold. Each `closed` and each `close`
+/// returns.
 #[tokio::test(crate = "crate::limited")]
 async fn no_end_is_missed_however_many_come_at_once() {
     for (limit, count) in [(1, 20), (512, 600)] {

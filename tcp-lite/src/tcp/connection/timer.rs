@@ -138,7 +138,7 @@ impl Tcb {
         self.rst_due = false;
     }
 
-    /// Called when the link is up again: retransmits at once.
+    /// Called when the link is up again: starts to retransmit outstanding segments at once.
     pub(crate) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::Closed | State::TimeWait) {
             self.send.on_link_up(ctx);

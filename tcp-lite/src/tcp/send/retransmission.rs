@@ -1,6 +1,7 @@
 //! The timer of the sending half, and the effects of the timer outside of loss recovery (RFC 9293 sections
 //! 3.8.1 to 3.8.3 and 3.8.6.1). Such effects are, for example, a repeated SYN, a probe of the peer's window,
-//! and a smaller EMSS. `loss/deadline.rs` decides when the timer is due, and `loss/expiry.rs` retransmits.
+//! and a smaller EMSS. `loss/deadline.rs` decides when the timer is due, and `loss/expiry.rs` has the timer's
+//! actions in loss recovery.
 
 use super::loss::{SendTimer, TimerAction};
 use super::path_mtu::BlackHole;
@@ -94,8 +95,8 @@ impl SendHalf {
     }
 
     /// Called when the link is up again. Segments that were in flight when the link went down are probably
-    /// lost. Such segments are retransmitted now, because the retransmission timer may have backed off many
-    /// times.
+    /// lost. So outstanding segments are marked lost as after a timeout, and their retransmission starts now,
+    /// because the retransmission timer may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.positions().una() == 0 {
             if self.syn_sends() > 0 {

@@ -50,7 +50,8 @@ fn bytes_on_which_the_peer_reneged_are_retransmitted() {
     pair.now = timeout;
     pair.a.with(timeout, |tcb, ctx| tcb.on_timer(ctx));
     assert_eq!(pair.a.counters.rto_expired, 1);
-    // All segments are sent again by slow start, and no earlier mark holds a segment back.
+    // Slow start retransmits all unacknowledged segments, including the segments that the peer had
+    // selectively acknowledged.
     let mut again = sent_now(&mut pair);
     let mut heard = 1;
     while heard < SEGMENTS && again.len() < 2 * SEGMENTS {

@@ -28,8 +28,8 @@ pub(super) struct Parser {
     requests: u64,
     /// Number of Read Requests and Atomic Requests before each message to queue 0, by the MSN of the message.
     before: BTreeMap<u32, u64>,
-    /// The MSNs of the peer's messages for which there was no receive request. Each such message and all
-    /// later requests are dropped.
+    /// The MSNs of the peer's messages for which there was no receive request. Each such message, and all
+    /// requests after the message until the peer resumes, are dropped.
     refusals: Vec<u32>,
     /// The value of `requests` when this side resumed, for each refusal of the peer.
     resumed: Vec<u64>,

@@ -107,7 +107,8 @@ pub trait World {
     /// A description of the error in the final state.
     fn finish(&mut self) -> Result<Transferred, String>;
 
-    /// Counts events that are not visible on the wire.
+    /// Counts the events that the wire does not count: events in the hosts' counters, and the settings and
+    /// outcomes of the connections.
     fn cover(&self, coverage: &mut Coverage);
 
     /// Returns a description of the state, for a run that makes no progress.

@@ -13,7 +13,7 @@ fn kinds(events: &AsyncEvents) -> Vec<AsyncEventKind> {
     std::iter::from_fn(|| events.poll().unwrap()).map(|event| event.kind).collect()
 }
 
-/// Returns receives that use a shared queue with `posted` requests.
+/// Returns receives that use a shared receive queue with `posted` requests.
 fn shared(init: &QpInit<'_>, posted: u64) -> Receives {
     (0..posted).for_each(|wr_id| init.srq.unwrap().post_recv(&request(wr_id)).unwrap());
     Receives::new(init, 5).0
@@ -163,8 +163,8 @@ fn a_message_waits_for_one_post() {
     assert_eq!(caller.calls(), 0, "the caller asks itself");
 }
 
-/// A request of a shared queue is reserved for the queue pair that has waited longest. When this queue pair
-/// stops waiting, the request is reserved for the next queue pair.
+/// A request of a shared receive queue is reserved for the queue pair that has waited longest. When this
+/// queue pair stops waiting, the request is reserved for the next queue pair.
 #[test]
 fn a_message_waits_in_line_for_a_shared_request() {
     let (resources, pd, cq) = test_objects();

@@ -9,7 +9,7 @@ use super::super::cause::{Cause, PossibleEnd};
 use super::super::memory::{Span, application};
 use super::{Arriving, Model, Received};
 
-/// Maximum number of requests in the shared queue.
+/// Maximum number of requests in the shared receive queue.
 pub(crate) const DEPTH: usize = 24;
 
 /// The shared receive queue of a host.
@@ -33,19 +33,19 @@ impl Model {
         self.shared[host].len().saturating_sub(self.due(host))
     }
 
-    /// Length in bytes of the shortest buffer in the shared queue of `host`.
+    /// Length in bytes of the shortest buffer in the shared receive queue of `host`.
     pub(crate) fn least(&self, host: usize) -> usize {
         let room = |open: &Received| open.spans.iter().map(|span| span.len).sum::<usize>();
         self.shared[host].open.iter().map(room).min().unwrap_or(0)
     }
 
-    /// Number of messages under way to the shared queue of `host`.
+    /// Number of messages under way to the shared receive queue of `host`.
     fn due(&self, host: usize) -> usize {
         let ends = self.streams.iter().map(|stream| &stream.ends[host]);
         ends.filter(|end| end.shared && !end.over).map(|end| end.arriving.len()).sum()
     }
 
-    /// Number of streams that may hold a buffer of the shared queue of `host`.
+    /// Number of streams that may hold a buffer of the shared receive queue of `host`.
     fn holders(&self, host: usize) -> usize {
         self.streams.iter().filter(|stream| stream.ends[host].shared && !stream.ends[host].over).count()
     }
@@ -98,7 +98,8 @@ impl Model {
         }
     }
 
-    /// Records the limit event of the shared queue of `host`.
+    /// Records that the shared receive queue of `host` reported its limit event. Fails if at least as many
+    /// buffers as the limit are left.
     pub(crate) fn limit_reached(&mut self, host: usize) -> Result<(), String> {
         let limit = std::mem::take(&mut self.shared[host].limit);
         let left = self.shared[host].len().saturating_sub(self.holders(host));
@@ -108,7 +109,8 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the values that the shared queue of `host` reports, after all completions and events were read.
+    /// Checks the values that the shared receive queue of `host` reports, after all completions and events
+    /// were read.
     pub(crate) fn check_shared(&self, host: usize, posted: usize, limit: usize) -> Result<(), String> {
         let (open, holders) = (self.shared[host].len(), self.holders(host));
         if posted > open || posted + holders < open {

@@ -1,6 +1,6 @@
-//! The actions of the timer of the sending half, for example a retransmission or a tail loss probe. When the
-//! timer is due, at most one action is performed. The user timeout is checked before each action (RFC 9293
-//! sections 3.8.1 to 3.8.3, RFC 6298 section 5, RFC 8985 section 7.3). `deadline.rs` decides when the timer
+//! The actions of the timer of the sending half, for example a retransmission or a tail loss probe (RFC 9293
+//! sections 3.8.1 to 3.8.3, RFC 6298 section 5, RFC 8985 section 7.3). When the timer is due, at most one
+//! action is performed. The user timeout is checked before each action. `deadline.rs` decides when the timer
 //! is due.
 
 use super::deadline::STUCK_INTERVAL;

@@ -218,12 +218,12 @@ impl LossRecovery {
         self.timers.syn_sends() > 1
     }
 
-    /// Number of transmissions of our SYN, including answers to repeated SYNs of the peer.
+    /// Number of transmissions of our SYN or SYN-ACK, including answers to repeated SYNs of the peer.
     pub(super) fn syn_sends(&self) -> u8 {
         self.timers.syn_sends()
     }
 
-    /// The time at which our SYN was last sent.
+    /// The time at which our SYN or SYN-ACK was last sent.
     pub(super) fn syn_sent_at(&self) -> Instant {
         self.timers.control_sent_at()
     }
@@ -260,7 +260,8 @@ impl LossRecovery {
         self.timers.back_off_persist();
     }
 
-    /// Called when the peer's window may be large enough: resets the backoff of the persist timer.
+    /// Resets the backoff of the persist timer. Called when the link is up again, since the peer may have
+    /// opened its window while the link was down.
     pub(super) fn forget_persist_backoff(&mut self) {
         self.timers.forget_persist_backoff();
     }

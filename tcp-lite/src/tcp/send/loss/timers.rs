@@ -43,7 +43,7 @@ pub(super) struct Timers {
     /// (RFC 5681 section 4.1).
     data_sent_at: Instant,
     persist_backoff: u32,
-    /// Number of transmissions of our SYN, including answers to repeated SYNs of the peer.
+    /// Number of transmissions of our SYN or SYN-ACK, including answers to repeated SYNs of the peer.
     syn_sends: u8,
     /// Number of timeouts of our SYN (RFC 9293 section 3.8.3 counts timeouts, not answers).
     syn_timeouts: u8,
@@ -136,7 +136,7 @@ impl Timers {
         self.syn_sends = self.syn_sends.saturating_add(1);
     }
 
-    /// Number of transmissions of our SYN, including answers to repeated SYNs of the peer.
+    /// Number of transmissions of our SYN or SYN-ACK, including answers to repeated SYNs of the peer.
     pub(super) fn syn_sends(&self) -> u8 {
         self.syn_sends
     }
@@ -241,8 +241,8 @@ impl Timers {
         self.persist_backoff += 1;
     }
 
-    /// Called when the window is large enough, or may be large enough: resets the backoff of the persist
-    /// timer.
+    /// Resets the backoff of the persist timer. Called when the peer's window is large enough, and when the
+    /// link is up again.
     #[inline]
     pub(super) fn forget_persist_backoff(&mut self) {
         self.persist_backoff = 0;

@@ -4,9 +4,9 @@
 //! the retransmission (Eifel, RFC 3522), or if D-SACKs report all retransmitted bytes as duplicates (RFC 3708
 //! section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
 //!
-//! The response is the response of RFC 4015. Segments that were marked lost count as in flight again. To
-//! avoid a burst, the window is at first limited to the bytes in flight and the newly acknowledged bytes (of
-//! these at most an initial window). Then slow start restores the former window.
+//! The response follows RFC 4015. Segments that were marked lost count as in flight again. To avoid a burst,
+//! the window is at first limited to the bytes in flight and the newly acknowledged bytes (of these at most
+//! an initial window). Then slow start restores the former window.
 //!
 //! Our timestamps tick in milliseconds. A tick of a millisecond is short enough to detect spurious timeouts:
 //! with the default configuration, the RTO has many ticks, so an original segment and its retransmission

@@ -1,9 +1,10 @@
 //! The send queue of one connection: the segments from `push` until their acknowledgement, the FIN, and the
 //! peer's window (RFC 9293 section 3.10.2, SEND, and section 3.4; SND.UNA, SND.NXT and SND.WND).
 //!
-//! A segment is cut only by the callers of [`SendQueue::split`]: after the EMSS has fallen, or by the persist
-//! timer. An acknowledgement in the middle of a segment does not cut the segment. The records are in
-//! `slabs/segment.rs`.
+//! Segments are cut only by [`SendQueue::split`]. The sending half cuts a segment that is longer than a
+//! lowered EMSS. After the persist timer has expired, the sending half also cuts a segment that does not fit
+//! the peer's window. An acknowledgement in the middle of a segment does not cut the segment. The records are
+//! in `slabs/segment.rs`.
 //!
 //! The queue has these parts, each with its own fields and checks:
 //!
