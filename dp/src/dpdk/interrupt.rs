@@ -1,4 +1,4 @@
-//! Receive interrupts: a sleeping port has a descriptor that becomes readable when frames arrive for its
+//! Receive interrupts: a sleeping port has a file descriptor that becomes readable when frames arrive for its
 //! queue.
 //!
 //! | driver | what wakes the port | how the port requests the wake-up |
@@ -48,7 +48,7 @@ fn key(of: u64) -> epoll::EventData {
 pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let text = match spec {
         PortSpec::Pci(text) => split(text).0,
-        // A virtio-user device needs no interrupts: `probed.rs` finds its descriptors.
+        // A virtio-user device needs no interrupts: `probed.rs` finds its file descriptors.
         PortSpec::Vdev(text) => return !vdev::is_virtio_user(text),
     };
     let Ok(address) = text.parse::<PciAddress>() else { return false };
@@ -81,10 +81,11 @@ pub(super) struct RxInterrupt {
 }
 
 impl RxInterrupt {
-    /// Makes the interrupt of a queue of a started device. The interrupt uses the descriptors that were found
-    /// when the device was probed (`probed`). If there are none and `driver_tells` is `true`, the driver is
-    /// asked for a descriptor. Returns `None` if the queue has no interrupt, or if a descriptor cannot be
-    /// made. The caller keeps the device started until the returned value is dropped.
+    /// Makes the interrupt of a queue of a started device. The interrupt uses the file descriptors that were
+    /// found when the device was probed (`probed`). If no such file descriptors were found and `driver_tells`
+    /// is `true`, the driver is asked for a file descriptor. Returns `None` if the queue has no interrupt, or
+    /// if a file descriptor cannot be made. The caller keeps the device started until the returned value is
+    /// dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,
@@ -200,8 +201,8 @@ impl RxInterrupt {
     }
 }
 
-/// Returns a duplicate of the descriptor that the driver has for a queue. Returns `None` if the driver has no
-/// descriptor for the queue, or if the descriptor cannot be duplicated.
+/// Returns a duplicate of the file descriptor that the driver has for a queue. Returns `None` if the driver
+/// has no descriptor for the queue, or if the descriptor cannot be duplicated.
 fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {
     // SAFETY: the function accepts any port number and any queue number, and only reads.
     let number = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(port_id, queue) };
@@ -220,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes an interrupt that has no device and is always enabled. Also returns the descriptor that the
+    /// Makes an interrupt that has no device and is always enabled. Also returns the file descriptor that the
     /// interrupt watches, and the listener.
     fn interrupt() -> (RxInterrupt, OwnedFd, Arc<Listener>) {
         let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();

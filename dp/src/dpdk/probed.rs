@@ -18,8 +18,8 @@ use super::{descriptors, vdev};
 /// A device that is about to be probed.
 pub(super) struct Probe {
     kind: DescriptorKind,
-    /// Duplicates of the descriptors of this kind that the process had before the probe. While the duplicates
-    /// are open, no new file gets the same inode or id.
+    /// Duplicates of the file descriptors of this kind that the process had before the probe. While the
+    /// duplicates are open, no new file gets the same inode or id.
     before: Vec<OwnedFd>,
 }
 
@@ -31,7 +31,7 @@ enum DescriptorKind {
     Eventfds,
 }
 
-/// The descriptors that were found for a device.
+/// The file descriptors that were found for a device.
 #[derive(Default)]
 pub(super) struct ProbedDescriptors {
     found: Vec<OwnedFd>,
@@ -55,7 +55,7 @@ impl Probe {
         Some(Self { kind, before: descriptors::all().filter(|fd| kind.number(fd).is_some()).collect() })
     }
 
-    /// Returns the descriptors that were opened since [`of`](Self::of) was called. The caller calls this
+    /// Returns the file descriptors that were opened since [`of`](Self::of) was called. The caller calls this
     /// function after the device was probed. If the number of packet sockets is not the number of queues, the
     /// result has no descriptors.
     pub(super) fn finish(self) -> ProbedDescriptors {
@@ -77,8 +77,8 @@ impl Probe {
 }
 
 impl ProbedDescriptors {
-    /// The descriptors of which at least one becomes readable when frames arrive for a queue. Empty if no
-    /// such descriptors are known.
+    /// The file descriptors of which at least one becomes readable when frames arrive for a queue. Empty if
+    /// no such file descriptors are known.
     pub(super) fn of_queue(&self, queue: u16) -> &[OwnedFd] {
         if self.is_by_queue {
             self.found.get(usize::from(queue)).map_or(&[], std::slice::from_ref)
@@ -116,7 +116,7 @@ fn number_of(interface: &str) -> Option<u32> {
     (number != 0).then_some(number)
 }
 
-/// Returns the number of the interface to which a packet socket is bound. Returns `None` for other
+/// Returns the number of the interface to which a packet socket is bound. Returns `None` for other file
 /// descriptors.
 fn interface_of(socket: &OwnedFd) -> Option<u32> {
     if sockopt::socket_domain(socket).ok()? != AddressFamily::PACKET {

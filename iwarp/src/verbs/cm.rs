@@ -1,4 +1,4 @@
-//! Connection management: identifiers and their events, listeners, and streaming mode before MPA.
+//! Connection management: identifiers ([`CmId`]) and their events, listeners, and streaming mode before MPA.
 //!
 //! | file | contents |
 //! |---|---|

@@ -43,7 +43,7 @@ pub struct Context {
     pub(crate) shared: Arc<ContextShared>,
 }
 
-/// The state that engines and identifiers share.
+/// The state that engines and identifiers ([`CmId`]) share.
 pub(crate) struct ContextShared {
     pub(crate) resources: Arc<Resources>,
     engines: RwLock<Vec<Arc<EngineHandle>>>,

@@ -187,7 +187,8 @@ impl SegmentBuf<'_, '_> {
 
     /// Queues the segment after all other segments. The bytes of the segment never change. The boundaries of
     /// the segment change in two cases: the segment is cut if the EMSS becomes smaller before the segment is
-    /// sent or retransmitted, and the persist timer may cut the segment. An empty segment is dropped.
+    /// sent or retransmitted, and may be cut if it does not fit the peer's window when the persist timer has
+    /// expired. An empty segment is dropped.
     ///
     /// The connection becomes ready to send when the [`Sender`] is dropped.
     #[inline]

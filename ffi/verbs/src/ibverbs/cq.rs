@@ -87,8 +87,8 @@ impl Cq {
         self.numbers.lock().expect("no holder of this lock panics")
     }
 
-    /// From now on, completions of the engine's queue pair `number` report the number `known`, which the
-    /// program knows.
+    /// From now on, completions of the engine's queue pair `number` report `known`, the queue pair number
+    /// that the program sees.
     pub(crate) fn renumber(&self, number: u32, known: u32) {
         self.numbers().insert(number, known);
         self.renumbered.store(true, Ordering::Release);

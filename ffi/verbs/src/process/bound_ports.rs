@@ -52,9 +52,9 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Records that a bound identifier begins to listen. From then on, `RDMA_OPTION_ID_REUSEADDR` has no effect
-    /// for this identifier. Fails if the claim of another identifier at the port conflicts with the claim of
-    /// this identifier.
+    /// Records that a bound identifier begins to listen. From then on, `RDMA_OPTION_ID_REUSEADDR` has no
+    /// effect for this identifier. Fails if the claim of another identifier at the port conflicts with the
+    /// claim of this identifier.
     pub(crate) fn listen(&self, id: usize, port: u16) -> Result<(), Conflict> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();

@@ -117,7 +117,7 @@ impl OobConnections {
         state.parked = waiting;
         self.parked.store(state.parked.len(), Ordering::Relaxed);
         drop(state);
-        // Dropping an undecided request rejects the request.
+        // Dropping a request that is neither accepted nor rejected yet rejects the request.
         drop(over);
     }
 }

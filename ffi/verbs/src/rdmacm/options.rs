@@ -51,8 +51,8 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// Sets whether other identifiers may be bound to the identifier's address (`RDMA_OPTION_ID_REUSEADDR`). As in
-/// the kernel, while the identifier is bound, the program can switch the option on but not off. While the
+/// Sets whether other identifiers may be bound to the identifier's address (`RDMA_OPTION_ID_REUSEADDR`). As
+/// in the kernel, while the identifier is bound, the program can switch the option on but not off. While the
 /// identifier listens, the program cannot change the option.
 fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();

@@ -1,4 +1,4 @@
-//! Events of identifiers, and their channel.
+//! Events of identifiers ([`CmId`]), and the channel on which the identifiers report events.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

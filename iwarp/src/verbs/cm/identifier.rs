@@ -1,5 +1,5 @@
-//! The state that identifiers share with engines, the commands of users, and the detection of the last user
-//! handle.
+//! The state that identifiers ([`CmId`]) share with engines, the commands of users, and the detection of the
+//! last user handle.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,8 +31,8 @@ pub(crate) struct CmShared {
 }
 
 /// The handles' common owner, which is dropped with the user's last handle. The drop ends what only the user
-/// could continue: a listener stops, an undecided request is rejected, and a connection in streaming mode is
-/// reset.
+/// could continue: a listener stops, a request that is neither accepted nor rejected yet is rejected, and a
+/// connection in streaming mode is reset.
 pub(crate) struct CmOwner {
     shared: Arc<CmShared>,
 }
@@ -303,8 +303,8 @@ impl CmShared {
         state.conn = None;
     }
 
-    /// Ends an undecided connect request. Returns `false` if the user has already accepted or rejected the
-    /// request; the user's command is then in the engine's queue.
+    /// Ends a connect request that is neither accepted nor rejected yet. Returns `false` if the user has
+    /// already accepted or rejected the request; the user's command is then in the engine's queue.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.state();
         let undecided = matches!(state.phase, CmPhase::Requested { .. });

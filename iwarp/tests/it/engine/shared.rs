@@ -35,7 +35,7 @@ fn turn(ends: &[End; 2]) {
     }
 }
 
-/// Connects two hosts with one queue pair each. The connection exists as long as the identifiers.
+/// Connects two hosts with one queue pair each. The connection exists as long as the returned `CmId`s.
 fn connected() -> ([End; 2], [QueuePair; 2], [CmId; 2]) {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let ends = [end(1, port_a), end(2, port_b)];

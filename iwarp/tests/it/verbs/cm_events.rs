@@ -119,8 +119,8 @@ fn ends_of_connections_do_not_displace_a_request() {
     assert_eq!((qp.state(), accepting.state()), (QpState::Rts, QpState::Rts));
 }
 
-/// A program connects, drops all handles of the connection, and repeats this without reading its channel. The
-/// number of waiting events is limited, and lost events are counted.
+/// A program connects and drops all handles of the connection, many times, without reading its event channel.
+/// The number of waiting events is limited, and lost events are counted.
 #[test]
 fn events_of_identifiers_that_nobody_holds_are_bounded() {
     const LIMIT: usize = 8;
@@ -144,6 +144,6 @@ fn events_of_identifiers_that_nobody_holds_are_bounded() {
     pair.run_us(5_000_000);
     let events: Vec<CmEvent> = std::iter::from_fn(|| pair.a.channel.poll()).collect();
     assert_eq!(events.iter().filter(|event| event.id == held.id_a).count(), 1, "it is held");
-    // Each of the 100 dropped identifiers had two events, and the held identifier has one.
+    // Each of the 100 dropped `CmId`s had two events, and the held `CmId` has one event.
     assert_eq!(pair.a.channel.lost() + events.len() as u64, 201);
 }

@@ -6,7 +6,8 @@ use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
 use tcp_lite::CloseReason;
 
-/// A connected pair without identifiers. The events are also dropped, because they contain identifiers.
+/// Returns a connected pair, of which no `CmId` is left. The events are also dropped, because each event
+/// contains a `CmId`.
 fn without_identifiers() -> (Pair, iwarp::verbs::QueuePair, iwarp::verbs::QueuePair) {
     let (mut pair, c) = Pair::connected();
     let Connected { qp_a, qp_b, .. } = c;
@@ -14,7 +15,8 @@ fn without_identifiers() -> (Pair, iwarp::verbs::QueuePair, iwarp::verbs::QueueP
     (pair, qp_a, qp_b)
 }
 
-/// After both sides have dropped their identifiers, the connection continues until a queue pair is dropped.
+/// After both sides have dropped every `CmId` of the connection, the connection continues until a queue pair
+/// is dropped.
 #[test]
 fn a_connection_lives_as_long_as_its_queue_pair() {
     let (mut pair, qp_a, qp_b) = without_identifiers();
@@ -29,11 +31,11 @@ fn a_connection_lives_as_long_as_its_queue_pair() {
     drop(qp_a);
     pair.until(|_| (qp_b.state() == QpState::Error).then_some(()));
     assert_eq!(qp_b.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
-    // A connection without identifiers still reports its end.
+    // A connection still reports its end if no `CmId` of the connection is left.
     told!(pair.event_b(), Disconnected { .. });
 }
 
-/// A graceful close completes even if no handle of the identifier is left.
+/// A graceful close completes even if no handle of the `CmId` is left.
 #[test]
 fn a_close_goes_on_without_identifiers() {
     let (mut pair, c) = Pair::connected();

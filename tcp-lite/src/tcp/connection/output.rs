@@ -81,8 +81,8 @@ impl Tcb {
 
     /// The next segment to send, of any kind. This is the general path of [`next_usual`](Self::next_usual).
     /// Without a call of [`sent`](Self::sent), the next call returns the same segment. This call has side
-    /// effects: it may cut a segment (to the EMSS, or to the peer's window after the persist timer), drop
-    /// acknowledged parts of a segment, and advance the search for lost segments.
+    /// effects: it may cut a segment (to the EMSS, or to the peer's window if the persist timer has expired),
+    /// drop acknowledged parts of a segment, and advance the search for lost segments.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.rst_due {
             return Some(self.bare(ctx, TransmissionKind::Reset, self.send.positions().nxt(), Flags::RST));

@@ -1,9 +1,9 @@
 //! Segments queued for transmission: their records, and the slab that holds the records of all connections.
 //!
 //! The bytes of a segment never change, however often the segment is sent. The boundaries of a segment change
-//! only if the segment is cut: because the EMSS has fallen below its length, or by the persist timer because
-//! the peer's window is small. Records are linked by index. `send/queue` has the queue of one connection, and
-//! `pages.rs` has the buffers.
+//! only if the segment is cut. A segment is cut if it is longer than the EMSS, which has fallen, or if it
+//! does not fit the peer's window when the persist timer has expired. Records are linked by index.
+//! `send/queue` has the queue of one connection, and `pages.rs` has the buffers.
 
 use std::num::NonZeroU32;
 use std::ops::Range;

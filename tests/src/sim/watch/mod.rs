@@ -55,7 +55,8 @@ pub struct Condition {
     pub reorders: bool,
     /// Number of retransmission timeouts so far.
     pub timeouts: u64,
-    /// Number of splits that the host has counted, for a smaller EMSS or because of a persist timer.
+    /// Number of segments that the host has cut, because of a smaller EMSS or after the persist timer
+    /// expired.
     pub cuts: u64,
     /// Number of splits for a smaller EMSS.
     pub cuts_by_emss: u64,
