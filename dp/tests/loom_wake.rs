@@ -1,7 +1,7 @@
 //! Tries every interleaving of a writer that publishes and a reader that goes to sleep (`local/wake.rs`).
 //!
-//! This test compiles the crate's file with loom's atomics. The test also has the same handshake without the
-//! fences, in which loom has to find the race. Otherwise the test would prove nothing.
+//! This test compiles the crate's file with loom's atomics. Another test runs a copy of the handshake that
+//! lacks the fences, and expects loom to find the race. Otherwise the first test would prove nothing.
 #![cfg(target_os = "linux")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,8 +3,8 @@
 //! another thread. In the largest models, interleavings with more than three preemptions are left out.
 //!
 //! The source files of the crate are compiled here with loom's atomics, so that `cargo test` runs these tests
-//! together with the others. Most handshakes have a copy without their fences or orderings. Loom has to find
-//! the defect of this copy, because otherwise the test would prove nothing.
+//! together with the others. For most handshakes, another test runs a copy that lacks the fences or
+//! orderings, and expects loom to find an error. Otherwise the test of the handshake would prove nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

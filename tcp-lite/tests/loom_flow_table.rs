@@ -56,8 +56,8 @@ fn a_flow_that_was_released_can_be_claimed_by_another_stack() {
     });
 }
 
-/// Claims one of two places, as the table does, but without the fence between storing one place and reading
-/// the other place.
+/// Claims one of two places, as the table does, but without the memory fence between storing one place and
+/// reading the other place. Returns whether the claim succeeded.
 fn claim_without_fence(places: &[AtomicU64; 2], mine: usize) -> bool {
     places[mine].store(1, Ordering::Release);
     places[1 - mine].load(Ordering::Acquire) == 0

@@ -1,10 +1,10 @@
 //! The Terminate message (RFC 5040 section 4.8): a control word, and headers of the failing message.
 //!
-//! A Terminate is sent in the short form, without the parts that its bits M, D and R declare absent. The
-//! parser finds the parts by these bits and ignores bytes after the last part, so it also accepts the
-//! zero-filled long form. Linux's siw swaps the nibbles of the first byte of the control word, and has M, D
-//! and R in the low bits of the third byte. The parser recognizes the layout of siw if it can be
-//! distinguished from the layout of the RFC.
+//! A Terminate is sent without the parts that its bits M, D and R declare absent. The parser finds the parts
+//! by these bits and ignores bytes after the last part. So the parser also accepts a Terminate of the full
+//! length, in which absent parts are filled with zeros. Linux's siw swaps the nibbles of the first byte of
+//! the control word, and has M, D and R in the low bits of the third byte. The parser recognizes the layout
+//! of siw if it can be distinguished from the layout of the RFC.
 
 use std::fmt;
 

@@ -55,7 +55,7 @@ use crate::{Event, Instant, Keepalive, TcpConfig};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
-    /// The user knows the connection, from the user's own call or from `Event::Established`.
+    /// The user has opened the connection with a call, or `Event::Established` was generated.
     Opened,
     /// `Event::Closed` was generated, or no such event is needed.
     Closed,

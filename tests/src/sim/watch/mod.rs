@@ -58,7 +58,7 @@ pub struct Condition {
     /// Number of segments that the host has cut, because of a smaller EMSS or after the persist timer
     /// expired.
     pub cuts: u64,
-    /// Number of splits for a smaller EMSS.
+    /// Number of segments that the host has cut because of a smaller EMSS.
     pub cuts_by_emss: u64,
     /// Number of path MTU probes that the host has counted.
     pub probes: u64,
