@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line: selects the cases, runs the cases one after the other, and writes the outcomes.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};

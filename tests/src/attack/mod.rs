@@ -13,7 +13,7 @@
 //! | `far_end.rs`, `victim.rs`, `honest.rs`, `arena.rs` | the three hosts and the clock |
 //! | `scenario.rs` | the type of a scenario, and functions that most scenarios use |
 //! | `harmless.rs`, `measure.rs` | the baseline, and rounds next to an attack and next to the baseline |
-//! | `counted.rs` | such rounds measured in instructions, under callgrind |
+//! | `counted.rs` | rounds whose instructions are counted under callgrind |
 //! | `reconnects.rs` | connections that are made, ended and made again |
 //! | other files | one scenario each, or several scenarios of one kind |
 

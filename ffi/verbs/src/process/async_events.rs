@@ -26,7 +26,7 @@ pub(crate) enum ObjectKind {
 /// An object of a program that may have events (`element` of `ibv_async_event`).
 #[derive(Clone)]
 pub(crate) struct Element {
-    /// The address of the object that the program has, for example of an `ibv_qp`.
+    /// The address of the program's object, for example of an `ibv_qp`.
     pub(crate) object: usize,
     pub(crate) queue: AsyncQueue,
     pub(crate) pending_acks: Arc<PendingAcks>,

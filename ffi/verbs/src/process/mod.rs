@@ -9,7 +9,7 @@
 //! | `state.rs` | the state of the process: its start, the work after each poll, its end |
 //! | `identity.rs`, `limits.rs` | the device's identity and limits |
 //! | `cm_id_table.rs`, `bound_ports.rs` | the identifiers of librdmacm: their event handlers and their ports |
-//! | `qp_table.rs` | queue pairs by their numbers |
+//! | `qp_table.rs` | finds queue pairs by the queue pair number that the program sees |
 //! | `async_events.rs` | delivery of asynchronous events |
 //! | `oob_connections.rs`, `retry_timeouts.rs`, `loopback_qps.rs` | queue pairs that programs connect out of band: those whose peer has not connected yet, and those connected to themselves |
 //! | `object_guard.rs` | the lock of a queue pair or an identifier, and its rule |

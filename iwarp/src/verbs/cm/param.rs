@@ -166,13 +166,14 @@ pub struct ConnParam {
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays usable when the peer ends the
     /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receive
     /// requests stay posted. When the retry time
-    /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)) since this end has passed,
-    /// the oldest send that is open completes with
+    /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)) after the end of the
+    /// connection has passed, the oldest send that is open completes with
     /// [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded), and all other requests are
-    /// flushed. If no send is open then, the next send that is posted fails in the same way. If no connection
-    /// is made because the peer is unreachable or rejects it, the oldest send completes with this status at
-    /// once. A peer that has died ends the queue pair in any case. If one of our requests fails here, for
-    /// instance because its memory is invalid, the connection ends without a Terminate. Default: `false`.
+    /// flushed. If no send is open at that time, the next send that is posted fails in the same way. If no
+    /// connection is made because the peer is unreachable or rejects it, the oldest send completes with this
+    /// status at once. A peer that has died ends the queue pair in any case. If one of our requests fails
+    /// here, for instance because its memory is invalid, the connection ends without a Terminate. Default:
+    /// `false`.
     pub outlives_peer: bool,
     /// When connecting: maximum time for the TCP handshake and MPA startup together, or for each of them if
     /// streaming mode comes between them. When accepting: maximum time for the RTR. The error of a timeout is

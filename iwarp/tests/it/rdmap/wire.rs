@@ -240,8 +240,8 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     assert_eq!(read.read_request, Some(REQUEST));
 }
 
-/// Parses unusual Terminates, for example Terminates that are filled with zeros to their full length, have
-/// undefined numbers, or are cut short at any byte.
+/// Parses unusual Terminates, for example a Terminate of 52 zeros, Terminates with undefined numbers, and
+/// Terminates that are cut short at any byte.
 // Proves RDMAP-174, RDMAP-176, RDMAP-179, RDMAP-182, RDMAP-184.
 #[test]
 fn odd_terminates_are_parsed_by_their_bits() {

@@ -20,7 +20,7 @@
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
 //! | the user's events | `user_events.rs` | |
 //! | the next segment to send | `next.rs`, `train.rs` | RFC 9293 section 3.8, RFC 5681 |
-//! | the timer | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
+//! | effects of the timer outside of loss recovery | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //!
 //! The sending half does not use the receiving half: `connection/output.rs` adds the header fields of the

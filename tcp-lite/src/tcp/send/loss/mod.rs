@@ -8,7 +8,7 @@
 //! | what a recovery may send | `prr.rs` | RFC 6937 (now 9937) |
 //! | whether a recovery was spurious | `undo.rs`, `frto.rs` | RFC 3522, 3708, 4015, 5682 |
 //! | tail loss probes | `loss_probe.rs` | RFC 8985 section 7 |
-//! | when the timer is due, and what happens then | `timers.rs`, `deadline.rs`, `expiry.rs` | RFC 6298, 7765, 9293 section 3.8 |
+//! | when the timer is due, and the timer's actions in loss recovery | `timers.rs`, `deadline.rs`, `expiry.rs` | RFC 6298, 7765, 9293 section 3.8 |
 //!
 //! The segments belong to the send queue, and the window belongs to rate control. A step that marks segments
 //! or reduces the window borrows the send queue and rate control ([`SendState`]).
