@@ -128,14 +128,13 @@ impl MemoryRegion {
     }
 
     /// Returns a scatter/gather element with `length` bytes from `offset`. The range is checked when the
-    /// request is posted. An element has at most 2^32 - 1 bytes: for a larger `length`, the returned element
-    /// is outside of every region, so that a post refuses it.
+    /// request is posted.
+    ///
+    /// # Panics
+    /// If `length` is larger than 2^32 - 1, which is the maximum length of an element.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
-        let (addr, length) = match u32::try_from(length) {
-            Ok(length) => (self.addr().wrapping_add(offset as u64), length),
-            Err(_) => (u64::MAX, u32::MAX),
-        };
-        Sge { addr, length, lkey: self.lkey() }
+        let Ok(length) = u32::try_from(length) else { too_long(length) };
+        Sge { addr: self.addr().wrapping_add(offset as u64), length, lkey: self.lkey() }
     }
 
     /// Copies `bytes` to `offset` of the region.
@@ -237,6 +236,11 @@ pub(super) fn register_error(error: RegisterError) -> VerbsError {
         }
         _ => VerbsError::Invalid(error.to_string()),
     }
+}
+
+#[cold]
+fn too_long(length: usize) -> ! {
+    panic!("an element has at most 2^32 - 1 bytes, and not {length}")
 }
 
 fn out_of_range(error: impl std::fmt::Display) -> VerbsError {

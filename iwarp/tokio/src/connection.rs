@@ -446,7 +446,7 @@ impl Connection {
     /// Posts a request with registered memory, and returns its `wr_id`. The caller has reserved a place in
     /// the send queue.
     pub(crate) fn post_slice(&self, op: SendOp, local: Slice) -> Result<u64> {
-        let sge = local.sge();
+        let sge = local.sge().inspect_err(|_| self.shared.router.free_places(1))?;
         let wr_id = self.shared.router.open(Pinned::Memory { _slice: local });
         self.post(wr_id, |qp| qp.post_send(&SendRequest::new(wr_id, op, sge)))?;
         Ok(wr_id)

@@ -17,7 +17,7 @@ pub struct ConnectionOptions {
     pub recv_depth: usize,
     /// Maximum number of bytes of a received message, and of a transfer without a region of the user. The
     /// connection has `recv_depth` buffers of this size from the start, and allocates more buffers for
-    /// requests in flight when it needs them. Default: 4096.
+    /// requests in flight when it needs them. At most 2^32 - 1. Default: 4096.
     pub message_bytes: usize,
     /// Maximum number of bytes in flight from the peer to this side of a stream
     /// ([`Connection::into_stream`](crate::Connection::into_stream)). Each of the two peers registers this

@@ -4,7 +4,7 @@ use iwarp::memory::Access;
 use iwarp::verbs::{ProtectionDomain, RecvRequest};
 
 use crate::error::Result;
-use crate::region::Region;
+use crate::region::{Region, check_element};
 use crate::wr_id::Tag;
 
 /// Buffers of equal length in one region. Each buffer has its own receive request.
@@ -19,6 +19,7 @@ pub(crate) struct Receives {
 
 impl Receives {
     pub(crate) fn new(pd: &ProtectionDomain, tag: Tag, depth: usize, message_bytes: usize) -> Result<Self> {
+        check_element(message_bytes)?;
         // The region has at least one byte, since memory cannot be empty.
         let bytes = depth.saturating_mul(message_bytes).max(1);
         let memory = Region::new(pd.reg_mr(bytes, Access::LOCAL_WRITE)?);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use iwarp::verbs::{MemoryRegion, RemoteAddr, Sge};
+use iwarp::verbs::{MemoryRegion, RemoteAddr, Sge, VerbsError};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -109,9 +109,17 @@ impl Slice {
         Ok(bytes)
     }
 
-    pub(crate) fn sge(&self) -> Sge {
-        self.region.mr.sge(self.offset, self.len)
+    /// Returns the scatter/gather element of the part. Fails if the part is too long for an element.
+    pub(crate) fn sge(&self) -> Result<Sge, VerbsError> {
+        check_element(self.len)?;
+        Ok(self.region.mr.sge(self.offset, self.len))
     }
+}
+
+/// Checks that a scatter/gather element can have `len` bytes.
+pub(crate) fn check_element(len: usize) -> Result<(), VerbsError> {
+    let (got, max) = (len as u64, u64::from(u32::MAX));
+    if got > max { Err(VerbsError::TooLong { got, max }) } else { Ok(()) }
 }
 
 impl From<&Region> for Slice {
@@ -203,6 +211,13 @@ mod tests {
     use super::*;
 
     const REMOTE: RemoteRegion = RemoteRegion { addr: 0x1234_5678_9abc_def0, rkey: 0x0bad_cafe, len: 100 };
+
+    #[test]
+    fn an_element_has_less_than_four_gibibytes() {
+        assert!(check_element(u32::MAX as usize).is_ok());
+        let too_long = |got| matches!(check_element(got), Err(VerbsError::TooLong { max: 0xffff_ffff, .. }));
+        assert!(too_long(1 << 32) && too_long(usize::MAX));
+    }
 
     #[test]
     fn a_remote_region_travels_as_bytes_and_by_serde() {

@@ -211,3 +211,12 @@ async fn immediate_data_comes_without_bytes() {
         assert_eq!(bytes, [5; 100]);
     }
 }
+
+#[tokio::test(crate = "crate::limited")]
+async fn a_buffer_of_four_gibibytes_is_refused() {
+    let (client, _server) = super::endpoints();
+    let options = ConnectionOptions { message_bytes: 1 << 32, ..ConnectionOptions::default() };
+    let error = iwarp_tokio::Connection::connect_with(&client, super::SERVER, &options).await.unwrap_err();
+    let is_too_long = |error: &VerbsError| matches!(error, VerbsError::TooLong { got: 0x1_0000_0000, .. });
+    assert!(matches!(&error, Error::Verbs(cause) if is_too_long(cause)), "{error}");
+}
