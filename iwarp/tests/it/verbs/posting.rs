@@ -204,13 +204,10 @@ fn requests_under_way_that_fail_have_completions_without_a_signal() {
 
 /// An element cannot have 4 GiB. A request for so many bytes is not shortened to 2^32 - 1 bytes.
 #[test]
+#[should_panic(expected = "an element has at most 2^32 - 1 bytes, and not 4294967296")]
 fn an_element_of_four_gibibytes_is_refused() {
     let (pair, _) = Pair::connected();
     let (region, _) = pair.regions(64);
     assert_eq!(region.sge(0, u32::MAX as usize).length, u32::MAX);
-    for length in [1 << 32, usize::MAX] {
-        let element = std::panic::catch_unwind(|| region.sge(0, length));
-        let message = element.unwrap_err().downcast::<String>().unwrap();
-        assert_eq!(*message, format!("an element has at most 2^32 - 1 bytes, and not {length}"));
-    }
+    region.sge(0, 1 << 32);
 }
