@@ -134,8 +134,9 @@ fn growth(logs: &[&str]) -> io::Result<Growth> {
 const HEAD: &str = "\
 # What was run
 
-`scripts/fuzz` maintains this table: processor time and executions of all runs, the edges that the corpus reaches (of the
-control flow in `dp`, `tcp-lite`, `iwarp` and smoltcp, in a build without AddressSanitizer), and the size of the corpus.
+`scripts/fuzz` updates this table. A row has the CPU time and the executions of all runs of a target, and how many of these executions ran
+under AddressSanitizer. A row also has the number of control-flow edges in `dp`, `tcp-lite`, `iwarp` and smoltcp that the corpus reaches, and
+the size of the corpus. Edges are counted in a build without AddressSanitizer.
 
 | target | CPU seconds | executions | under AddressSanitizer | edges | inputs | bytes |
 |---|---|---|---|---|---|---|
@@ -207,4 +208,17 @@ fn record(target: &Target, build: &str, cpu_seconds: u64, edges: u64, growth: &G
         out += &format!("| {} | {build} | {executions} | {first} | {} |\n", target.name, edges.join(" | "));
     }
     fs::write(path, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each run of the fuzzer writes the record again with these heads, and looks for the second head.
+    #[test]
+    fn the_record_has_both_heads() {
+        let record = fs::read_to_string(folder().join("RECORD.md")).unwrap();
+        assert!(record.starts_with(HEAD));
+        assert!(record.contains(GROWTH_HEAD));
+    }
 }
