@@ -2,14 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a walk byte by byte finds at one position of a direction.
+/// One byte of a direction with markers: part of a marker, or the content byte with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Byte {
     Marker,
     Content(u64),
 }
 
-/// Returns what a walk finds at each of the first `bytes` positions of a direction with markers.
+/// Returns the first `bytes` bytes of a direction with markers, found byte by byte.
 fn walk(bytes: u64) -> Vec<Byte> {
     let mut content = 0;
     (0..bytes)

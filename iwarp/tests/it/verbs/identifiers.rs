@@ -1,6 +1,6 @@
-//! What a `CmId` keeps alive. A connection stays open as long as its queue pair exists, even if no `CmId` of
-//! the connection is left. A connection attempt that needs another call of the user ends when the last handle
-//! of its `CmId` is dropped.
+//! Tests what a `CmId` keeps alive. A connection stays open as long as its queue pair exists, even if no
+//! `CmId` of the connection is left. A connection attempt that needs another call of the user ends when the
+//! last handle of its `CmId` is dropped.
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};

@@ -1,5 +1,5 @@
-//! What follows when an STag becomes invalid: requests that use the STag may fail. This module also handles
-//! the results of requests that make STags valid or invalid.
+//! Models an STag that becomes invalid: requests that use the STag may fail. This module also handles the
+//! results of requests that make STags valid or invalid.
 
 use iwarp::verbs::WcOpcode;
 
