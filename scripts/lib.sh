@@ -103,15 +103,18 @@ sweep() {
 
 # ---- hugepages: reserved as root, released at the end -----------------------------
 pages=/proc/sys/vm/nr_hugepages
-pages_before=
+# The number of hugepages that this script has reserved. At the end the script subtracts this number, since other scripts may have
+# reserved hugepages meanwhile.
+pages_taken=0
 
 # take_hugepages N: ensures that N hugepages of 2 MiB are free, and fails if this is impossible.
 take_hugepages() {
-	local free wanted=$1
+	local free before wanted=$1
 	free=$(free_hugepages)
 	if [ "$free" -lt "$wanted" ] && is_root && [ -w "$pages" ]; then
-		pages_before=$(cat "$pages")
-		echo $((pages_before + wanted - free)) >"$pages" || true
+		before=$(cat "$pages")
+		echo $((before + wanted - free)) >"$pages" || true
+		pages_taken=$((pages_taken + $(cat "$pages") - before))
 		free=$(free_hugepages)
 	fi
 	if [ "$free" -ge "$wanted" ]; then
@@ -123,9 +126,8 @@ take_hugepages() {
 }
 free_hugepages() { awk '/^HugePages_Free:/ { n = $2 } END { print n + 0 }' /proc/meminfo; }
 give_back_hugepages() {
-	if [ -n "$pages_before" ] && [ "$(cat "$pages")" != "$pages_before" ]; then
-		echo "$pages_before" >"$pages" || true
-	fi
+	[ "$pages_taken" -le 0 ] || echo $(($(cat "$pages") - pages_taken)) >"$pages" || true
+	pages_taken=0
 }
 
 cleanup() {
