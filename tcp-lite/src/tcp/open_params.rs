@@ -7,9 +7,7 @@ use crate::facade::TcpSeqNumber;
 /// Initial parameters of a connection that the stack decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenParams {
-    /// Our port.
     pub(crate) local_port: u16,
-    /// The peer's port.
     pub(crate) remote_port: u16,
     /// Initial sequence number (RFC 6528).
     pub(crate) iss: TcpSeqNumber,

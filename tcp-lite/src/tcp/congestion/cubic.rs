@@ -51,8 +51,7 @@ enum Stage {
 struct Epoch {
     /// The time at which the epoch began, plus the time during which the window was not used (section 4.2).
     start: Instant,
-    /// The time of the last acknowledgement, or the end of the last idle time, whichever is later. If the
-    /// window is not used after this time, the time from then on is excluded.
+    /// The time of the last acknowledgement, or the end of the last idle time, whichever is later.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,
@@ -71,13 +70,11 @@ struct PriorState {
 }
 
 impl Cubic {
-    /// The state of a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         let stage = Stage::First(HyStart::new());
         Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, prior_state: None }
     }
 
-    /// Saves the part of the state that [`undo`](CongestionControl::undo) restores.
     fn save_prior_state(&mut self) {
         let Self { ssthresh, w_max, prior, .. } = *self;
         self.prior_state = Some(PriorState { cwnd: self.cwnd(), ssthresh, w_max, prior });
@@ -208,8 +205,8 @@ impl CongestionControl for Cubic {
     }
 }
 
-/// Returns the cube root, computed by Newton's method, or 0 if `value` is negative. `f64::cbrt` is not used,
-/// because the results of `f64::cbrt` may differ between machines.
+/// Returns the cube root, computed by Newton's method, or 0 if `value` is negative. The results of
+/// `f64::cbrt` may differ between machines.
 fn cube_root(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;

@@ -24,7 +24,6 @@ pub(in crate::tcp) struct Dctcp {
 }
 
 impl Dctcp {
-    /// The state of a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         Self { reno: NewReno::new(mss, cwnd), alpha: 1.0, window_end: 0, acked: 0, marked: 0 }
     }

@@ -45,9 +45,8 @@ pub(super) struct Ack {
 /// Maximum number of segments that one acknowledgement adds to the window in slow start, unless pacing
 /// spreads the segments that may then be sent (RFC 9406 section 4.3, L). The RFC recommends 8 segments. But a
 /// peer with GRO acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all
-/// segments of one poll at once. With 8 segments for each such acknowledgement, the window would grow by a
-/// few segments per round trip instead of doubling. Therefore the limit is larger than the number of segments
-/// in such an acknowledgement.
+/// segments of one poll at once. With a limit of 8 segments, the window would be far from doubling in each
+/// round trip.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
@@ -87,7 +86,7 @@ pub(super) enum Timeout {
 /// for any reason other than a recovery must also call `Undo::forget` (`send/loss/undo.rs`).
 pub(super) trait CongestionControl {
     /// The congestion window in bytes. The window is not used during fast recovery, where proportional rate
-    /// reduction decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).
+    /// reduction decides what may be sent (RFC 6937).
     fn cwnd(&self) -> u32;
 
     /// The slow start threshold in bytes; `u32::MAX` until it is set for the first time.

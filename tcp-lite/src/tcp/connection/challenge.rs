@@ -34,8 +34,8 @@ impl Challenges {
 }
 
 impl Tcb {
-    /// Answers a segment with unexpected numbers by an ACK. The number of answers is limited, and the limit
-    /// for bare segments is lower.
+    /// Answers a segment with unexpected numbers by a challenge ACK. Bare segments have a limit of their own
+    /// as well.
     pub(super) fn answer_unexpected(&mut self, ctx: &mut Ctx<'_>, flags: Flags, bytes: usize) {
         if bytes > 0 || flags.intersects(Flags::SYN | Flags::FIN) {
             return self.challenge(ctx);

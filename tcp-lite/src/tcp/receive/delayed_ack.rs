@@ -44,7 +44,6 @@ impl DelayedAck {
         self.timer.get_or_insert(at);
     }
 
-    /// Whether an acknowledgement has to be sent now.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.due
@@ -68,7 +67,6 @@ impl DelayedAck {
         }
     }
 
-    /// The position of the latest acknowledgement.
     #[inline]
     pub(super) fn last_ack_sent(&self) -> u64 {
         self.last_ack_sent

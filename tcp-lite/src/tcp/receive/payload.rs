@@ -150,8 +150,8 @@ impl ReceiveHalf {
         let excess = (charge + bytes).saturating_sub(bound);
         if excess > 0 {
             ctx.counters.out_of_order_over_connection += 1;
-            // The connection may exceed its limit by at most one segment, until the user has given up memory.
-            // (The user reports the pinned bytes of this segment only after it has received the segment.)
+            // Bytes below the last range are still accepted until the held bytes exceed the limit, because
+            // the user gives up other bytes for them.
             if furthest || self.held.held_bytes > bound {
                 return false;
             }

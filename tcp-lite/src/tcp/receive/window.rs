@@ -12,8 +12,8 @@ impl ReceiveHalf {
     pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
         let budget = self.window_budget(ctx.config);
         let units = budget >> self.scale;
-        // In the usual case, this host sends more than it receives: the user holds no bytes, and the window
-        // has its largest size already.
+        // A shortcut for a host that mostly sends: the user holds no bytes, and the window has its largest
+        // size already.
         if self.held.held_bytes == 0 && self.edge == self.nxt + (u64::from(units) << self.scale) {
             return units as u16;
         }

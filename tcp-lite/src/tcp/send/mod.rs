@@ -23,8 +23,7 @@
 //! | effects of the timer outside of loss recovery | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //!
-//! The sending half does not use the receiving half: `connection/output.rs` adds the header fields of the
-//! receiving half. The fields of the sending half are private; `connection` calls its methods.
+//! `connection/output.rs` adds the header fields of the receiving half.
 
 mod ack;
 mod ack_sample;
@@ -125,7 +124,6 @@ impl SendHalf {
         half
     }
 
-    /// What the SYNs agreed on.
     #[inline]
     pub(super) fn agreed(&self) -> &Agreed {
         &self.agreed
@@ -141,7 +139,6 @@ impl SendHalf {
         self.queue.window_mut().on_syn(u64::from(window));
     }
 
-    /// Turns ECN off for this connection.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;
         self.pending.remove(Pending::ECT);
@@ -196,7 +193,6 @@ impl SendHalf {
         &mut self.events
     }
 
-    /// The positions of what is pushed, sent and acknowledged.
     #[inline]
     pub(super) fn positions(&self) -> &Positions {
         self.queue.positions()
@@ -208,13 +204,11 @@ impl SendHalf {
         self.queue.positions().is_ack_acceptable(ack, self.queue.window().max())
     }
 
-    /// The clock of our timestamps.
     #[inline]
     pub(super) fn clock(&self) -> TimestampClock {
         self.clock
     }
 
-    /// Statistics for the user.
     pub(super) fn info(&self) -> SendInfo {
         SendInfo {
             emss: self.path.emss(),

@@ -30,7 +30,6 @@ pub(in crate::tcp) enum SendKind {
     Fin,
     /// A segment without payload whose sequence number is below the window.
     WindowProbe,
-    /// A path MTU probe.
     MtuProbe,
 }
 
@@ -49,8 +48,8 @@ pub(in crate::tcp) struct Outgoing {
 }
 
 impl SendHalf {
-    /// Whether [`next`](Self::next) may return a segment, or a SYN is due. If the result is `false`, `next`
-    /// returns `None`. If the result is `true`, `next` may still return `None`.
+    /// Whether [`next`](Self::next) may return a segment, or a SYN is due. Even if the result is `true`,
+    /// `next` may return `None`.
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE)

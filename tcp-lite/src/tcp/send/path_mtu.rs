@@ -107,7 +107,6 @@ impl PathMtu {
         }
     }
 
-    /// Sets the number of bytes of options in every segment.
     pub(super) fn set_options(&mut self, option_bytes: u16) {
         self.option_bytes = option_bytes;
     }
@@ -118,7 +117,6 @@ impl PathMtu {
         self.emss = self.payload_of(peer_mss.unwrap_or(self.least_mss).min(self.link_mss));
     }
 
-    /// Maximum number of payload bytes in a segment.
     #[inline]
     pub(super) fn emss(&self) -> u32 {
         self.emss
@@ -163,8 +161,8 @@ impl PathMtu {
     }
 
     /// Called when a router reports that the path carries only segments of `mss` (as [`OpenParams::mss`]). A
-    /// report never raises the EMSS. The search for a larger size starts only when the report has reached the
-    /// age that RFC 8201 section 4 requires. Returns whether the EMSS was lowered.
+    /// report never raises the EMSS. The search for a larger size starts after the raise timer (RFC 8201
+    /// section 4). Returns whether the EMSS was lowered.
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, mss: u16) -> bool {
         let (emss, least) = (self.payload_of(mss), self.payload_of(self.least_mss));
         if emss >= self.emss {

@@ -16,7 +16,7 @@ impl SendHalf {
         ctx: &mut Ctx<'_>,
     ) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.positions().queued(), self.path.emss());
-        // An empty queue accepts one segment in any case.
+        // The limits of a connection do not apply to an empty queue.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
             if full || ctx.segments.is_full_for(self.queue.segments().count()) {
@@ -84,7 +84,6 @@ impl SendHalf {
         }
     }
 
-    /// Called after segments were queued.
     #[inline]
     pub(in crate::tcp) fn on_pushed(&mut self, now: Instant) {
         self.rate.advance_pace(now);

@@ -118,7 +118,6 @@ impl SendHalf {
         self.loss.on_link_up(ctx.now + self.rate.rto());
     }
 
-    /// Number of transmissions of our SYN or SYN-ACK.
     pub(in crate::tcp) fn syn_sends(&self) -> u8 {
         self.loss.syn_sends()
     }

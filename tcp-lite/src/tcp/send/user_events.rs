@@ -74,7 +74,6 @@ impl UserEvents {
         }
     }
 
-    /// Sets whether events report all acknowledgements.
     pub(in crate::tcp) fn report_acknowledgements(&mut self, on: bool) {
         self.flags.set(Flags::REPORTS_ACKS, on);
     }

@@ -29,7 +29,6 @@ impl ExternalKey {
     }
 }
 
-/// The external part of a segment.
 #[derive(Clone)]
 struct External {
     memory: ExtBuf,
@@ -74,7 +73,6 @@ impl Externals {
         self.get(key).bytes()
     }
 
-    /// The number of external parts.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -86,7 +84,6 @@ impl SegmentSlab {
         self.externals.len() >= self.externals.limit
     }
 
-    /// Whether a segment has external memory.
     #[inline]
     pub(crate) fn is_external(&self, key: SegmentKey) -> bool {
         self.get(key).external.is_some()

@@ -1,6 +1,6 @@
-//! Slabs of records that connections borrow from their stack, so that an idle connection holds no record.
-//! There are slabs for queued segments, for their pages and external memory, for ranges ahead of a frontier
-//! (a connection's next expected byte), and for path MTU searches.
+//! Slabs of records that connections borrow from their stack, so that an idle connection usually holds no
+//! record. There are slabs for queued segments, for their pages and external memory, for ranges ahead of a
+//! frontier (a connection's next expected byte), and for path MTU searches.
 //!
 //! This module has the storage, its limits, and the rules that concern the records of all connections. These
 //! rules say how many records and buffers each connection may have (`segment.rs`, `pages.rs`,

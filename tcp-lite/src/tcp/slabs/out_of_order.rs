@@ -136,7 +136,6 @@ impl OutOfOrderSlab {
         Some(RangesKey::of(key))
     }
 
-    /// Frees a set.
     pub(in crate::tcp) fn remove(&mut self, key: RangesKey) {
         self.charge(key, 0, 0);
         self.records.remove(key.record());

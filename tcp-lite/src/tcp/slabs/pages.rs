@@ -151,7 +151,6 @@ impl Pages {
         bulk.is_some_and(|pool| pool.data_bytes() >= bytes && pool.available() > 0) || !self.has_share(own)
     }
 
-    /// Number of small pages in use.
     pub(in crate::tcp) fn small(&self) -> usize {
         self.small
     }

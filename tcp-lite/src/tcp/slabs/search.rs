@@ -41,7 +41,6 @@ impl SearchSlab {
         Self { records: Slab::with_capacity(limit), limit }
     }
 
-    /// Number of active searches.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.records.len()

@@ -1,9 +1,8 @@
 //! Segments queued for transmission: their records, and the slab that holds the records of all connections.
 //!
 //! The bytes of a segment never change, however often the segment is sent. The boundaries of a segment change
-//! only if the segment is cut. A segment is cut if it is longer than the EMSS, which has fallen, or if it
-//! does not fit the peer's window when the persist timer has expired. Records are linked by index.
-//! `send/queue` has the queue of one connection, and `pages.rs` has the buffers.
+//! only if the segment is cut (`send/queue/mod.rs`). Records are linked by index. `send/queue` has the queue
+//! of one connection, and `pages.rs` has the buffers.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -46,8 +45,7 @@ impl SegmentKey {
 }
 
 /// One transmission of a segment. Transmissions are numbered, since segments that are sent in one poll have
-/// the same time. For example, the number shows whether a retransmission was sent before or after new
-/// segments of the same poll.
+/// the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Sent {
     pub(in crate::tcp) at: Instant,
@@ -93,7 +91,6 @@ bitflags! {
     }
 }
 
-/// A queued segment.
 pub(in crate::tcp) struct Segment {
     /// The page with the segment's payload.
     pub(in crate::tcp) page: PageKey,
@@ -215,7 +212,6 @@ impl SegmentSlab {
         2 * own as usize >= self.limit.saturating_sub(self.used)
     }
 
-    /// Number of records in use.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
@@ -396,7 +392,6 @@ impl SegmentSlab {
         self.pages.close_if_empty(page)
     }
 
-    /// The pool that a page is from.
     pub(in crate::tcp) fn page_kind(&self, page: PageKey) -> PageKind {
         self.pages.kind(page)
     }

@@ -29,7 +29,6 @@ impl LossRecovery {
         self.timers.running()
     }
 
-    /// Whether the reordering timer runs.
     #[inline]
     pub(in crate::tcp::send) fn has_reordering_timer(&self) -> bool {
         self.timers.reorder_at().is_some()

@@ -43,13 +43,11 @@ impl Prr {
         self.cwnd = pipe + send;
     }
 
-    /// Called when `bytes` bytes were sent.
     #[inline]
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.out += bytes;
     }
 
-    /// Maximum number of bytes that may be in flight now.
     pub(super) fn cwnd(&self) -> u64 {
         self.cwnd
     }

@@ -79,13 +79,11 @@ impl SendQueue {
         }
     }
 
-    /// The segments.
     #[inline]
     pub(super) fn segments(&self) -> &QueuedSegments {
         &self.segments
     }
 
-    /// The positions of what is pushed, sent and acknowledged.
     #[inline]
     pub(super) fn positions(&self) -> &Positions {
         &self.positions
@@ -97,7 +95,6 @@ impl SendQueue {
         &mut self.positions
     }
 
-    /// The scoreboard: which segments are in flight, have arrived or are lost.
     #[inline]
     pub(super) fn scoreboard(&self) -> &Scoreboard {
         &self.scoreboard
@@ -160,12 +157,10 @@ impl SendQueue {
             && self.positions.is_syn_acked()
     }
 
-    /// How far transmission has advanced.
     pub(super) fn sent_so_far(&self) -> SentSoFar {
         SentSoFar { nxt: self.positions.nxt(), transmissions: self.scoreboard.transmissions() }
     }
 
-    /// The peer's window.
     #[inline]
     pub(super) fn window(&self) -> &PeerWindow {
         &self.window
@@ -189,7 +184,6 @@ impl SendQueue {
         self.positions.nxt() < self.window.edge()
     }
 
-    /// Whether a segment fits the peer's window.
     #[inline]
     pub(super) fn fits_window(&self, segment: &Segment) -> bool {
         segment.end() <= self.window.edge()
@@ -351,7 +345,6 @@ impl SendQueue {
         true
     }
 
-    /// Drops all segments.
     pub(super) fn clear(&mut self, slab: &mut SegmentSlab) {
         while self.segments.head().is_some() {
             self.remove_head(slab);

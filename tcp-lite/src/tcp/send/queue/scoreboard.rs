@@ -47,19 +47,16 @@ pub(in crate::tcp::send) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Whether any segment is marked lost.
     #[inline]
     pub(in crate::tcp::send) fn has_lost(&self) -> bool {
         self.lost_bytes > 0
     }
 
-    /// Number of selectively acknowledged segments.
     #[inline]
     pub(in crate::tcp::send) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
 
-    /// Number of bytes that are selectively acknowledged or marked lost.
     #[inline]
     pub(super) fn sacked_or_lost_bytes(&self) -> u64 {
         self.sacked_bytes + u64::from(self.lost_bytes)
@@ -193,12 +190,10 @@ impl Scoreboard {
 
 #[cfg(test)]
 impl Scoreboard {
-    /// Number of bytes marked lost.
     pub(in crate::tcp::send) fn lost_bytes(&self) -> u64 {
         u64::from(self.lost_bytes)
     }
 
-    /// The index of the segments by position.
     pub(super) fn index_mut(&mut self) -> &mut Index {
         &mut self.index
     }

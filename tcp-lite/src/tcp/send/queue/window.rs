@@ -49,7 +49,6 @@ impl PeerWindow {
         self.edge
     }
 
-    /// The largest window that the peer has announced, in bytes.
     #[inline]
     pub(in crate::tcp::send) fn max(&self) -> u64 {
         self.max

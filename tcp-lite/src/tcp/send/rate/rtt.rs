@@ -105,13 +105,11 @@ impl RttEstimator {
         self.base_us = self.base_us.max(AFTER_LOST_SYN_US);
     }
 
-    /// The current timeout.
     pub(super) fn rto(&self) -> Duration {
         self.after(self.backoff)
     }
 
-    /// The timeout after `doublings` doublings. The number of times that the timer has expired does not
-    /// matter.
+    /// The timeout after `doublings` doublings, whatever the present backoff is.
     #[inline]
     pub(super) fn after(&self, doublings: u32) -> Duration {
         let base_us = self.base_us.max(self.min_us.into());
