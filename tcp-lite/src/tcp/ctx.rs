@@ -34,8 +34,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) counters: &'a mut StackCounters,
     pub(crate) events: &'a mut EventQueue,
     /// While at least this number of events wait, received bytes are dropped, and the peer retransmits them.
-    /// All other events are queued in any case: [`Event::Evict`](crate::Event::Evict), and at most
-    /// [`EVENTS_PER_CONNECTION`] events of each connection.
+    /// Other events are queued in any case.
     pub(crate) events_limit: usize,
     /// The connection whose control block is called.
     pub(crate) conn: ConnId,

@@ -23,8 +23,8 @@ pub(crate) struct OpenParams {
     pub(crate) default_peer_mss: u16,
 }
 
-/// The parameters that the two SYNs agreed on. Before the peer's SYN arrives, this value has the parameters
-/// that our SYN offers.
+/// The parameters that the two SYNs agreed on. Before the peer's SYN arrives, this value has the options that
+/// our SYN offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// True if every segment that we send has timestamps.

@@ -1,10 +1,9 @@
 //! Congestion control: decides how many bytes may be in flight (RFC 9293 section 3.8.2, RFC 5681).
 //!
 //! [`CongestionControl`] is the interface of an algorithm. [`Congestion`] is the algorithm of a connection:
-//! an enum, so that a call needs neither a virtual function nor an allocation. `send/queue/scoreboard.rs`
-//! decides which bytes are in flight or lost. `send/loss/` decides when recovery starts and ends, and what
-//! recovery may send. The window is in bytes. A segment may be sent if the bytes in flight before it are
-//! below the window, so in effect the window is rounded up to a whole segment.
+//! an enum, so that a call needs neither a virtual function nor an allocation. `send/loss/` decides when a
+//! recovery starts and ends, and what it may send. The window is in bytes. A segment may be sent if the bytes
+//! in flight before it are below the window, so in effect the window is rounded up to a whole segment.
 
 mod cubic;
 mod dctcp;

@@ -74,9 +74,8 @@ impl Tcb {
         let bytes = if syn_ack_again { 0 } else { payload.len() };
 
         // This check comes before the steps of RFC 9293 section 3.10.7.4. In SYN-RECEIVED, a segment that
-        // acknowledges anything but our SYN belongs to another connection, whatever its sequence number is.
-        // The answer is RST, because a challenge ACK would cause an endless exchange of ACKs (RFC 9293
-        // section 3.5.2, group 2).
+        // acknowledges anything but our SYN is answered with RST, whatever its sequence number is (RFC 9293
+        // section 3.5.2, group 2). A challenge ACK could cause an endless exchange of ACKs.
         let is_rst = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
             return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);

@@ -69,7 +69,7 @@ impl Tcb {
         self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
-    /// Whether the peer's window and pacing allow a segment that was just pushed to be sent.
+    /// Whether the peer's window is open and pacing allows a segment.
     /// [`wants_transmit`](Self::wants_transmit) also checks the congestion window, and segments of other
     /// kinds.
     #[inline]

@@ -17,7 +17,6 @@
 //! received bytes is trimmed to its new parts. Therefore TCP holds no data, only ranges. While there is a
 //! hole, the ranges are in a slab of the stack. Bytes that the user gives up under memory pressure count as
 //! not received.
-//!
 
 mod delayed_ack;
 mod ecn_echo;

@@ -61,7 +61,7 @@ impl SendHalf {
             || self.is_mtu_probe_next()
     }
 
-    /// Whether the peer's window and pacing both allow a new segment. The congestion window is not checked.
+    /// Whether the peer's window is open and pacing allows a segment. The congestion window is not checked.
     #[inline]
     pub(in crate::tcp) fn may_send_pushed(&self) -> bool {
         self.rate.is_pace_open() && self.queue.is_window_open()

@@ -17,8 +17,8 @@
 //!
 //! A probe carries bytes that the peer has already acknowledged. The bytes are copied when their segments
 //! leave the queue. Therefore no FPDU is cut or merged for a probe, a probe needs no space in the window, and
-//! the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them. If the TCP supports
-//! D-SACK (RFC 2883), the D-SACK names exactly the bytes of the probe. Without SACK, the path is not probed.
+//! the loss of a probe loses no data. The peer drops such bytes and acknowledges them. If the peer supports
+//! D-SACK (RFC 2883), its D-SACK names exactly the bytes of the probe. Without SACK, the path is not probed.
 //!
 //! Each connection has its own state, and there is no table of destinations, as RFC 8201 section 5.2 allows.
 //! Routers that balance load may send each 4-tuple over a different path, and a forged report harms only one

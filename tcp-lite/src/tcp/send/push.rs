@@ -91,8 +91,7 @@ impl SendHalf {
 
     /// Raises `Event::Writable` if a segment was refused and there is room again: nothing is queued, or a
     /// quarter of the send buffer is free and the connection's share of records and buffers allows the next
-    /// segment. The threshold of a quarter makes such events rare: after each event, there is space for many
-    /// segments.
+    /// segment. The threshold of a quarter makes such events rare.
     #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
         if self.events.wants_writable() {

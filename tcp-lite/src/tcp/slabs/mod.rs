@@ -5,8 +5,7 @@
 //! This module has the storage, its limits, and the rules that concern the records of all connections. These
 //! rules say how many records and buffers each connection may have (`segment.rs`, `pages.rs`,
 //! `connection_pages.rs`), and which connection has to give up bytes ahead of its frontier
-//! (`out_of_order.rs`). `search.rs` has the sizes that a search tries. `send` and `receive` define everything
-//! else that the records mean.
+//! (`out_of_order.rs`). `search.rs` has the sizes that a search tries.
 
 mod connection_pages;
 mod external;

@@ -75,8 +75,8 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
     let mut sent = 10 * EMSS;
     pair.push(10);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.path_mtu_black_holes == 1));
-    // Four timers have expired so far: that of a tail loss probe, that of the RTO of 52 ms after the last
-    // transmission, and those of two doubled RTOs.
+    // The timer of a tail loss probe has expired, and after that the retransmission timer three times, with a
+    // doubled timeout each time.
     assert_eq!((pair.a.counters.rto_expired, emss(&pair)), (3, BASE));
     let found = pair.now;
     assert!(found - start < Duration::from_millis(500), "{}", found - start);

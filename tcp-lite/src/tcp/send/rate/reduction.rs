@@ -6,8 +6,8 @@
 //! Retransmissions count as well: the loss of a retransmission that was sent after the reduction is new
 //! congestion, and reduces the window. Linux does not reduce the window in this case (it only withholds the
 //! slow start bound of PRR). RFC 8985 leaves the response to congestion control, and refers to RFC 5681
-//! (section 3.4). Congestion control decides how far the window is reduced. A timeout sets the window to one
-//! segment in any case, but lowers the threshold by the same rule, as in Linux (`loss/expiry.rs`).
+//! (section 3.4). A timeout sets the window to one segment in any case, but lowers the threshold by the same
+//! rule, as in Linux (`loss/expiry.rs`).
 
 use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
