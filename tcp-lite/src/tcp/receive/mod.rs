@@ -83,8 +83,8 @@ pub(super) struct ReceiveHalf {
 /// Result of processing the payload and the FIN of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PayloadOutcome {
-    /// True if no byte was accepted because memory is short. In this case, an acknowledgement would report
-    /// nothing new.
+    /// True if no byte was accepted, because memory is short or the event queue is full. In this case, an
+    /// acknowledgement would report nothing new.
     pub(super) refused: bool,
     /// True if all bytes of the peer and its FIN have arrived.
     pub(super) finished: bool,

@@ -20,8 +20,8 @@ pub(super) struct Arrival {
     /// True if an immediate acknowledgement is required: a hole appeared, shrank or closed, or bytes were
     /// duplicates or dropped.
     pub(super) ack_now: bool,
-    /// True if no byte was accepted because memory is short. In this case, an acknowledgement would report
-    /// nothing new.
+    /// True if no byte was accepted, because memory is short or the event queue is full. In this case, an
+    /// acknowledgement would report nothing new.
     pub(super) refused: bool,
 }
 

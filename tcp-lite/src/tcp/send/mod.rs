@@ -234,8 +234,8 @@ impl SendHalf {
         self.loss.send_limit(&self.rate)
     }
 
-    /// Called when a router reports that the path carries only segments of `mss` (as [`OpenParams::mss`]), so
-    /// that the segment or path MTU probe from `seq` on is too large (RFC 1191, RFC 8201). Returns whether
+    /// Called when a router reports that the segment or path MTU probe from `seq` on is too large, because
+    /// the path carries only segments of `mss` (as [`OpenParams::mss`]; RFC 1191, RFC 8201). Returns whether
     /// such a segment or probe is in flight.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         if self.positions().covers_outstanding(seq) {

@@ -3,10 +3,10 @@
 //!
 //! Downwards: if the oldest segment times out several times in a row, while small segments arrive, the
 //! segment counts as too long for the path. The EMSS falls to BASE_PLPMTU. If BASE_PLPMTU is still too large,
-//! the EMSS falls to the minimum that every path carries. (If no segment arrives at all, the path is dead,
-//! and the EMSS stays the same.)
+//! the EMSS falls to MIN_PLPMTU (576 bytes with IPv4, 1280 bytes with IPv6). If no segment arrives at all,
+//! the EMSS stays the same.
 //!
-//! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
+//! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout. All of our
 //! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. If smaller reports
 //! were accepted, a forged report could make us cut each FPDU into dozens of segments. (After such a report,
 //! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux with `tcp_mtu_probing` halves
@@ -40,10 +40,10 @@ use crate::tcp::open_params::{OpenParams, payload_of};
 use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
-/// Maximum number of routers' reports that lower the EMSS one after another. With the last of these reports,
-/// the EMSS falls to the minimum that every path carries. Each report may make us retransmit everything in
-/// flight, so an attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path,
-/// the MTU rarely becomes smaller at more than a few links.
+/// Maximum number of routers' reports that lower the EMSS between two searches. With the last of these
+/// reports, the EMSS falls to MIN_PLPMTU. Each report may make us retransmit everything in flight, so an
+/// attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path, the MTU rarely
+/// becomes smaller at more than a few links.
 const MAX_REPORTS: u8 = 4;
 
 /// The EMSS, and the other facts that a connection knows about its path.
@@ -53,7 +53,7 @@ pub(super) struct PathMtu {
     emss: u32,
     /// The EMSS on which the SYNs agreed, which is the upper bound of a search.
     most: u16,
-    /// The MSS of our own link, the MSS of BASE_PLPMTU, and the MSS that every path carries.
+    /// The MSS of our own link, of BASE_PLPMTU, and of MIN_PLPMTU.
     link_mss: u16,
     base_mss: u16,
     least_mss: u16,

@@ -15,7 +15,7 @@ use crate::{CloseReason, Duration, Event, Instant, SendError, TcpConfig};
 pub(super) const MSS: u16 = 1012;
 /// The MSS of BASE_PLPMTU.
 pub(super) const BASE_MSS: u16 = 612;
-/// The MSS that every path carries.
+/// The MSS of MIN_PLPMTU.
 pub(super) const MIN_MSS: u16 = 536;
 /// The EMSS with timestamps.
 pub(super) const EMSS: usize = 1000;

@@ -37,7 +37,7 @@ impl Prr {
             (conserved + if safe_ack { mss } else { 0 }).min(ssthresh - pipe)
         };
         if self.out == 0 {
-            // The first retransmission is never delayed.
+            // PRR does not delay the first retransmission.
             send = send.max(mss);
         }
         self.cwnd = pipe + send;

@@ -1,6 +1,6 @@
 //! Decides when the window is reduced: once for each window of data, at the first loss or mark. The window is
-//! reduced once more in two cases: segments that were sent after the reduction are lost as well (RFC 3168
-//! section 6.1.2, RFC 5681 section 4.3), or a loss follows marks that reduced the window less than a loss
+//! reduced once more if segments that were sent after the reduction are lost as well (RFC 3168 section 6.1.2,
+//! RFC 5681 section 4.3). The same applies if a loss follows marks that reduced the window less than a loss
 //! does (RFC 8257 section 3.5).
 //!
 //! Retransmissions count as well: the loss of a retransmission that was sent after the reduction is new
