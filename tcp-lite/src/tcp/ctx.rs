@@ -16,7 +16,6 @@ use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 /// their own.
 pub(crate) const EVENTS_PER_CONNECTION: usize = 5;
 
-/// The context of one call.
 pub(crate) struct Ctx<'a> {
     /// The time of this poll.
     pub(crate) now: Instant,

@@ -19,7 +19,6 @@ const C: f64 = 0.4;
 /// instead of by one half (section 4.3, alpha_cubic).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// The state of CUBIC for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Cubic {
     mss: u32,
@@ -35,7 +34,6 @@ pub(in crate::tcp) struct Cubic {
     prior_state: Option<PriorState>,
 }
 
-/// How the window grows.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// The first slow start, with HyStart++.

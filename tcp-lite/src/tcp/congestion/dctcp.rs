@@ -9,7 +9,6 @@ use crate::{Duration, Instant};
 /// Weight of the newest window in the estimate (section 4.2, g).
 const GAIN: f64 = 1.0 / 16.0;
 
-/// The state of DCTCP for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Dctcp {
     reno: NewReno,

@@ -21,7 +21,6 @@ use crate::{CongestionAlgorithm, Duration, Instant};
 /// congestion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
-    /// The time at which the acknowledgement arrived.
     pub(super) now: Instant,
     /// Number of bytes acknowledged cumulatively, including bytes that were selectively acknowledged before.
     pub(super) acked: u32,
@@ -59,7 +58,6 @@ impl Ack {
 /// A sign of congestion other than a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// Segments were found lost.
     Loss,
     /// A router marked segments (RFC 3168).
     Ecn,
@@ -128,7 +126,6 @@ pub(super) trait CongestionControl {
     fn set_mss(&mut self, mss: u32);
 }
 
-/// The algorithm of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Congestion {
     /// NewReno (RFC 5681, RFC 6582).

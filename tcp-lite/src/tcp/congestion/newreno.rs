@@ -3,7 +3,6 @@
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
 
-/// The state of NewReno for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct NewReno {
     mss: u32,

@@ -62,7 +62,6 @@ impl Tcb {
         }
     }
 
-    /// Called when our FIN was acknowledged.
     pub(super) fn on_fin_acked(&mut self, ctx: &mut Ctx<'_>) {
         match self.state {
             State::FinWait1 => self.state = State::FinWait2,

@@ -61,7 +61,6 @@ enum Reported {
     Closed,
 }
 
-/// The control block of one connection.
 #[derive(Debug)]
 pub(crate) struct Tcb {
     local_port: u16,
@@ -259,7 +258,6 @@ impl Tcb {
         self.send.syn_sends() > 1
     }
 
-    /// The state and the statistics of the connection, for the user.
     pub(crate) fn info(&self, config: &TcpConfig, local: SocketAddr, remote: SocketAddr) -> ConnInfo {
         let send = self.send.info();
         let space = if self.takes_segments() {

@@ -37,7 +37,6 @@ impl Tcb {
         tcb
     }
 
-    /// Handles a segment in SYN-SENT.
     pub(super) fn on_segment_in_syn_sent(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> Verdict {
         // Only our SYN can be acknowledged, and only after it was sent.
         let acceptable = header.ack.map(|ack| self.send.positions().is_ack_of_syn(ack));
@@ -83,7 +82,6 @@ impl Tcb {
         ctx.established();
     }
 
-    /// Stores the parameters of the peer's SYN.
     fn learn_syn(&mut self, ctx: &Ctx<'_>, syn: &TcpHeader) {
         let config = ctx.config;
         let ecn = self.agrees_on_ecn(config, syn);

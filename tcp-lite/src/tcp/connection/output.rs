@@ -54,7 +54,6 @@ pub(crate) struct UsualHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TransmissionKind {
     Reset,
-    /// A transmission of the sending half.
     Send(SendKind),
     Ack,
     /// An acknowledgement of only a part of the received bytes, sent to report the ECN mark of that part.

@@ -14,7 +14,6 @@ pub(super) struct DelayedAck {
     segments: u8,
     bytes: u32,
     timer: Deadline,
-    /// True if an acknowledgement has to be sent now.
     due: bool,
 }
 
@@ -83,7 +82,6 @@ impl DelayedAck {
         self.last_ack_sent = ack;
     }
 
-    /// Called when the requested acknowledgement was sent: clears the request.
     #[inline]
     pub(super) fn clear_due(&mut self) {
         self.due = false;

@@ -141,7 +141,6 @@ impl ReceiveHalf {
         self.ranges.is_none() && seq == self.space.seq(self.nxt)
     }
 
-    /// Whether `seq` is the sequence number of the peer's SYN.
     #[inline]
     pub(super) fn is_syn(&self, seq: TcpSeqNumber) -> bool {
         seq == self.space.seq(0)
@@ -399,7 +398,6 @@ impl ReceiveHalf {
         self.timestamps.recent()
     }
 
-    /// Whether acknowledgements carry ECE now.
     #[inline]
     pub(super) fn is_echoing(&self) -> bool {
         self.agreed.ecn && self.echo.is_on()
@@ -447,7 +445,6 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Releases the ranges in the slab.
     pub(super) fn forget_ranges(&mut self, slab: &mut OutOfOrderSlab) {
         if let Some(key) = self.ranges.take() {
             slab.remove(key);

@@ -12,7 +12,6 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::seq::offset_of;
 use crate::tcp::slabs::Room;
 
-/// Result of processing the payload of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrival {
     /// True if the frontier moved.

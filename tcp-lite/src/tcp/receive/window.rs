@@ -76,7 +76,6 @@ impl ReceiveHalf {
         self.grown_edge(self.target_edge(slab, budget_bytes), min_growth(budget_bytes, mss)).is_some()
     }
 
-    /// The edge that the budget allows now.
     #[inline]
     fn target_edge(&self, slab: &OutOfOrderSlab, budget_bytes: u32) -> u64 {
         let held_below = if self.held.held_bytes == 0 { 0 } else { self.held_below(slab) };

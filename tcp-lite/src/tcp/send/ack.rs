@@ -314,7 +314,6 @@ impl SendHalf {
         }
     }
 
-    /// Called when SND.UNA advanced.
     fn on_progress(&mut self, ctx: &Ctx<'_>) {
         self.path.on_progress();
         let silly = self.queue.is_window_silly(ctx.segments);

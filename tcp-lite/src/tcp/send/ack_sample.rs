@@ -4,7 +4,6 @@
 use crate::Instant;
 use crate::tcp::slabs::{Marks, RemovedRun, Segment, Sent};
 
-/// What one acknowledgement reveals about the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
     /// Number of positions that were acknowledged cumulatively.

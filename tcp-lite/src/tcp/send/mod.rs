@@ -77,7 +77,6 @@ bitflags! {
     }
 }
 
-/// The sending half of one connection.
 #[derive(Debug)]
 pub(super) struct SendHalf {
     queue: SendQueue,
@@ -88,7 +87,6 @@ pub(super) struct SendHalf {
     pending: Pending,
     events: UserEvents,
     clock: TimestampClock,
-    /// Number of retransmissions.
     retransmits: u64,
 }
 
@@ -179,7 +177,6 @@ impl SendHalf {
         self.loss.stop_timers();
     }
 
-    /// Called when the connection has ended: nothing more is sent.
     pub(super) fn stop(&mut self) {
         self.pending = Pending::empty();
         self.loss.cancel_probe();

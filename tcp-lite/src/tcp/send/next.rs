@@ -10,7 +10,6 @@ use crate::tcp::header::Flags;
 use crate::tcp::slabs::SearchKey;
 use crate::tcp::slabs::SegmentKey;
 
-/// Payload of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// A segment of [`SegmentSlab`](crate::tcp::SegmentSlab).
@@ -19,7 +18,6 @@ pub(crate) enum Payload {
     MtuProbe(SearchKey),
 }
 
-/// Why a segment is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum SendKind {
     Syn,
@@ -67,7 +65,6 @@ impl SendHalf {
         self.rate.is_pace_open() && self.queue.is_window_open()
     }
 
-    /// Whether a SYN, or SYN-ACK, has to be sent.
     #[inline]
     pub(in crate::tcp) fn is_syn_next(&self) -> bool {
         self.pending.contains(Pending::SYN)

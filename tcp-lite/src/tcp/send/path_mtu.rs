@@ -78,7 +78,6 @@ pub(super) struct PathMtu {
 /// What a timeout of the oldest segment means for the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlackHole {
-    /// The timeout does not suggest a black hole.
     No,
     /// The segment may be too large. If the peer answers a small probe but does not acknowledge the segment,
     /// the segment is too large.
@@ -271,7 +270,6 @@ impl PathMtu {
         self.search.is_some()
     }
 
-    /// Whether a probe waits to be sent.
     #[inline]
     pub(super) fn has_probe(&self) -> bool {
         self.probe_waits

@@ -15,7 +15,6 @@ bitflags! {
         const WRITABLE_QUEUED = 2;
         /// `Event::Acknowledged` is queued, and covers all acknowledgements until the user takes the event.
         const ACKNOWLEDGED_QUEUED = 4;
-        /// Events report all acknowledgements.
         const REPORTS_ACKS = 8;
     }
 }

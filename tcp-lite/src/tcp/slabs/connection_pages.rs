@@ -142,7 +142,6 @@ mod tests {
             self.slab.page_kind(page)
         }
 
-        /// Frees the oldest segment.
         fn free(&mut self) {
             let key = self.segments.remove(0);
             if let Some((page, kind)) = self.slab.release(key) {

@@ -63,12 +63,10 @@ impl Externals {
         &self.records[key.record()]
     }
 
-    /// Called when the segment was removed: removes its external part.
     pub(super) fn remove(&mut self, key: ExternalKey) {
         self.records.remove(key.record());
     }
 
-    /// Number of bytes of the external part.
     pub(super) fn bytes(&self, key: ExternalKey) -> u32 {
         self.get(key).bytes()
     }

@@ -76,7 +76,6 @@ pub(crate) struct OutOfOrderSlab {
     next_compared: usize,
 }
 
-/// A connection with a hole.
 #[derive(Clone, Copy)]
 struct Holder {
     conn: ConnId,

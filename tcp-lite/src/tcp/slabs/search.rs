@@ -18,7 +18,6 @@ const GRANULARITY: u32 = 8;
 /// peer would treat old bytes as new bytes. (No window is larger than `REACH`.)
 const REACH: u64 = 1 << 30;
 
-/// The key of a search in the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SearchKey(NonZeroU16);
 
@@ -97,7 +96,6 @@ pub(in crate::tcp) enum SearchStage {
     Gathering,
     /// There are enough bytes, and the probe waits to be sent.
     Ready,
-    /// The probe was sent.
     InFlight,
 }
 

@@ -76,7 +76,6 @@ bitflags! {
     pub(in crate::tcp) struct Marks: u8 {
         /// The segment was sent more than once, so our clock gives no RTT sample for it (Karn).
         const RETRANSMITTED = 1;
-        /// The segment is selectively acknowledged.
         const SACKED = 2;
         /// The segment is believed to be lost, and was not sent again since.
         const LOST = 4;
@@ -86,7 +85,6 @@ bitflags! {
         /// The segment is in flight: it was sent, and since then it was neither acknowledged nor marked lost.
         /// Segments in flight are linked in the order of transmission.
         const IN_FLIGHT = 16;
-        /// The record is not in use.
         const FREE = 32;
     }
 }
@@ -149,7 +147,6 @@ pub(in crate::tcp) struct Run {
     pub(in crate::tcp) goes_on: bool,
 }
 
-/// The segments that were removed.
 pub(in crate::tcp) struct RemovedRun {
     /// The positions at which the first removed segment began and ended.
     pub(in crate::tcp) first: (u64, u64),
@@ -314,7 +311,6 @@ impl SegmentSlab {
         self.records.get(key.record()).filter(|segment| !segment.marks.contains(Marks::FREE))
     }
 
-    /// The records in use.
     fn used(&self) -> impl Iterator<Item = &Segment> {
         self.records.iter().filter(|segment| !segment.marks.contains(Marks::FREE))
     }
@@ -355,7 +351,6 @@ impl SegmentSlab {
         &mut self.records[key.record()]
     }
 
-    /// Whether a page has room for a segment of up to `bytes` bytes.
     #[inline]
     pub(in crate::tcp) fn has_room(&self, page: PageKey, bytes: usize) -> bool {
         self.pages.room_bytes(page) >= bytes
@@ -537,7 +532,6 @@ impl SegmentSlab {
 
 #[cfg(test)]
 impl SegmentSlab {
-    /// Number of records that were visited so far.
     pub(in crate::tcp) fn visits(&self) -> u64 {
         self.visits.get()
     }

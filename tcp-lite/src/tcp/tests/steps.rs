@@ -54,7 +54,6 @@ impl Forger {
         self.transmit();
     }
 
-    /// Number of segments sent so far.
     fn sent(&self) -> usize {
         let sending = self.pair.a.tcb().sending();
         (sending.positions().nxt() - 1) as usize / SEGMENT

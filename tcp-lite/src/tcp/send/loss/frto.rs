@@ -27,9 +27,7 @@ pub(super) struct AckState {
     pub(super) una: u64,
     /// SND.NXT at the timeout (`RecoveryPoint`).
     pub(super) recovery_point: u64,
-    /// True if SACK was agreed on.
     pub(super) sack: bool,
-    /// True if the acknowledgement was a duplicate.
     pub(super) dup_ack: bool,
     /// True if there is a new segment that fits the peer's window.
     pub(super) new_sendable: bool,

@@ -146,7 +146,6 @@ impl LossRecovery {
         self.frto.withholds(is_oldest)
     }
 
-    /// Whether a tail loss probe has to be sent.
     #[inline]
     pub(super) fn is_probe_due(&self) -> bool {
         self.loss_probe.is_due()
@@ -191,7 +190,6 @@ impl LossRecovery {
         self.frto.on_new_sent();
     }
 
-    /// Called when a segment of `len` bytes was sent again.
     pub(super) fn on_sent_again(&mut self, now: Instant, len: u32) {
         self.timers.on_data_sent_again(now);
         if self.is_recovering() {

@@ -20,7 +20,6 @@ pub(super) const DUP_THRESHOLD: u32 = 3;
 /// Number of recoveries for which a widened reordering window is kept (section 6.2, step 4).
 const PERSIST_RECOVERIES: u8 = 16;
 
-/// RACK's state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct Rack {
     /// The latest transmission known to have arrived (`RACK.segment`).
@@ -153,9 +152,7 @@ impl Rack {
 /// The inputs of the reordering window that are not in RACK's own state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReorderingInputs {
-    /// True if a recovery is in progress.
     pub(super) recovering: bool,
-    /// Number of selectively acknowledged segments.
     pub(super) sacked_segments: u32,
     /// `RACK.min_RTT` in microseconds.
     pub(super) min_rtt_us: u32,

@@ -18,7 +18,6 @@ use crate::tcp::send::queue::{Detected, SendQueue};
 use crate::tcp::send::rate::{Loss, RateControl, Reduction};
 use crate::tcp::slabs::{SegmentSlab, Sent};
 
-/// Kind of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct AckKind {
     /// True if the acknowledgement is a duplicate (RFC 5681 section 2).
@@ -157,7 +156,6 @@ impl LossRecovery {
     ) -> bool {
         let repaired = self.loss_probe.on_ack(state.queue.positions().una(), sample, kind.plain);
         if repaired {
-            // (During a recovery, no probe is in flight.)
             let (oldest, in_flight) = (
                 state.queue.positions().una() - sample.acked,
                 state.queue.positions().outstanding() + sample.acked,
@@ -246,7 +244,6 @@ impl LossRecovery {
     #[inline]
     pub(super) fn detect_loss(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> bool {
         if state.agreed.sack && !self.is_overtaken(state.queue, ctx.segments) {
-            // In this common case, the reordering window is not computed.
             self.timers.set_reorder(None);
             return false;
         }

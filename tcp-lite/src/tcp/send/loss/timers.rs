@@ -116,7 +116,6 @@ impl Timers {
         is_over && was_tried
     }
 
-    /// Restarts the user timeout.
     #[inline]
     pub(super) fn restart_user_timeout(&mut self, now: Instant) {
         (self.progress, self.tried) = (now, false);

@@ -50,13 +50,10 @@ use crate::tcp::slabs::{ConnectionPages, Marks, PageKey, RemovedRun, Segment, Se
 /// bytes that were sent before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentSoFar {
-    /// SND.NXT.
     pub(super) nxt: u64,
-    /// Number of transmissions of segments, which wraps.
     pub(super) transmissions: u32,
 }
 
-/// The send queue of one connection.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     segments: QueuedSegments,

@@ -5,7 +5,6 @@ use crate::facade::TcpSeqNumber;
 use crate::invariant::{Check, ensure};
 use crate::tcp::seq::SeqSpace;
 
-/// The state of our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {
     /// The user has not closed.
@@ -163,7 +162,6 @@ impl Positions {
         self.fin = Fin::Due;
     }
 
-    /// Whether the user has not closed.
     pub(in crate::tcp) fn may_push(&self) -> bool {
         self.fin == Fin::NotAsked
     }

@@ -16,7 +16,6 @@ use crate::{Duration, Instant};
 /// Result of [`SentSegments::detect_lost`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp::send) struct Detected {
-    /// Number of segments that were newly marked lost.
     pub(in crate::tcp::send) lost: u32,
     /// Number of the newly lost segments that had been retransmitted in this recovery.
     pub(in crate::tcp::send) lost_again: u32,
@@ -204,7 +203,6 @@ impl Scoreboard {
 pub(in crate::tcp::send) struct SentSegments<'a> {
     board: &'a mut Scoreboard,
     segments: &'a QueuedSegments,
-    /// SND.NXT.
     nxt: u64,
 }
 

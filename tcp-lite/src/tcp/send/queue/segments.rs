@@ -59,7 +59,6 @@ impl QueuedSegments {
         self.count
     }
 
-    /// Appends a segment that was not sent.
     #[inline(always)]
     pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         self.count += 1;

@@ -27,7 +27,6 @@ pub(super) struct RateControl {
     reduction: Reduction,
 }
 
-/// Bytes that were found lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loss {
     /// The position of the oldest lost byte, or a lower position.
@@ -52,7 +51,6 @@ pub(super) struct Acked {
     /// SND.UNA and SND.NXT after the acknowledgement arrived.
     pub(super) una: u64,
     pub(super) nxt: u64,
-    /// True if the peer echoes marks.
     pub(super) ece: bool,
 }
 
@@ -304,7 +302,6 @@ impl RateControl {
         pacing::pacing(config, self.rtt.srtt_us())
     }
 
-    /// Whether pacing allows a segment to be sent now.
     #[inline]
     pub(super) fn is_pace_open(&self) -> bool {
         self.pace.is_open()

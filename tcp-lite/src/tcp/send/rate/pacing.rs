@@ -14,7 +14,6 @@ use crate::{Duration, Instant, Pacing, TcpConfig};
 const SLOW_START_TENTHS: u64 = 20;
 const AVOIDANCE_TENTHS: u64 = 12;
 
-/// Pacing state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// The time at which all segments sent so far would be sent completely at the paced rate.
@@ -24,7 +23,6 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The state before anything was sent.
     pub(super) const OPEN: Self = Self { next_at: Instant::ZERO, closed: false };
 
     /// Accounts for a segment of `len` bytes that was sent, new or again.
@@ -74,7 +72,6 @@ impl Pace {
     }
 }
 
-/// The inputs of the pacing rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PaceRate {
     pub(super) srtt_us: u32,

@@ -12,7 +12,6 @@
 use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
 
-/// The last reduction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp::send) struct Reduction {
     /// True if the next new segment carries CWR, provided that ECN was agreed on.
