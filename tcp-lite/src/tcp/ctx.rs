@@ -1,8 +1,7 @@
 //! The context that the stack passes to each call of a control block: the time, the configuration, buffer
 //! pools, shared slabs, counters, and the event queue.
 //!
-//! A [`Tcb`](super::Tcb) itself holds nothing that several connections share. Through the context it accesses
-//! the parts of the stack that it needs.
+//! A [`Tcb`](super::Tcb) itself holds nothing that several connections share.
 
 use dp::{Mbuf, Mempool};
 
@@ -17,11 +16,9 @@ use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 /// their own.
 pub(crate) const EVENTS_PER_CONNECTION: usize = 5;
 
-/// The context of one call.
 pub(crate) struct Ctx<'a> {
     /// The time of this poll.
     pub(crate) now: Instant,
-    /// Configuration of connections.
     pub(crate) config: &'a TcpConfig,
     /// The pool for new packet buffers.
     pub(crate) pool: &'a Mempool,
@@ -33,13 +30,10 @@ pub(crate) struct Ctx<'a> {
     pub(crate) out_of_order: &'a mut OutOfOrderSlab,
     /// Path MTU searches of the connections that probe.
     pub(crate) searches: &'a mut SearchSlab,
-    /// The stack's counters.
     pub(crate) counters: &'a mut StackCounters,
-    /// The stack's event queue.
     pub(crate) events: &'a mut EventQueue,
     /// While at least this number of events wait, received bytes are dropped, and the peer retransmits them.
-    /// All other events are queued in any case: [`Event::Evict`](crate::Event::Evict), and at most
-    /// [`EVENTS_PER_CONNECTION`] events of each connection.
+    /// Other events are queued in any case.
     pub(crate) events_limit: usize,
     /// The connection whose control block is called.
     pub(crate) conn: ConnId,
@@ -51,7 +45,6 @@ pub(crate) struct Ctx<'a> {
 pub(super) type Seconds = u32;
 
 impl Ctx<'_> {
-    /// The current second.
     pub(super) fn second(&self) -> Seconds {
         self.now.secs() as u32
     }

@@ -1,7 +1,8 @@
 //! The TCP header: conversion of bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
-//! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options and options with a
-//! wrong length are skipped. The checksum, which includes a pseudo-header, is not computed in this module.
+//! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options, and options whose
+//! length does not fit their kind, are skipped. The checksum, which includes a pseudo-header, is not computed
+//! in this module.
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
@@ -46,7 +47,6 @@ pub(crate) struct Options {
     pub(crate) mss: Option<u16>,
     /// The window scale. The value is at most 14.
     pub(crate) window_scale: Option<u8>,
-    /// True if SACK is permitted.
     pub(crate) sack_permitted: bool,
     /// SACK blocks in wire order.
     pub(crate) sack: ArrayVec<SackBlock, MAX_SACK_BLOCKS>,
@@ -54,7 +54,7 @@ pub(crate) struct Options {
     pub(crate) timestamps: Option<(u32, u32)>,
 }
 
-/// A parsed TCP header.
+/// A TCP header, without the checksum and the urgent pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TcpHeader {
     pub(crate) src_port: u16,

@@ -38,8 +38,8 @@ pub enum SendError {
     /// The connection is not established, we have closed it, or it no longer exists.
     #[error("the connection is closed for sending")]
     Closed,
-    /// The limit `TcpConfig::send_buffer_bytes` or the connection's share of `Limits::tx_segments` is
-    /// reached.
+    /// The limit `TcpConfig::send_buffer_bytes` is reached, or the connection's share of
+    /// `Limits::tx_segments` or of the small packet buffers.
     #[error("the send buffer is full")]
     BufferFull,
     /// The pool is empty, or all connections together have reached the limit of segments or of packet

@@ -40,22 +40,22 @@
 //! - URG is ignored: urgent bytes are passed to the user like any other bytes (RFC 9293 section 3.8.5;
 //!   `connection/input.rs`).
 //! - The number of answers per second to segments with unexpected numbers is limited, as RFC 5961 section 7
-//!   allows. For bare segments the limit is lower (`connection/challenge.rs`).
+//!   allows. Bare segments have a second, fixed limit (`connection/challenge.rs`).
 //! - RST does not end TIME-WAIT. In TIME-WAIT, a SYN that may not start a new connection is answered with a
 //!   challenge ACK (RFC 6191 drops the SYN; `connection/time_wait.rs`).
-//! - The reordering timer expires when the first segment counts as lost, not when the last of the segments
-//!   that may be lost counts as lost (RFC 8985 section 6.2, step 5; `send/queue/scoreboard.rs`).
+//! - The reordering timer expires when the first of the overtaken segments counts as lost. In RFC 8985
+//!   (section 6.2, step 5), the timer expires when the last of them counts as lost
+//!   (`send/queue/scoreboard.rs`).
 //! - For a retransmission above a hole, the echoed timestamp does not decide which transmission has arrived
 //!   (RFC 8985 section 6.2, step 2; `send/ack_sample.rs`).
 //! - The loss of a retransmission reduces the window once more. RFC 8985 leaves this second reduction open,
 //!   and Linux does not make it (`send/rate/reduction.rs`).
 //! - The stack gives up a SYN or data sooner than RFC 9293 section 3.8.3 requires (MUST-23: at least 3
-//!   minutes for a SYN; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
-//!   default. A peer in a data centre that has not answered within this time has failed, and the user wants
-//!   to know of the failure (`send/loss/expiry.rs`).
-//! - An out-of-order segment that is refused for lack of memory is in no SACK block, because the sender must
-//!   not treat the segment as received (RFC 2018 section 8 would report the segment once;
-//!   `receive/payload.rs`).
+//!   minutes for a SYN; SHOULD: 100 s for data). A peer in a data centre that has not answered within
+//!   [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by default, has probably failed
+//!   (`send/loss/expiry.rs`).
+//! - An out-of-order segment that is refused for lack of memory is in no SACK block. RFC 2018 section 8 would
+//!   report the segment once, but the sender would treat it as received (`receive/payload.rs`).
 //!
 //! TCP Fast Open and Nagle's algorithm are not implemented. (Nagle's algorithm would merge segments, but the
 //! user chooses the segments.)

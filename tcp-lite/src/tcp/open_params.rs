@@ -7,9 +7,7 @@ use crate::facade::TcpSeqNumber;
 /// Initial parameters of a connection that the stack decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenParams {
-    /// Our port.
     pub(crate) local_port: u16,
-    /// The peer's port.
     pub(crate) remote_port: u16,
     /// Initial sequence number (RFC 6528).
     pub(crate) iss: TcpSeqNumber,
@@ -25,8 +23,8 @@ pub(crate) struct OpenParams {
     pub(crate) default_peer_mss: u16,
 }
 
-/// The parameters that the two SYNs agreed on. Before the peer's SYN arrives, this value has the parameters
-/// that our SYN offers.
+/// The parameters that the two SYNs agreed on. Before the peer's SYN arrives, this value has the options that
+/// our SYN offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// True if every segment that we send has timestamps.

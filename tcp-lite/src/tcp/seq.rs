@@ -1,8 +1,8 @@
 //! Sequence numbers (RFC 9293 section 3.4) as 64-bit positions.
 //!
 //! The halves of a connection use positions instead of sequence numbers: 0 is the SYN, 1 is the first byte of
-//! the stream, and the FIN follows the last byte. Positions never wrap, so they compare as integers. 32-bit
-//! sequence numbers occur only in headers, and as the initial sequence numbers.
+//! the stream, and the FIN follows the last byte. Positions never wrap, so they compare as integers. Headers
+//! have 32-bit sequence numbers.
 
 use crate::facade::TcpSeqNumber;
 

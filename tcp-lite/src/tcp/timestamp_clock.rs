@@ -11,7 +11,6 @@ pub(crate) struct TimestampClock {
 }
 
 impl TimestampClock {
-    /// A clock with this offset ([`OpenParams::timestamp_offset`](super::OpenParams::timestamp_offset)).
     #[inline]
     pub(crate) fn new(offset: u32) -> Self {
         Self { offset }

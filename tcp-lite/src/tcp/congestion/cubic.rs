@@ -19,7 +19,6 @@ const C: f64 = 0.4;
 /// instead of by one half (section 4.3, alpha_cubic).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// The state of CUBIC for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Cubic {
     mss: u32,
@@ -35,7 +34,6 @@ pub(in crate::tcp) struct Cubic {
     prior_state: Option<PriorState>,
 }
 
-/// How the window grows.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// The first slow start, with HyStart++.
@@ -51,8 +49,7 @@ enum Stage {
 struct Epoch {
     /// The time at which the epoch began, plus the time during which the window was not used (section 4.2).
     start: Instant,
-    /// The time of the last acknowledgement, or the end of the last idle time, whichever is later. If the
-    /// window is not used after this time, the time from then on is excluded.
+    /// The time of the last acknowledgement, or the end of the last idle time, whichever is later.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,
@@ -71,13 +68,11 @@ struct PriorState {
 }
 
 impl Cubic {
-    /// The state of a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         let stage = Stage::First(HyStart::new());
         Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, prior_state: None }
     }
 
-    /// Saves the part of the state that [`undo`](CongestionControl::undo) restores.
     fn save_prior_state(&mut self) {
         let Self { ssthresh, w_max, prior, .. } = *self;
         self.prior_state = Some(PriorState { cwnd: self.cwnd(), ssthresh, w_max, prior });
@@ -208,8 +203,8 @@ impl CongestionControl for Cubic {
     }
 }
 
-/// Returns the cube root, computed by Newton's method, or 0 if `value` is negative. `f64::cbrt` is not used,
-/// because the results of `f64::cbrt` may differ between machines.
+/// Returns the cube root, computed by Newton's method, or 0 if `value` is negative. The results of
+/// `f64::cbrt` may differ between machines.
 fn cube_root(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;

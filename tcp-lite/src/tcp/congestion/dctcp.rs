@@ -9,7 +9,6 @@ use crate::{Duration, Instant};
 /// Weight of the newest window in the estimate (section 4.2, g).
 const GAIN: f64 = 1.0 / 16.0;
 
-/// The state of DCTCP for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Dctcp {
     reno: NewReno,
@@ -24,7 +23,6 @@ pub(in crate::tcp) struct Dctcp {
 }
 
 impl Dctcp {
-    /// The state of a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         Self { reno: NewReno::new(mss, cwnd), alpha: 1.0, window_end: 0, acked: 0, marked: 0 }
     }

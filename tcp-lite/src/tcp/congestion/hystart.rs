@@ -14,7 +14,6 @@ const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
 const GROWTH_DIVISOR: u32 = 4;
 const ROUNDS: u8 = 5;
 
-/// Result of an acknowledgement in slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Growth {
     /// The window grows by this many bytes.

@@ -1,10 +1,9 @@
 //! Congestion control: decides how many bytes may be in flight (RFC 9293 section 3.8.2, RFC 5681).
 //!
 //! [`CongestionControl`] is the interface of an algorithm. [`Congestion`] is the algorithm of a connection:
-//! an enum, so that a call needs neither a virtual function nor an allocation. `send/queue/scoreboard.rs`
-//! decides which bytes are in flight or lost. `send/loss/` decides when recovery starts and ends, and what
-//! recovery may send. The window is in bytes. A segment may be sent if the bytes in flight before it are
-//! below the window, so in effect the window is rounded up to a whole segment.
+//! an enum, so that a call needs neither a virtual function nor an allocation. `send/loss/` decides when a
+//! recovery starts and ends, and what it may send. The window is in bytes. A segment may be sent if the bytes
+//! in flight before it are below the window, so in effect the window is rounded up to a whole segment.
 
 mod cubic;
 mod dctcp;
@@ -22,7 +21,6 @@ use crate::{CongestionAlgorithm, Duration, Instant};
 /// congestion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
-    /// The time at which the acknowledgement arrived.
     pub(super) now: Instant,
     /// Number of bytes acknowledged cumulatively, including bytes that were selectively acknowledged before.
     pub(super) acked: u32,
@@ -45,9 +43,8 @@ pub(super) struct Ack {
 /// Maximum number of segments that one acknowledgement adds to the window in slow start, unless pacing
 /// spreads the segments that may then be sent (RFC 9406 section 4.3, L). The RFC recommends 8 segments. But a
 /// peer with GRO acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all
-/// segments of one poll at once. With 8 segments for each such acknowledgement, the window would grow by a
-/// few segments per round trip instead of doubling. Therefore the limit is larger than the number of segments
-/// in such an acknowledgement.
+/// segments of one poll at once. With a limit of 8 segments, the window would be far from doubling in each
+/// round trip.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
@@ -61,7 +58,6 @@ impl Ack {
 /// A sign of congestion other than a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// Segments were found lost.
     Loss,
     /// A router marked segments (RFC 3168).
     Ecn,
@@ -87,7 +83,7 @@ pub(super) enum Timeout {
 /// for any reason other than a recovery must also call `Undo::forget` (`send/loss/undo.rs`).
 pub(super) trait CongestionControl {
     /// The congestion window in bytes. The window is not used during fast recovery, where proportional rate
-    /// reduction decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).
+    /// reduction decides what may be sent (RFC 6937).
     fn cwnd(&self) -> u32;
 
     /// The slow start threshold in bytes; `u32::MAX` until it is set for the first time.
@@ -130,7 +126,6 @@ pub(super) trait CongestionControl {
     fn set_mss(&mut self, mss: u32);
 }
 
-/// The algorithm of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Congestion {
     /// NewReno (RFC 5681, RFC 6582).

@@ -3,7 +3,6 @@
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
 
-/// The state of NewReno for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct NewReno {
     mss: u32,
@@ -17,12 +16,10 @@ pub(in crate::tcp) struct NewReno {
 }
 
 impl NewReno {
-    /// The state of a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         Self { mss, cwnd, ssthresh: u32::MAX, acked: 0, prior_state: None }
     }
 
-    /// Saves the window and the threshold before they are changed.
     fn save_prior_state(&mut self) {
         self.prior_state = Some((self.cwnd, self.ssthresh));
     }

@@ -4,7 +4,6 @@ use super::*;
 
 pub(super) const NOW: Instant = Instant::ZERO;
 
-/// An acknowledgement of `delivered` bytes.
 pub(super) fn ack(delivered: u32) -> Ack {
     Ack { now: NOW, acked: delivered, delivered, una: 1, nxt: 1, rtt_us: None, srtt_us: 100, paced: false }
 }

@@ -6,10 +6,9 @@ use crate::tcp::header::Flags;
 
 /// Maximum number of answers per second to bare segments (without payload, SYN and FIN) that are out of
 /// window, or have an old timestamp or an unacceptable acknowledgement. The RFCs require an answer to each
-/// such segment (RFC 9293 section 3.10.7.4, RFC 7323 section 5.3, RFC 5961 section 5.2). With such answers,
-/// keepalives and window probes are answered, and a half-open connection is found. But if acknowledgements
-/// are reordered in both directions, both endpoints would answer each other's answers without end. Eight
-/// answers per second are enough for probes, and bound such an exchange.
+/// such segment, for example to a keepalive (RFC 9293 section 3.10.7.4, RFC 7323 section 5.3, RFC 5961
+/// section 5.2). But if acknowledgements are reordered in both directions, both endpoints could answer each
+/// other's answers without end. Eight answers per second are enough for probes, and bound such an exchange.
 const BARE_ANSWERS_PER_SECOND: u16 = 8;
 
 /// Numbers of segments that required an answer in the current second (RFC 5961 section 7).
@@ -34,8 +33,8 @@ impl Challenges {
 }
 
 impl Tcb {
-    /// Answers a segment with unexpected numbers by an ACK. The number of answers is limited, and the limit
-    /// for bare segments is lower.
+    /// Answers a segment with unexpected numbers by a challenge ACK. Bare segments have a limit of their own
+    /// as well.
     pub(super) fn answer_unexpected(&mut self, ctx: &mut Ctx<'_>, flags: Flags, bytes: usize) {
         if bytes > 0 || flags.intersects(Flags::SYN | Flags::FIN) {
             return self.challenge(ctx);

@@ -44,8 +44,8 @@ impl Tcb {
 
     /// Called when the peer did not answer in time: ends the connection.
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
-        // As long as the peer has not acknowledged our SYN, it probably has no established connection, so the
-        // stack sends no RST.
+        // As long as the peer has not acknowledged our SYN, it probably has no established connection to
+        // reset.
         let send_rst = self.send.positions().is_syn_acked();
         self.terminate(ctx, CloseReason::TimedOut, send_rst);
     }
@@ -62,7 +62,6 @@ impl Tcb {
         }
     }
 
-    /// Called when our FIN was acknowledged.
     pub(super) fn on_fin_acked(&mut self, ctx: &mut Ctx<'_>) {
         match self.state {
             State::FinWait1 => self.state = State::FinWait2,
@@ -90,8 +89,8 @@ impl Tcb {
         self.raise_closed(ctx, reason);
     }
 
-    /// Releases the connection's memory in the slabs, and stops the timers. Called when the connection ends.
-    /// Also called before a control block that is not yet [droppable](Self::is_droppable) is dropped.
+    /// Releases the connection's memory in the slabs, and stops the timers. Called when the connection ends,
+    /// and before a control block that is not yet [droppable](Self::is_droppable) is dropped.
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
         self.receive.dispose(ctx);

@@ -1,6 +1,5 @@
-//! Processes an arriving segment (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5). The segment is
-//! checked once. Then the sending half handles the segment's acknowledgement, and the receiving half handles
-//! the segment's payload.
+//! Processes an arriving segment (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5). After the checks,
+//! the sending half handles the segment's acknowledgement, and the receiving half handles its payload.
 
 use dp::Mbuf;
 
@@ -30,8 +29,8 @@ pub(crate) enum Verdict {
 impl Tcb {
     /// Handles any segment with a correct checksum. This is the general path of
     /// [`on_predicted`](Self::on_predicted). The payload may be empty, or a chain. `segments` is the number
-    /// of segments that were merged. More than one segment is merged only if their headers are equal and the
-    /// first segment [`is_next`](Self::is_next).
+    /// of segments that were merged (`stack/gro.rs`). Segments are merged only if the first segment
+    /// [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -75,9 +74,8 @@ impl Tcb {
         let bytes = if syn_ack_again { 0 } else { payload.len() };
 
         // This check comes before the steps of RFC 9293 section 3.10.7.4. In SYN-RECEIVED, a segment that
-        // acknowledges anything but our SYN belongs to another connection, whatever its sequence number is.
-        // The answer is RST, because a challenge ACK would cause an endless exchange of ACKs (RFC 9293
-        // section 3.5.2, group 2).
+        // acknowledges anything but our SYN is answered with RST, whatever its sequence number is (RFC 9293
+        // section 3.5.2, group 2). A challenge ACK could cause an endless exchange of ACKs.
         let is_rst = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
             return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);
@@ -178,8 +176,7 @@ impl Tcb {
         self.on_unexpected(ctx, header, bytes);
     }
 
-    /// Handles a segment with unexpected numbers: answers the segment with an ACK, unless the limit of such
-    /// answers is reached.
+    /// Answers a segment with unexpected numbers by an ACK, unless the limit of such answers is reached.
     fn on_unexpected(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
         if self.is_syn_again(header) && !is_ecn_setup(header) {
             // The peer sent its SYN or SYN-ACK again. A host that has received a SYN or SYN-ACK without ECN

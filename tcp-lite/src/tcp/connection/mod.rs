@@ -61,7 +61,6 @@ enum Reported {
     Closed,
 }
 
-/// The control block of one connection.
 #[derive(Debug)]
 pub(crate) struct Tcb {
     local_port: u16,
@@ -153,7 +152,6 @@ impl Tcb {
         (self.send.positions().seq(0).0 ^ self.receive.seq(0).0) as u32
     }
 
-    /// Called after segments were queued.
     #[inline]
     pub(crate) fn on_pushed(&mut self, now: Instant) {
         self.send.on_pushed(now);
@@ -216,7 +214,7 @@ impl Tcb {
         positions.len() == stretches.len() && self.receive.evict(ctx, &positions)
     }
 
-    /// Notes that the user keeps `bytes` bytes of packet buffers for data ahead of the frontier.
+    /// Notes that the user keeps `bytes` bytes of packet buffers ([`Stack::pin`](crate::Stack::pin)).
     pub(crate) fn pin(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.receive.pin(ctx, bytes);
     }
@@ -256,12 +254,10 @@ impl Tcb {
         self.send.on_packet_too_big(ctx, seq, mss)
     }
 
-    /// Whether our SYN was sent more than once.
     pub(crate) fn has_sent_syn_again(&self) -> bool {
         self.send.syn_sends() > 1
     }
 
-    /// The state and the statistics of the connection, for the user.
     pub(crate) fn info(&self, config: &TcpConfig, local: SocketAddr, remote: SocketAddr) -> ConnInfo {
         let send = self.send.info();
         let space = if self.takes_segments() {

@@ -37,7 +37,6 @@ impl Tcb {
         tcb
     }
 
-    /// Handles a segment in SYN-SENT.
     pub(super) fn on_segment_in_syn_sent(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> Verdict {
         // Only our SYN can be acknowledged, and only after it was sent.
         let acceptable = header.ack.map(|ack| self.send.positions().is_ack_of_syn(ack));
@@ -83,7 +82,6 @@ impl Tcb {
         ctx.established();
     }
 
-    /// Stores the parameters of the peer's SYN.
     fn learn_syn(&mut self, ctx: &Ctx<'_>, syn: &TcpHeader) {
         let config = ctx.config;
         let ecn = self.agrees_on_ecn(config, syn);
@@ -110,10 +108,10 @@ impl Tcb {
         }
     }
 
-    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. Meanwhile we may have
-    /// sent our SYN again without ECN setup, but this SYN-ACK still answers our first SYN. Until our second
-    /// SYN arrives, the peer may send ECN-capable packets, so we have to echo their marks. But we must not
-    /// send ECN-capable packets (RFC 3168 section 6.1.1).
+    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. If we have sent our
+    /// SYN again without ECN setup, a SYN-ACK may still answer our first SYN. Then the peer may send
+    /// ECN-capable packets until our second SYN arrives, so we have to echo their marks. But we must not send
+    /// ECN-capable packets (RFC 3168 section 6.1.1).
     pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
         ecn_agreed(config, syn)
     }
@@ -177,7 +175,6 @@ fn ecn_agreed(config: &TcpConfig, syn: &TcpHeader) -> bool {
     willing && is_ecn_setup(syn)
 }
 
-/// Options of our SYN or SYN-ACK.
 fn syn_options(config: &TcpConfig, agreed: &Agreed, mss: u16, timestamps: Option<(u32, u32)>) -> Options {
     Options {
         mss: Some(mss),

@@ -17,7 +17,6 @@ use crate::tcp::slabs::SegmentKey;
 /// A segment to send. After sending the segment, the caller calls [`Tcb::sent`].
 #[derive(Debug)]
 pub(crate) struct Transmission {
-    /// The header to write.
     pub(crate) header: TcpHeader,
     pub(crate) payload: Option<Payload>,
     /// Number of queued segments in this transmission: the segment of `payload` and the segments that follow
@@ -55,7 +54,6 @@ pub(crate) struct UsualHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TransmissionKind {
     Reset,
-    /// A transmission of the sending half.
     Send(SendKind),
     Ack,
     /// An acknowledgement of only a part of the received bytes, sent to report the ECN mark of that part.
@@ -63,15 +61,14 @@ enum TransmissionKind {
 }
 
 impl Tcb {
-    /// Whether [`next_transmission`](Self::next_transmission) may return a transmission. If the result is
-    /// `false`, `next_transmission` returns `None`. If the result is `true`, `next_transmission` may still
-    /// return `None`.
+    /// Whether [`next_transmission`](Self::next_transmission) may return a transmission. Even if the result
+    /// is `true`, `next_transmission` may return `None`.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
-    /// Whether the peer's window and pacing allow a segment that was just pushed to be sent.
+    /// Whether the peer's window is open and pacing allows a segment.
     /// [`wants_transmit`](Self::wants_transmit) also checks the congestion window, and segments of other
     /// kinds.
     #[inline]
@@ -121,7 +118,6 @@ impl Tcb {
             return None;
         }
         Some(UsualHeader {
-            // In the usual case, no acknowledgement is withheld.
             ack: self.receive.seq(self.receive.nxt()).0 as u32,
             window: self.receive.window_field(ctx),
             timestamps: (self.send.clock().value(ctx.now), self.receive.ts_recent()),
@@ -294,8 +290,7 @@ impl Tcb {
         }
     }
 
-    /// Whether we have received nothing from the peer that we could acknowledge. In this state, we send only
-    /// our SYN.
+    /// Whether we have received nothing from the peer that we could acknowledge.
     fn is_peer_unknown(&self) -> bool {
         self.state == State::SynSent
     }

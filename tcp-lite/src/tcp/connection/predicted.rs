@@ -1,7 +1,6 @@
 //! Header prediction: the fast path for a segment that is next in order and has only usual header fields. The
-//! general path, [`Tcb::on_segment`], has the same result for such a segment, and its comments explain the
-//! rules. The fast path leaves out the steps that have no effect for such a segment
-//! (`tests/stack/prediction.rs` compares both paths).
+//! fast path leaves out the steps of the general path, [`Tcb::on_segment`], that have no effect for such a
+//! segment, so both paths have the same result (`tests/stack/prediction.rs` compares them).
 
 use dp::Mbuf;
 

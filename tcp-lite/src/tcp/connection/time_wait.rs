@@ -10,7 +10,7 @@
 //! least as long as the peer is expected to wait before it sends its FIN again (up to `MAX_TIME_WAIT`). The
 //! first estimate of the peer's wait is three and a half times our RTO, as in Linux. After each repeated FIN,
 //! the estimate is four times the time between the last two FINs, because the peer's next wait is twice this
-//! time. The stack decides whether a new connection replaces a connection in TIME-WAIT.
+//! time.
 
 use super::Tcb;
 use super::timer::ConnTimer;
@@ -58,8 +58,8 @@ impl Tcb {
     /// connection uses timestamps, there is no further condition. If the new connection uses no timestamps,
     /// its sequence number has to be higher.
     ///
-    /// The stack answers any other SYN with a challenge ACK. RFC 9293 section 3.10.7.4 requires this answer
-    /// and is later than RFC 6191, which drops the SYN. The peer sends its SYN again until TIME-WAIT is over.
+    /// The stack answers any other SYN with a challenge ACK, as RFC 9293 section 3.10.7.4 requires. The older
+    /// RFC 6191 drops the SYN.
     pub(super) fn may_reopen(&self, config: &TcpConfig, header: &TcpHeader) -> bool {
         if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
             return false;

@@ -72,7 +72,6 @@ impl Tcb {
             return self.restart_keepalive(ctx);
         };
         if self.send.is_waiting() {
-            // Other timers already detect a silent peer.
             return self.restart_keepalive(ctx);
         }
         if self.keepalive_probes >= probes {
@@ -83,8 +82,7 @@ impl Tcb {
         self.send.send_window_probe();
     }
 
-    /// Restarts the idle time. Called when the peer sent a segment, when the settings changed, and while
-    /// other timers detect a silent peer.
+    /// Restarts the idle time of keepalive, and forgets the probes that were sent.
     #[inline]
     pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {
         self.keepalive_probes = 0;
@@ -104,7 +102,6 @@ impl Tcb {
         }
     }
 
-    /// Replaces the keepalive settings.
     pub(crate) fn set_keepalive(&mut self, ctx: &Ctx<'_>, keepalive: Option<Keepalive>) {
         self.keepalive = Some(Box::new(keepalive));
         if !matches!(self.state, State::SynSent | State::SynReceived) {

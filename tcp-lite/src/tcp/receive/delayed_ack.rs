@@ -14,7 +14,6 @@ pub(super) struct DelayedAck {
     segments: u8,
     bytes: u32,
     timer: Deadline,
-    /// True if an acknowledgement has to be sent now.
     due: bool,
 }
 
@@ -44,7 +43,6 @@ impl DelayedAck {
         self.timer.get_or_insert(at);
     }
 
-    /// Whether an acknowledgement has to be sent now.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.due
@@ -68,7 +66,6 @@ impl DelayedAck {
         }
     }
 
-    /// The position of the latest acknowledgement.
     #[inline]
     pub(super) fn last_ack_sent(&self) -> u64 {
         self.last_ack_sent
@@ -85,7 +82,6 @@ impl DelayedAck {
         self.last_ack_sent = ack;
     }
 
-    /// Called when the requested acknowledgement was sent: clears the request.
     #[inline]
     pub(super) fn clear_due(&mut self) {
         self.due = false;

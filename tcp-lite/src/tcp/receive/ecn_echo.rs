@@ -6,7 +6,6 @@ use std::num::NonZeroU64;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::{CongestionAlgorithm, TcpConfig};
 
-/// State of the echo.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Echo {
     /// True if acknowledgements carry ECE.
@@ -62,7 +61,6 @@ impl Echo {
         false
     }
 
-    /// Whether acknowledgements carry ECE.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.on

@@ -17,9 +17,6 @@
 //! received bytes is trimmed to its new parts. Therefore TCP holds no data, only ranges. While there is a
 //! hole, the ranges are in a slab of the stack. Bytes that the user gives up under memory pressure count as
 //! not received.
-//!
-//! The receiving half does not use the sending half. The fields of the receiving half are private;
-//! `connection` calls its methods.
 
 mod delayed_ack;
 mod ecn_echo;
@@ -86,8 +83,8 @@ pub(super) struct ReceiveHalf {
 /// Result of processing the payload and the FIN of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PayloadOutcome {
-    /// True if no byte was accepted because memory is short. In this case, an acknowledgement would report
-    /// nothing new.
+    /// True if no byte was accepted, because memory is short or the event queue is full. In this case, an
+    /// acknowledgement would report nothing new.
     pub(super) refused: bool,
     /// True if all bytes of the peer and its FIN have arrived.
     pub(super) finished: bool,
@@ -130,12 +127,10 @@ impl ReceiveHalf {
         }
     }
 
-    /// What the SYNs agreed on.
     pub(super) fn agreed(&self) -> &Agreed {
         &self.agreed
     }
 
-    /// Turns ECN off for this connection.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;
     }
@@ -146,7 +141,6 @@ impl ReceiveHalf {
         self.ranges.is_none() && seq == self.space.seq(self.nxt)
     }
 
-    /// Whether `seq` is the sequence number of the peer's SYN.
     #[inline]
     pub(super) fn is_syn(&self, seq: TcpSeqNumber) -> bool {
         seq == self.space.seq(0)
@@ -170,7 +164,6 @@ impl ReceiveHalf {
         self.space.seq(self.acknowledged())
     }
 
-    /// The MSS that we announce.
     pub(super) fn mss(&self) -> u16 {
         self.mss
     }
@@ -185,7 +178,6 @@ impl ReceiveHalf {
         offset_of(self.fin.min(self.nxt))
     }
 
-    /// Bytes that were passed to the user and not released, in order or not.
     pub(super) fn held(&self) -> OutOfOrder {
         self.held
     }
@@ -371,8 +363,8 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Whether the receiving half adds only the acknowledgement and the window to the header of a segment
-    /// that is sent now: ECN is not used, no SACK blocks have to be sent, and no acknowledgement is withheld.
+    /// Whether the header of a segment that is sent now has only usual fields: ECN is not used, no SACK
+    /// blocks have to be sent, and no acknowledgement is withheld.
     #[inline]
     pub(super) fn has_usual_header(&self) -> bool {
         !self.has_sack_blocks() && !self.agreed.ecn && self.withheld == withheld::NOTHING
@@ -386,7 +378,7 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Whether the timestamp of this segment is older than the newest timestamp (PAWS).
+    /// Whether PAWS rejects this segment because of its timestamp (RFC 7323 section 5).
     #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         self.agreed.timestamps && self.timestamps.is_old(ctx, header)
@@ -406,7 +398,6 @@ impl ReceiveHalf {
         self.timestamps.recent()
     }
 
-    /// Whether acknowledgements carry ECE now.
     #[inline]
     pub(super) fn is_echoing(&self) -> bool {
         self.agreed.ecn && self.echo.is_on()
@@ -419,7 +410,6 @@ impl ReceiveHalf {
         self.echo.separate()
     }
 
-    /// Called when the separate acknowledgement was sent.
     pub(super) fn on_separate_ack_sent(&mut self, window: u16) {
         if let Some(ack) = self.echo.take_separate() {
             self.on_window_sent(ack, window);
@@ -427,7 +417,6 @@ impl ReceiveHalf {
         }
     }
 
-    /// The sequence number of a position.
     #[inline]
     pub(super) fn seq(&self, pos: u64) -> TcpSeqNumber {
         self.space.seq(pos)
@@ -456,7 +445,6 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Releases the ranges in the slab.
     pub(super) fn forget_ranges(&mut self, slab: &mut OutOfOrderSlab) {
         if let Some(key) = self.ranges.take() {
             slab.remove(key);

@@ -12,7 +12,6 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::seq::offset_of;
 use crate::tcp::slabs::Room;
 
-/// Result of processing the payload of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrival {
     /// True if the frontier moved.
@@ -20,8 +19,8 @@ pub(super) struct Arrival {
     /// True if an immediate acknowledgement is required: a hole appeared, shrank or closed, or bytes were
     /// duplicates or dropped.
     pub(super) ack_now: bool,
-    /// True if no byte was accepted because memory is short. In this case, an acknowledgement would report
-    /// nothing new.
+    /// True if no byte was accepted, because memory is short or the event queue is full. In this case, an
+    /// acknowledgement would report nothing new.
     pub(super) refused: bool,
 }
 
@@ -150,8 +149,8 @@ impl ReceiveHalf {
         let excess = (charge + bytes).saturating_sub(bound);
         if excess > 0 {
             ctx.counters.out_of_order_over_connection += 1;
-            // The connection may exceed its limit by at most one segment, until the user has given up memory.
-            // (The user reports the pinned bytes of this segment only after it has received the segment.)
+            // Bytes below the last range are still accepted until the held bytes exceed the limit, because
+            // the user gives up other bytes for them.
             if furthest || self.held.held_bytes > bound {
                 return false;
             }

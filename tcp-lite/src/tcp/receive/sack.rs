@@ -40,7 +40,6 @@ impl ReceiveHalf {
         blocks
     }
 
-    /// Whether there is anything to report in SACK blocks.
     #[inline]
     pub(in crate::tcp) fn has_sack_blocks(&self) -> bool {
         self.duplicate.is_some() || self.ranges.is_some()

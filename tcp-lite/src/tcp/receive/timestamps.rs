@@ -7,7 +7,6 @@ use crate::tcp::header::{Flags, TcpHeader};
 /// The age at which TS.Recent becomes invalid (RFC 7323 section 5.5: 24 days).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
-/// The timestamps that the peer sends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerTimestamps {
     /// TS.Recent, and the time at which it was stored.
@@ -16,7 +15,6 @@ pub(super) struct PeerTimestamps {
 }
 
 impl PeerTimestamps {
-    /// TS.Recent.
     #[inline]
     pub(super) fn recent(&self) -> u32 {
         self.recent

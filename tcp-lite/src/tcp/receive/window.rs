@@ -12,8 +12,8 @@ impl ReceiveHalf {
     pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
         let budget = self.window_budget(ctx.config);
         let units = budget >> self.scale;
-        // In the usual case, this host sends more than it receives: the user holds no bytes, and the window
-        // has its largest size already.
+        // A shortcut for a host that mostly sends: the user holds no bytes, and the window has its largest
+        // size already.
         if self.held.held_bytes == 0 && self.edge == self.nxt + (u64::from(units) << self.scale) {
             return units as u16;
         }
@@ -76,7 +76,6 @@ impl ReceiveHalf {
         self.grown_edge(self.target_edge(slab, budget_bytes), min_growth(budget_bytes, mss)).is_some()
     }
 
-    /// The edge that the budget allows now.
     #[inline]
     fn target_edge(&self, slab: &OutOfOrderSlab, budget_bytes: u32) -> u64 {
         let held_below = if self.held.held_bytes == 0 { 0 } else { self.held_below(slab) };

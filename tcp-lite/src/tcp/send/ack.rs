@@ -33,7 +33,6 @@ pub(in crate::tcp) struct AckInfo<'a> {
     /// The window field as the header has it. The sending half applies the window scale, because the segment
     /// is no SYN (RFC 7323 section 2.2).
     pub(in crate::tcp) window: u16,
-    /// The segment's SACK blocks.
     pub(in crate::tcp) sack: &'a [SackBlock],
     /// TSecr; `None` if the segment has no timestamps.
     pub(in crate::tcp) echo: Option<u32>,
@@ -191,9 +190,9 @@ impl SendHalf {
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
-        // Two kinds of acknowledgements do not count as duplicate acknowledgements: an old acknowledgement,
-        // which arrives after a later one, and an answer to a path MTU probe. But segments that such an
-        // acknowledgement newly reports in SACK blocks count (RFC 8985 section 6.2).
+        // An old acknowledgement, which arrives after a later one, does not count as a duplicate, and an
+        // answer to a path MTU probe does not either. But segments that such an acknowledgement newly reports
+        // in SACK blocks count (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
             self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));
@@ -243,9 +242,9 @@ impl SendHalf {
     }
 
     /// Marks the segments in SACK blocks. A first block below the acknowledgement, or inside the second
-    /// block, is a D-SACK, which reports duplicate bytes (RFC 2883 section 4). Blocks with other bytes than
-    /// sent and unacknowledged bytes are invalid and skipped. Returns whether the D-SACK answers a path MTU
-    /// probe; such a D-SACK has no other meaning.
+    /// block, is a D-SACK, which reports duplicate bytes (RFC 2883 section 4). Blocks that are not within the
+    /// sent and unacknowledged bytes are skipped. Returns whether the D-SACK answers a path MTU probe; such a
+    /// D-SACK has no other meaning.
     fn learn_sack(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -315,7 +314,6 @@ impl SendHalf {
         }
     }
 
-    /// Called when SND.UNA advanced.
     fn on_progress(&mut self, ctx: &Ctx<'_>) {
         self.path.on_progress();
         let silly = self.queue.is_window_silly(ctx.segments);

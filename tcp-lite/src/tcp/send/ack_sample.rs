@@ -4,7 +4,6 @@
 use crate::Instant;
 use crate::tcp::slabs::{Marks, RemovedRun, Segment, Sent};
 
-/// What one acknowledgement reveals about the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
     /// Number of positions that were acknowledged cumulatively.
@@ -58,9 +57,9 @@ impl RetransmitFilter {
     /// their timestamps (RFC 7323 section 4.3).
     ///
     /// RFC 8985's pseudocode uses the echo for segments above a hole as well. With that rule, which Linux
-    /// follows, the retransmission of one segment would never reveal the loss of the retransmission of
-    /// another segment. In the simulator, that rule causes 4 % more timeouts under burst losses. Our rule has
-    /// a price: spurious retransmissions if segments are late by many round trips.
+    /// follows, the retransmission of one segment would not reveal the loss of the retransmission of another
+    /// segment. In the simulator, that rule causes 4 % more timeouts under burst losses. Our rule has a
+    /// price: spurious retransmissions if segments are late by many round trips.
     #[inline]
     fn echoes_before(&self, sent_at: Instant) -> bool {
         self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at.total_millis() as u32))
@@ -100,7 +99,6 @@ impl AckSample {
         }
     }
 
-    /// The echoed timestamp as a time of our clock in milliseconds; `None` if there is no echo.
     #[inline]
     pub(super) fn echo_ms(&self) -> Option<u32> {
         self.filter.echo_ms

@@ -23,8 +23,7 @@
 //! | effects of the timer outside of loss recovery | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //!
-//! The sending half does not use the receiving half: `connection/output.rs` adds the header fields of the
-//! receiving half. The fields of the sending half are private; `connection` calls its methods.
+//! `connection/output.rs` adds the header fields of the receiving half.
 
 mod ack;
 mod ack_sample;
@@ -78,7 +77,6 @@ bitflags! {
     }
 }
 
-/// The sending half of one connection.
 #[derive(Debug)]
 pub(super) struct SendHalf {
     queue: SendQueue,
@@ -89,7 +87,6 @@ pub(super) struct SendHalf {
     pending: Pending,
     events: UserEvents,
     clock: TimestampClock,
-    /// Number of retransmissions.
     retransmits: u64,
 }
 
@@ -125,7 +122,6 @@ impl SendHalf {
         half
     }
 
-    /// What the SYNs agreed on.
     #[inline]
     pub(super) fn agreed(&self) -> &Agreed {
         &self.agreed
@@ -141,7 +137,6 @@ impl SendHalf {
         self.queue.window_mut().on_syn(u64::from(window));
     }
 
-    /// Turns ECN off for this connection.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;
         self.pending.remove(Pending::ECT);
@@ -182,7 +177,6 @@ impl SendHalf {
         self.loss.stop_timers();
     }
 
-    /// Called when the connection has ended: nothing more is sent.
     pub(super) fn stop(&mut self) {
         self.pending = Pending::empty();
         self.loss.cancel_probe();
@@ -196,7 +190,6 @@ impl SendHalf {
         &mut self.events
     }
 
-    /// The positions of what is pushed, sent and acknowledged.
     #[inline]
     pub(super) fn positions(&self) -> &Positions {
         self.queue.positions()
@@ -208,13 +201,11 @@ impl SendHalf {
         self.queue.positions().is_ack_acceptable(ack, self.queue.window().max())
     }
 
-    /// The clock of our timestamps.
     #[inline]
     pub(super) fn clock(&self) -> TimestampClock {
         self.clock
     }
 
-    /// Statistics for the user.
     pub(super) fn info(&self) -> SendInfo {
         SendInfo {
             emss: self.path.emss(),
@@ -240,8 +231,8 @@ impl SendHalf {
         self.loss.send_limit(&self.rate)
     }
 
-    /// Called when a router reports that the path carries only segments of `mss` (as [`OpenParams::mss`]), so
-    /// that the segment or path MTU probe from `seq` on is too large (RFC 1191, RFC 8201). Returns whether
+    /// Called when a router reports that the segment or path MTU probe from `seq` on is too large, because
+    /// the path carries only segments of `mss` (as [`OpenParams::mss`]; RFC 1191, RFC 8201). Returns whether
     /// such a segment or probe is in flight.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         if self.positions().covers_outstanding(seq) {

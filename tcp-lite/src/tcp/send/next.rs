@@ -10,7 +10,6 @@ use crate::tcp::header::Flags;
 use crate::tcp::slabs::SearchKey;
 use crate::tcp::slabs::SegmentKey;
 
-/// Payload of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// A segment of [`SegmentSlab`](crate::tcp::SegmentSlab).
@@ -19,7 +18,6 @@ pub(crate) enum Payload {
     MtuProbe(SearchKey),
 }
 
-/// Why a segment is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum SendKind {
     Syn,
@@ -30,7 +28,6 @@ pub(in crate::tcp) enum SendKind {
     Fin,
     /// A segment without payload whose sequence number is below the window.
     WindowProbe,
-    /// A path MTU probe.
     MtuProbe,
 }
 
@@ -49,8 +46,8 @@ pub(in crate::tcp) struct Outgoing {
 }
 
 impl SendHalf {
-    /// Whether [`next`](Self::next) may return a segment, or a SYN is due. If the result is `false`, `next`
-    /// returns `None`. If the result is `true`, `next` may still return `None`.
+    /// Whether [`next`](Self::next) may return a segment, or a SYN is due. Even if the result is `true`,
+    /// `next` may return `None`.
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE)
@@ -62,13 +59,12 @@ impl SendHalf {
             || self.is_mtu_probe_next()
     }
 
-    /// Whether the peer's window and pacing both allow a new segment. The congestion window is not checked.
+    /// Whether the peer's window is open and pacing allows a segment. The congestion window is not checked.
     #[inline]
     pub(in crate::tcp) fn may_send_pushed(&self) -> bool {
         self.rate.is_pace_open() && self.queue.is_window_open()
     }
 
-    /// Whether a SYN, or SYN-ACK, has to be sent.
     #[inline]
     pub(in crate::tcp) fn is_syn_next(&self) -> bool {
         self.pending.contains(Pending::SYN)

@@ -3,10 +3,10 @@
 //!
 //! Downwards: if the oldest segment times out several times in a row, while small segments arrive, the
 //! segment counts as too long for the path. The EMSS falls to BASE_PLPMTU. If BASE_PLPMTU is still too large,
-//! the EMSS falls to the minimum that every path carries. (If no segment arrives at all, the path is dead,
-//! and the EMSS stays the same.)
+//! the EMSS falls to MIN_PLPMTU (576 bytes with IPv4, 1280 bytes with IPv6). If no segment arrives at all,
+//! the EMSS stays the same.
 //!
-//! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
+//! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout. All of our
 //! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. If smaller reports
 //! were accepted, a forged report could make us cut each FPDU into dozens of segments. (After such a report,
 //! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux with `tcp_mtu_probing` halves
@@ -17,8 +17,8 @@
 //!
 //! A probe carries bytes that the peer has already acknowledged. The bytes are copied when their segments
 //! leave the queue. Therefore no FPDU is cut or merged for a probe, a probe needs no space in the window, and
-//! the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them. If the TCP supports
-//! D-SACK (RFC 2883), the D-SACK names exactly the bytes of the probe. Without SACK, the path is not probed.
+//! the loss of a probe loses no data. The peer drops such bytes and acknowledges them. If the peer supports
+//! D-SACK (RFC 2883), its D-SACK names exactly the bytes of the probe. Without SACK, the path is not probed.
 //!
 //! Each connection has its own state, and there is no table of destinations, as RFC 8201 section 5.2 allows.
 //! Routers that balance load may send each 4-tuple over a different path, and a forged report harms only one
@@ -40,10 +40,10 @@ use crate::tcp::open_params::{OpenParams, payload_of};
 use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
-/// Maximum number of routers' reports that lower the EMSS one after another. With the last of these reports,
-/// the EMSS falls to the minimum that every path carries. Each report may make us retransmit everything in
-/// flight, so an attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path,
-/// the MTU rarely becomes smaller at more than a few links.
+/// Maximum number of routers' reports that lower the EMSS between two searches. With the last of these
+/// reports, the EMSS falls to MIN_PLPMTU. Each report may make us retransmit everything in flight, so an
+/// attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path, the MTU rarely
+/// becomes smaller at more than a few links.
 const MAX_REPORTS: u8 = 4;
 
 /// The EMSS, and the other facts that a connection knows about its path.
@@ -53,7 +53,7 @@ pub(super) struct PathMtu {
     emss: u32,
     /// The EMSS on which the SYNs agreed, which is the upper bound of a search.
     most: u16,
-    /// The MSS of our own link, the MSS of BASE_PLPMTU, and the MSS that every path carries.
+    /// The MSS of our own link, of BASE_PLPMTU, and of MIN_PLPMTU.
     link_mss: u16,
     base_mss: u16,
     least_mss: u16,
@@ -78,7 +78,6 @@ pub(super) struct PathMtu {
 /// What a timeout of the oldest segment means for the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlackHole {
-    /// The timeout does not suggest a black hole.
     No,
     /// The segment may be too large. If the peer answers a small probe but does not acknowledge the segment,
     /// the segment is too large.
@@ -107,7 +106,6 @@ impl PathMtu {
         }
     }
 
-    /// Sets the number of bytes of options in every segment.
     pub(super) fn set_options(&mut self, option_bytes: u16) {
         self.option_bytes = option_bytes;
     }
@@ -118,7 +116,6 @@ impl PathMtu {
         self.emss = self.payload_of(peer_mss.unwrap_or(self.least_mss).min(self.link_mss));
     }
 
-    /// Maximum number of payload bytes in a segment.
     #[inline]
     pub(super) fn emss(&self) -> u32 {
         self.emss
@@ -163,8 +160,8 @@ impl PathMtu {
     }
 
     /// Called when a router reports that the path carries only segments of `mss` (as [`OpenParams::mss`]). A
-    /// report never raises the EMSS. The search for a larger size starts only when the report has reached the
-    /// age that RFC 8201 section 4 requires. Returns whether the EMSS was lowered.
+    /// report never raises the EMSS. The search for a larger size starts after the raise timer (RFC 8201
+    /// section 4). Returns whether the EMSS was lowered.
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, mss: u16) -> bool {
         let (emss, least) = (self.payload_of(mss), self.payload_of(self.least_mss));
         if emss >= self.emss {
@@ -273,7 +270,6 @@ impl PathMtu {
         self.search.is_some()
     }
 
-    /// Whether a probe waits to be sent.
     #[inline]
     pub(super) fn has_probe(&self) -> bool {
         self.probe_waits

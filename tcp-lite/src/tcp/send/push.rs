@@ -16,7 +16,7 @@ impl SendHalf {
         ctx: &mut Ctx<'_>,
     ) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.positions().queued(), self.path.emss());
-        // An empty queue accepts one segment in any case.
+        // The limits of a connection do not apply to an empty queue.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
             if full || ctx.segments.is_full_for(self.queue.segments().count()) {
@@ -84,7 +84,6 @@ impl SendHalf {
         }
     }
 
-    /// Called after segments were queued.
     #[inline]
     pub(in crate::tcp) fn on_pushed(&mut self, now: Instant) {
         self.rate.advance_pace(now);
@@ -92,8 +91,7 @@ impl SendHalf {
 
     /// Raises `Event::Writable` if a segment was refused and there is room again: nothing is queued, or a
     /// quarter of the send buffer is free and the connection's share of records and buffers allows the next
-    /// segment. The threshold of a quarter makes such events rare: after each event, there is space for many
-    /// segments.
+    /// segment. The threshold of a quarter makes such events rare.
     #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
         if self.events.wants_writable() {

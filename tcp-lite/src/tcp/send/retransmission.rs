@@ -52,7 +52,6 @@ impl SendHalf {
         self.loss.arm(now, config, segments, (&self.queue, &self.rate), (sack, syn_due));
     }
 
-    /// Runs the timers that are due at `ctx.now`.
     pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
         self.rate.advance_pace(ctx.now);
         if self.path.due().is_some_and(|at| at <= ctx.now) {
@@ -118,7 +117,6 @@ impl SendHalf {
         self.loss.on_link_up(ctx.now + self.rate.rto());
     }
 
-    /// Number of transmissions of our SYN or SYN-ACK.
     pub(in crate::tcp) fn syn_sends(&self) -> u8 {
         self.loss.syn_sends()
     }

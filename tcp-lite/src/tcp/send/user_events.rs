@@ -15,7 +15,6 @@ bitflags! {
         const WRITABLE_QUEUED = 2;
         /// `Event::Acknowledged` is queued, and covers all acknowledgements until the user takes the event.
         const ACKNOWLEDGED_QUEUED = 4;
-        /// Events report all acknowledgements.
         const REPORTS_ACKS = 8;
     }
 }
@@ -74,7 +73,6 @@ impl UserEvents {
         }
     }
 
-    /// Sets whether events report all acknowledgements.
     pub(in crate::tcp) fn report_acknowledgements(&mut self, on: bool) {
         self.flags.set(Flags::REPORTS_ACKS, on);
     }

@@ -8,7 +8,6 @@ use super::segment::SegmentSlab;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
-/// The pages of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp) struct ConnectionPages {
     /// The page to which the next segment is written, if the segment fits.
@@ -143,7 +142,6 @@ mod tests {
             self.slab.page_kind(page)
         }
 
-        /// Frees the oldest segment.
         fn free(&mut self) {
             let key = self.segments.remove(0);
             if let Some((page, kind)) = self.slab.release(key) {

@@ -29,7 +29,6 @@ impl ExternalKey {
     }
 }
 
-/// The external part of a segment.
 #[derive(Clone)]
 struct External {
     memory: ExtBuf,
@@ -64,17 +63,14 @@ impl Externals {
         &self.records[key.record()]
     }
 
-    /// Called when the segment was removed: removes its external part.
     pub(super) fn remove(&mut self, key: ExternalKey) {
         self.records.remove(key.record());
     }
 
-    /// Number of bytes of the external part.
     pub(super) fn bytes(&self, key: ExternalKey) -> u32 {
         self.get(key).bytes()
     }
 
-    /// The number of external parts.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -86,7 +82,6 @@ impl SegmentSlab {
         self.externals.len() >= self.externals.limit
     }
 
-    /// Whether a segment has external memory.
     #[inline]
     pub(crate) fn is_external(&self, key: SegmentKey) -> bool {
         self.get(key).external.is_some()

@@ -1,12 +1,11 @@
-//! Slabs of records that connections borrow from their stack, so that an idle connection holds no record.
-//! There are slabs for queued segments, for their pages and external memory, for ranges ahead of a frontier
-//! (a connection's next expected byte), and for path MTU searches.
+//! Slabs of records that connections borrow from their stack, so that an idle connection usually holds no
+//! record. There are slabs for queued segments, for their pages and external memory, for ranges ahead of a
+//! frontier (a connection's next expected byte), and for path MTU searches.
 //!
 //! This module has the storage, its limits, and the rules that concern the records of all connections. These
 //! rules say how many records and buffers each connection may have (`segment.rs`, `pages.rs`,
 //! `connection_pages.rs`), and which connection has to give up bytes ahead of its frontier
-//! (`out_of_order.rs`). `search.rs` has the sizes that a search tries. `send` and `receive` define everything
-//! else that the records mean.
+//! (`out_of_order.rs`). `search.rs` has the sizes that a search tries.
 
 mod connection_pages;
 mod external;

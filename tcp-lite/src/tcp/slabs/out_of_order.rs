@@ -76,7 +76,6 @@ pub(crate) struct OutOfOrderSlab {
     next_compared: usize,
 }
 
-/// A connection with a hole.
 #[derive(Clone, Copy)]
 struct Holder {
     conn: ConnId,
@@ -136,7 +135,6 @@ impl OutOfOrderSlab {
         Some(RangesKey::of(key))
     }
 
-    /// Frees a set.
     pub(in crate::tcp) fn remove(&mut self, key: RangesKey) {
         self.charge(key, 0, 0);
         self.records.remove(key.record());

@@ -40,23 +40,19 @@ impl PageKey {
 /// The pool that a page is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum PageKind {
-    /// The port's own pool.
     Small,
-    /// The bulk pool.
     Bulk,
 }
 
 struct PageRecord {
     /// The page; `None` if the record is not in use.
     page: Option<Page>,
-    /// Number of segments in the page.
     segments: u32,
     kind: PageKind,
     /// The next record that is not in use.
     next: Option<PageKey>,
 }
 
-/// The pages of all connections of a stack.
 pub(in crate::tcp) struct Pages {
     records: Vec<PageRecord>,
     /// The first record that is not in use.
@@ -151,7 +147,6 @@ impl Pages {
         bulk.is_some_and(|pool| pool.data_bytes() >= bytes && pool.available() > 0) || !self.has_share(own)
     }
 
-    /// Number of small pages in use.
     pub(in crate::tcp) fn small(&self) -> usize {
         self.small
     }
@@ -225,7 +220,6 @@ impl Pages {
         }
     }
 
-    /// The pool that the page is from.
     pub(in crate::tcp) fn kind(&self, key: PageKey) -> PageKind {
         self.records[key.record()].kind
     }
@@ -314,7 +308,6 @@ impl Pages {
             .filter(move |(nr, record)| record.page.is_some() && spare != Some(*nr))
     }
 
-    /// Number of pages in use.
     #[cfg(test)]
     pub(in crate::tcp) fn len(&self) -> usize {
         self.used().count()

@@ -56,7 +56,6 @@ impl SegmentSlab {
         self.places[key.record()]
     }
 
-    /// Gives a segment its place.
     #[inline]
     pub(in crate::tcp) fn set_place(&mut self, key: SegmentKey, place: Place) {
         if key.record() >= self.places.len() {

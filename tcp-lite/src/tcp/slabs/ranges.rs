@@ -26,7 +26,6 @@ pub(in crate::tcp) struct Range {
     stamp: u32,
 }
 
-/// The ranges of one connection.
 #[derive(Debug, Default)]
 pub(in crate::tcp) struct Ranges {
     sorted: ArrayVec<Range, MAX_RANGES>,
@@ -42,7 +41,6 @@ impl Ranges {
         self.bytes
     }
 
-    /// Whether there is no range.
     pub(in crate::tcp) fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
@@ -275,7 +273,6 @@ mod tests {
         assert!(ranges.remove(&[32..33, 55..56]));
     }
 
-    /// An operation on ranges.
     #[derive(Clone, Debug)]
     enum Step {
         /// Bytes arrive.

@@ -18,7 +18,6 @@ const GRANULARITY: u32 = 8;
 /// peer would treat old bytes as new bytes. (No window is larger than `REACH`.)
 const REACH: u64 = 1 << 30;
 
-/// The key of a search in the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SearchKey(NonZeroU16);
 
@@ -41,7 +40,6 @@ impl SearchSlab {
         Self { records: Slab::with_capacity(limit), limit }
     }
 
-    /// Number of active searches.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.records.len()
@@ -98,7 +96,6 @@ pub(in crate::tcp) enum SearchStage {
     Gathering,
     /// There are enough bytes, and the probe waits to be sent.
     Ready,
-    /// The probe was sent.
     InFlight,
 }
 

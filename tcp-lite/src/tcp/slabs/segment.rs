@@ -1,9 +1,8 @@
 //! Segments queued for transmission: their records, and the slab that holds the records of all connections.
 //!
 //! The bytes of a segment never change, however often the segment is sent. The boundaries of a segment change
-//! only if the segment is cut. A segment is cut if it is longer than the EMSS, which has fallen, or if it
-//! does not fit the peer's window when the persist timer has expired. Records are linked by index.
-//! `send/queue` has the queue of one connection, and `pages.rs` has the buffers.
+//! only if the segment is cut (`send/queue/mod.rs`). Records are linked by index. `send/queue` has the queue
+//! of one connection, and `pages.rs` has the buffers.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -46,8 +45,7 @@ impl SegmentKey {
 }
 
 /// One transmission of a segment. Transmissions are numbered, since segments that are sent in one poll have
-/// the same time. For example, the number shows whether a retransmission was sent before or after new
-/// segments of the same poll.
+/// the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Sent {
     pub(in crate::tcp) at: Instant,
@@ -78,7 +76,6 @@ bitflags! {
     pub(in crate::tcp) struct Marks: u8 {
         /// The segment was sent more than once, so our clock gives no RTT sample for it (Karn).
         const RETRANSMITTED = 1;
-        /// The segment is selectively acknowledged.
         const SACKED = 2;
         /// The segment is believed to be lost, and was not sent again since.
         const LOST = 4;
@@ -88,12 +85,10 @@ bitflags! {
         /// The segment is in flight: it was sent, and since then it was neither acknowledged nor marked lost.
         /// Segments in flight are linked in the order of transmission.
         const IN_FLIGHT = 16;
-        /// The record is not in use.
         const FREE = 32;
     }
 }
 
-/// A queued segment.
 pub(in crate::tcp) struct Segment {
     /// The page with the segment's payload.
     pub(in crate::tcp) page: PageKey,
@@ -152,7 +147,6 @@ pub(in crate::tcp) struct Run {
     pub(in crate::tcp) goes_on: bool,
 }
 
-/// The segments that were removed.
 pub(in crate::tcp) struct RemovedRun {
     /// The positions at which the first removed segment began and ended.
     pub(in crate::tcp) first: (u64, u64),
@@ -215,7 +209,6 @@ impl SegmentSlab {
         2 * own as usize >= self.limit.saturating_sub(self.used)
     }
 
-    /// Number of records in use.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
@@ -318,7 +311,6 @@ impl SegmentSlab {
         self.records.get(key.record()).filter(|segment| !segment.marks.contains(Marks::FREE))
     }
 
-    /// The records in use.
     fn used(&self) -> impl Iterator<Item = &Segment> {
         self.records.iter().filter(|segment| !segment.marks.contains(Marks::FREE))
     }
@@ -359,7 +351,6 @@ impl SegmentSlab {
         &mut self.records[key.record()]
     }
 
-    /// Whether a page has room for a segment of up to `bytes` bytes.
     #[inline]
     pub(in crate::tcp) fn has_room(&self, page: PageKey, bytes: usize) -> bool {
         self.pages.room_bytes(page) >= bytes
@@ -396,7 +387,6 @@ impl SegmentSlab {
         self.pages.close_if_empty(page)
     }
 
-    /// The pool that a page is from.
     pub(in crate::tcp) fn page_kind(&self, page: PageKey) -> PageKind {
         self.pages.kind(page)
     }
@@ -542,7 +532,6 @@ impl SegmentSlab {
 
 #[cfg(test)]
 impl SegmentSlab {
-    /// Number of records that were visited so far.
     pub(in crate::tcp) fn visits(&self) -> u64 {
         self.visits.get()
     }

@@ -75,8 +75,8 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
     let mut sent = 10 * EMSS;
     pair.push(10);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.path_mtu_black_holes == 1));
-    // Four timers have expired so far: that of a tail loss probe, that of the RTO of 52 ms after the last
-    // transmission, and those of two doubled RTOs.
+    // The timer of a tail loss probe has expired, and after that the retransmission timer three times, with a
+    // doubled timeout each time.
     assert_eq!((pair.a.counters.rto_expired, emss(&pair)), (3, BASE));
     let found = pair.now;
     assert!(found - start < Duration::from_millis(500), "{}", found - start);
@@ -160,8 +160,8 @@ fn no_tail_loss_probe_is_larger_than_the_path_was_reported_to_carry_meanwhile() 
     assert!(!sent.is_empty() && sent.iter().all(|bytes| *bytes <= BASE), "{sent:?}");
 }
 
-/// The module `send/path_mtu.rs` documents this behaviour. A connection ends for this reason only with IPv4,
-/// because every link with IPv6 carries 1280 bytes.
+/// A connection ends for this reason only with IPv4 (`send/path_mtu.rs`), because every link with IPv6
+/// carries 1280 bytes.
 #[test]
 fn a_path_that_does_not_carry_the_least_ends_the_connection() {
     let (mut pair, most) = pair(config());
@@ -286,8 +286,8 @@ fn a_report_is_believed_for_ten_minutes() {
     assert_eq!(emss(&pair), EMSS);
 }
 
-/// Forged reports make us retransmit the segments in flight at most four times, not once for each byte of a
-/// segment.
+/// Between two searches, forged reports make us retransmit the segments in flight at most four times, not
+/// once for each byte of a segment.
 #[test]
 fn reports_that_narrow_a_path_by_and_by_end_at_the_least() {
     let (mut pair, most) = pair(config());

@@ -38,8 +38,7 @@ fn grown(config: TcpConfig) -> Pair {
     pair
 }
 
-/// From now on, loses the first transmission of the data segments numbered `lost`, and marks the data
-/// segments numbered `marked`.
+/// From now on, loses the transmissions of data numbered `lost`, and marks those numbered `marked`.
 fn harm(pair: &mut Pair, lost: &'static [usize], marked: &'static [usize]) {
     pair.plan = lose(lost);
     let mut sent = 0;

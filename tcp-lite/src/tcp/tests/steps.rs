@@ -54,7 +54,6 @@ impl Forger {
         self.transmit();
     }
 
-    /// Number of segments sent so far.
     fn sent(&self) -> usize {
         let sending = self.pair.a.tcb().sending();
         (sending.positions().nxt() - 1) as usize / SEGMENT
@@ -167,7 +166,7 @@ fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
     }
 }
 
-/// An honest peer repeats each block in four acknowledgements.
+/// An honest peer repeats each block in up to four acknowledgements.
 #[test]
 fn blocks_that_are_repeated_cost_little() {
     let mut forger = Forger::new();

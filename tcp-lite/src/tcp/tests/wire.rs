@@ -15,13 +15,12 @@ use crate::{CloseReason, Duration, Event, Instant, SendError, TcpConfig};
 pub(super) const MSS: u16 = 1012;
 /// The MSS of BASE_PLPMTU.
 pub(super) const BASE_MSS: u16 = 612;
-/// The MSS that every path carries.
+/// The MSS of MIN_PLPMTU.
 pub(super) const MIN_MSS: u16 = 536;
 /// The EMSS with timestamps.
 pub(super) const EMSS: usize = 1000;
 pub(super) const DELAY: Duration = Duration::from_millis(1);
 
-/// A segment on the wire.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) header: TcpHeader,
@@ -280,7 +279,6 @@ impl Host {
         Some(Packet { header, payload, ecn: transmission.ecn })
     }
 
-    /// Queues one segment with these bytes.
     pub(super) fn push(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SendError> {
         self.with(now, |tcb, ctx| {
             let (page, emss) = tcb.page_for_segment(ctx)?;
@@ -307,7 +305,6 @@ impl Host {
     }
 }
 
-/// One side of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     A,

@@ -29,7 +29,6 @@ impl LossRecovery {
         self.timers.running()
     }
 
-    /// Whether the reordering timer runs.
     #[inline]
     pub(in crate::tcp::send) fn has_reordering_timer(&self) -> bool {
         self.timers.reorder_at().is_some()
@@ -113,8 +112,8 @@ impl LossRecovery {
 
     /// The time at which the retransmission timer expires: an RTO after the last transmission of the oldest
     /// segment. If the RTO started at the last acknowledgement instead, each timeout would take one more
-    /// round trip (RFC 7765). A recent acknowledgement shows that the path works, and gives the other
-    /// segments one more round trip. Their acknowledgements may have arrived but not been processed yet.
+    /// round trip (RFC 7765). But a recent acknowledgement shows that the path works, and gives the other
+    /// segments one more round trip.
     fn rto_at(&self, segments: &SegmentSlab, queue: &SendQueue, rate: &RateControl) -> Instant {
         let oldest = queue.segments().oldest_sent();
         self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), rate.rto())

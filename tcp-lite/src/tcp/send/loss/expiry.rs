@@ -47,9 +47,8 @@ impl LossRecovery {
     ) -> TimerAction {
         // RFC 5041 section 8.4.2, RFC 5044 section 9.4, RFC 5040 section 8.2.2 and RFC 5042 section 5.4.5
         // (DDP-248, MPA-258, RDMAP-382, SEC-079): the deletion of a security association is no reason to end
-        // the stream. TCP does not learn of the deletion. TCP only finds that the peer is silent, and
-        // retransmits lost segments. If the peer stays silent for the user timeout, the stream ends, whatever
-        // the cause is.
+        // the stream. TCP does not learn of the deletion, and retransmits lost segments. If the peer stays
+        // silent for the user timeout, the stream ends, whatever the cause is.
         if self.timers.is_given_up(ctx.now, ctx.config.user_timeout) {
             return TimerAction::GiveUp;
         }

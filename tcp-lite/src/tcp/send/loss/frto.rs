@@ -10,7 +10,6 @@ use crate::tcp::send::ack_sample::AckSample;
 /// Number of new segments that are sent in step 2b (RFC 5682 section 2.1: at most two).
 const NEW_SEGMENTS: u8 = 2;
 
-/// State of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Frto {
     /// The algorithm does not run, or has already decided whether the timeout was spurious.
@@ -25,13 +24,10 @@ pub(super) enum Frto {
 /// State of the connection after an acknowledgement that arrived while F-RTO runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckState {
-    /// SND.UNA.
     pub(super) una: u64,
     /// SND.NXT at the timeout (`RecoveryPoint`).
     pub(super) recovery_point: u64,
-    /// True if SACK was agreed on.
     pub(super) sack: bool,
-    /// True if the acknowledgement was a duplicate.
     pub(super) dup_ack: bool,
     /// True if there is a new segment that fits the peer's window.
     pub(super) new_sendable: bool,
@@ -43,7 +39,6 @@ impl Frto {
         *self = if first { Self::Retransmitted } else { Self::Off };
     }
 
-    /// Called when a new segment was sent.
     #[inline]
     pub(super) fn on_new_sent(&mut self) {
         if let Self::New(left) = self {

@@ -41,7 +41,6 @@ impl LossProbe {
         self.due = true;
     }
 
-    /// Whether a probe has to be sent.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.due
@@ -53,7 +52,6 @@ impl LossProbe {
         self.due = false;
     }
 
-    /// Whether a probe is in flight.
     #[inline]
     pub(super) fn is_in_flight(&self) -> bool {
         self.in_flight.is_some()

@@ -79,14 +79,11 @@ pub(super) struct LossRecovery {
 pub(super) struct SendState<'a> {
     pub(super) queue: &'a mut SendQueue,
     pub(super) rate: &'a mut RateControl,
-    /// What the SYNs agreed on.
     pub(super) agreed: Agreed,
-    /// Maximum number of payload bytes in a segment.
     pub(super) emss: u32,
 }
 
 impl LossRecovery {
-    /// The state before anything was sent.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             phase: Phase::Open,
@@ -111,7 +108,6 @@ impl LossRecovery {
         idle
     }
 
-    /// Whether a recovery is in progress.
     #[inline]
     pub(super) fn is_recovering(&self) -> bool {
         self.phase != Phase::Open
@@ -150,7 +146,6 @@ impl LossRecovery {
         self.frto.withholds(is_oldest)
     }
 
-    /// Whether a tail loss probe has to be sent.
     #[inline]
     pub(super) fn is_probe_due(&self) -> bool {
         self.loss_probe.is_due()
@@ -162,7 +157,6 @@ impl LossRecovery {
         self.loss_probe.cancel();
     }
 
-    /// Called when the round-trip time was measured.
     #[inline]
     pub(super) fn on_rtt_sample(&mut self) {
         self.loss_probe.on_sample();
@@ -196,7 +190,6 @@ impl LossRecovery {
         self.frto.on_new_sent();
     }
 
-    /// Called when a segment of `len` bytes was sent again.
     pub(super) fn on_sent_again(&mut self, now: Instant, len: u32) {
         self.timers.on_data_sent_again(now);
         if self.is_recovering() {
@@ -228,7 +221,6 @@ impl LossRecovery {
         self.timers.control_sent_at()
     }
 
-    /// Called when the connection is established.
     pub(super) fn on_established(&mut self, now: Instant) {
         self.timers.on_established(now);
     }
@@ -238,7 +230,6 @@ impl LossRecovery {
         self.timers.on_fin_sent(now, idle);
     }
 
-    /// Called when our FIN was sent again.
     pub(super) fn on_fin_sent_again(&mut self, now: Instant) {
         self.timers.on_fin_sent_again(now);
     }
@@ -255,7 +246,6 @@ impl LossRecovery {
         self.timers.idle_time(now)
     }
 
-    /// Called when the persist timer expired: the next wait is longer.
     pub(super) fn back_off_persist(&mut self) {
         self.timers.back_off_persist();
     }
@@ -266,7 +256,6 @@ impl LossRecovery {
         self.timers.forget_persist_backoff();
     }
 
-    /// Stops all timers.
     pub(super) fn stop_timers(&mut self) {
         self.timers.stop();
     }

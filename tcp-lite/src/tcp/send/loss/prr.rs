@@ -37,19 +37,17 @@ impl Prr {
             (conserved + if safe_ack { mss } else { 0 }).min(ssthresh - pipe)
         };
         if self.out == 0 {
-            // The first retransmission is never delayed.
+            // PRR does not delay the first retransmission.
             send = send.max(mss);
         }
         self.cwnd = pipe + send;
     }
 
-    /// Called when `bytes` bytes were sent.
     #[inline]
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.out += bytes;
     }
 
-    /// Maximum number of bytes that may be in flight now.
     pub(super) fn cwnd(&self) -> u64 {
         self.cwnd
     }

@@ -4,11 +4,9 @@
 //!
 //! This module has RACK's state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
 //! segments in flight, oldest transmission first. The order includes retransmissions, so lost retransmissions
-//! are found like any other lost segment. `DupThresh` (RFC 6675) is still used: until reordering is seen, the
-//! reordering window is zero during a recovery, and once `DupThresh` segments above a hole have arrived
-//! (section 6.2, step 4). The other rules of RFC 6675, including its rescue retransmission, would find no
-//! loss that RACK and the tail loss probe miss. RACK needs SACK. Without SACK, NewReno's rules apply
-//! (`recovery.rs`).
+//! are found like any other lost segment. Of RFC 6675, only `DupThresh` is used: until reordering is seen,
+//! the reordering window is zero during a recovery, and once `DupThresh` segments above a hole have arrived
+//! (section 6.2, step 4). RACK needs SACK. Without SACK, NewReno's rules apply (`recovery.rs`).
 
 use crate::tcp::send::ack_sample::AckSample;
 use crate::tcp::slabs::Sent;
@@ -22,7 +20,6 @@ pub(super) const DUP_THRESHOLD: u32 = 3;
 /// Number of recoveries for which a widened reordering window is kept (section 6.2, step 4).
 const PERSIST_RECOVERIES: u8 = 16;
 
-/// RACK's state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct Rack {
     /// The latest transmission known to have arrived (`RACK.segment`).
@@ -45,7 +42,6 @@ pub(in crate::tcp::send) struct Rack {
 }
 
 impl Rack {
-    /// The state before anything was sent.
     pub(in crate::tcp::send) fn new() -> Self {
         Self {
             latest: Sent::NEVER,
@@ -156,9 +152,7 @@ impl Rack {
 /// The inputs of the reordering window that are not in RACK's own state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReorderingInputs {
-    /// True if a recovery is in progress.
     pub(super) recovering: bool,
-    /// Number of selectively acknowledged segments.
     pub(super) sacked_segments: u32,
     /// `RACK.min_RTT` in microseconds.
     pub(super) min_rtt_us: u32,

@@ -2,9 +2,9 @@
 //! 6582, RFC 8985).
 //!
 //! With SACK, RACK detects losses (`rack.rs`). Without SACK, NewReno's rules apply: the oldest segment counts
-//! as lost after three duplicate acknowledgements, and after each partial acknowledgement. In recovery, each
-//! further duplicate acknowledgement allows one more segment to be sent. Before recovery, each duplicate
-//! acknowledgement allows one new segment (limited transmit, RFC 3042).
+//! as lost after three duplicate acknowledgements, and after each partial acknowledgement. Each duplicate
+//! acknowledgement counts as one segment that left the network, so before a recovery it allows one new
+//! segment (limited transmit, RFC 3042).
 
 use super::frto::{AckState, Frto};
 use super::prr::Prr;
@@ -18,7 +18,6 @@ use crate::tcp::send::queue::{Detected, SendQueue};
 use crate::tcp::send::rate::{Loss, RateControl, Reduction};
 use crate::tcp::slabs::{SegmentSlab, Sent};
 
-/// Kind of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct AckKind {
     /// True if the acknowledgement is a duplicate (RFC 5681 section 2).
@@ -55,8 +54,8 @@ impl LossRecovery {
     ) -> bool {
         let state = &mut state;
         if sample.acked > 0 || sample.delivered > 0 {
-            // RFC 8985 section 7.2: once segments are selectively acknowledged, no probe is sent, because
-            // RACK finds the losses. A probe with a segment that may have arrived would reveal nothing.
+            // A probe that is due waits again, because `deadline.rs` now decides anew whether a probe is
+            // needed (RFC 8985 section 7.2).
             self.loss_probe.cancel();
         }
         ctx.counters.reordering_seen += u64::from(self.rack.on_ack(ctx.now, sample));
@@ -139,9 +138,8 @@ impl LossRecovery {
     }
 
     /// In fast recovery: whether one more duplicate acknowledgement can belong to the segments that were in
-    /// flight when the recovery began. If `false`, the peer forges duplicate acknowledgements to make us send
-    /// more than the network can carry (RFC 5681 section 3.2, step 4). Outside of fast recovery, the result
-    /// is `true`.
+    /// flight when the recovery began. A peer that forges more of them could make us send more than the
+    /// network can carry (RFC 5681 section 3.2, step 4). Outside of fast recovery, the result is `true`.
     fn is_dup_ack_plausible(&self, state: &SendState<'_>) -> bool {
         let outstanding = self.recovery_point.saturating_sub(state.queue.positions().una());
         self.phase != Phase::Fast || u64::from(self.dup_acks) * u64::from(state.emss) < outstanding
@@ -158,7 +156,6 @@ impl LossRecovery {
     ) -> bool {
         let repaired = self.loss_probe.on_ack(state.queue.positions().una(), sample, kind.plain);
         if repaired {
-            // (During a recovery, no probe is in flight.)
             let (oldest, in_flight) = (
                 state.queue.positions().una() - sample.acked,
                 state.queue.positions().outstanding() + sample.acked,
@@ -247,7 +244,6 @@ impl LossRecovery {
     #[inline]
     pub(super) fn detect_loss(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> bool {
         if state.agreed.sack && !self.is_overtaken(state.queue, ctx.segments) {
-            // In this common case, the reordering window is not computed.
             self.timers.set_reorder(None);
             return false;
         }

@@ -17,8 +17,7 @@ pub(in crate::tcp::send) enum SendTimer {
     LossProbe,
     /// A larger window, while nothing is in flight (persist timer).
     Persist,
-    /// The transmission of a SYN or FIN that was never sent, or of a segment that timed out and could not be
-    /// retransmitted.
+    /// The transmission of a SYN, a FIN or a retransmission, which was not possible yet.
     Stuck,
 }
 
@@ -37,7 +36,7 @@ pub(super) struct Timers {
     rto_not_before: Instant,
     /// The time of the last progress. The user timeout starts at this time.
     progress: Instant,
-    /// True if a timer has expired since `progress`, and the peer has not answered since.
+    /// True if a timer has expired since `progress`.
     tried: bool,
     /// The time at which data was last sent, for the first time or again. The idle time starts at this time
     /// (RFC 5681 section 4.1).
@@ -66,7 +65,6 @@ impl Timers {
         }
     }
 
-    /// Stops all timers.
     pub(super) fn stop(&mut self) {
         self.running = None;
         self.reorder = Deadline::NONE;
@@ -118,13 +116,11 @@ impl Timers {
         is_over && was_tried
     }
 
-    /// Restarts the user timeout, because there is progress, or something new to wait for.
     #[inline]
     pub(super) fn restart_user_timeout(&mut self, now: Instant) {
         (self.progress, self.tried) = (now, false);
     }
 
-    /// Called when the connection is established.
     pub(super) fn on_established(&mut self, now: Instant) {
         self.restart_user_timeout(now);
         self.running = None;
@@ -136,12 +132,10 @@ impl Timers {
         self.syn_sends = self.syn_sends.saturating_add(1);
     }
 
-    /// Number of transmissions of our SYN or SYN-ACK, including answers to repeated SYNs of the peer.
     pub(super) fn syn_sends(&self) -> u8 {
         self.syn_sends
     }
 
-    /// The time at which our SYN or FIN was last sent.
     pub(super) fn control_sent_at(&self) -> Instant {
         self.control_sent_at
     }
@@ -161,12 +155,10 @@ impl Timers {
         self.data_sent_at = now;
     }
 
-    /// Called when data was sent again.
     pub(super) fn on_data_sent_again(&mut self, now: Instant) {
         self.data_sent_at = now;
     }
 
-    /// The time since data was last sent.
     pub(super) fn idle_time(&self, now: Instant) -> Duration {
         now - self.data_sent_at
     }
@@ -177,7 +169,6 @@ impl Timers {
         self.control_sent_at = now;
     }
 
-    /// Called when our FIN was sent again.
     pub(super) fn on_fin_sent_again(&mut self, now: Instant) {
         self.control_sent_at = now;
     }
@@ -224,8 +215,6 @@ impl Timers {
         self.reorder.get()
     }
 
-    /// Sets the time at which the next overtaken segment will count as lost; `None` if no segment is
-    /// overtaken.
     #[inline]
     pub(super) fn set_reorder(&mut self, at: Option<Instant>) {
         self.reorder = at.into();

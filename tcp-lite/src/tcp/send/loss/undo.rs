@@ -43,7 +43,7 @@ pub(super) struct Episode {
 /// much. Further recoveries keep their reduced window.
 const MAX_UNDONE: u8 = 4;
 
-/// The last recovery of a connection, until it is undone or confirmed.
+/// The last recovery of a connection, as long as it may be undone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
     episode: Option<Episode>,
@@ -89,7 +89,6 @@ impl Undo {
         taken
     }
 
-    /// Called when a segment was retransmitted.
     pub(super) fn on_retransmitted(&mut self, now: Instant, len: u32) {
         if let Some(episode) = &mut self.episode {
             episode.retransmitted_ms.get_or_insert(now.total_millis() as u32);

@@ -22,7 +22,6 @@ impl Flight {
         self.list.first
     }
 
-    /// Number of the last transmission, which wraps.
     pub(super) fn count(&self) -> u32 {
         self.count
     }

@@ -5,7 +5,6 @@
 //! has a link to the previous segment, and a link to a segment that may be much further to the front
 //! ([`Place`]), as in a skip list. A search from the last segment passes few segments, even with thousands of
 //! segments in flight. Segments get their places when the first SACK block arrives after their transmission.
-//! As long as no SACK block arrives, the index costs nothing.
 
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};

@@ -3,7 +3,6 @@
 use crate::invariant::Check;
 use crate::tcp::slabs::{Segment, SegmentKey, SegmentSlab};
 
-/// The first and the last segment of the list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SegmentList {
     pub(super) first: Option<SegmentKey>,
@@ -11,7 +10,6 @@ pub(super) struct SegmentList {
 }
 
 impl SegmentList {
-    /// Adds a segment at the end.
     #[inline]
     pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         let before = self.last.replace(key);
@@ -23,7 +21,6 @@ impl SegmentList {
         (segment.earlier, segment.later) = (before, None);
     }
 
-    /// Removes a segment.
     #[inline]
     pub(super) fn unlink(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         let segment = slab.get_mut(key);

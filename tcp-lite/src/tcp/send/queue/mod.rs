@@ -50,13 +50,10 @@ use crate::tcp::slabs::{ConnectionPages, Marks, PageKey, RemovedRun, Segment, Se
 /// bytes that were sent before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentSoFar {
-    /// SND.NXT.
     pub(super) nxt: u64,
-    /// Number of transmissions of segments, which wraps.
     pub(super) transmissions: u32,
 }
 
-/// The send queue of one connection.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     segments: QueuedSegments,
@@ -79,13 +76,11 @@ impl SendQueue {
         }
     }
 
-    /// The segments.
     #[inline]
     pub(super) fn segments(&self) -> &QueuedSegments {
         &self.segments
     }
 
-    /// The positions of what is pushed, sent and acknowledged.
     #[inline]
     pub(super) fn positions(&self) -> &Positions {
         &self.positions
@@ -97,7 +92,6 @@ impl SendQueue {
         &mut self.positions
     }
 
-    /// The scoreboard: which segments are in flight, have arrived or are lost.
     #[inline]
     pub(super) fn scoreboard(&self) -> &Scoreboard {
         &self.scoreboard
@@ -160,12 +154,10 @@ impl SendQueue {
             && self.positions.is_syn_acked()
     }
 
-    /// How far transmission has advanced.
     pub(super) fn sent_so_far(&self) -> SentSoFar {
         SentSoFar { nxt: self.positions.nxt(), transmissions: self.scoreboard.transmissions() }
     }
 
-    /// The peer's window.
     #[inline]
     pub(super) fn window(&self) -> &PeerWindow {
         &self.window
@@ -189,7 +181,6 @@ impl SendQueue {
         self.positions.nxt() < self.window.edge()
     }
 
-    /// Whether a segment fits the peer's window.
     #[inline]
     pub(super) fn fits_window(&self, segment: &Segment) -> bool {
         segment.end() <= self.window.edge()
@@ -351,7 +342,6 @@ impl SendQueue {
         true
     }
 
-    /// Drops all segments.
     pub(super) fn clear(&mut self, slab: &mut SegmentSlab) {
         while self.segments.head().is_some() {
             self.remove_head(slab);

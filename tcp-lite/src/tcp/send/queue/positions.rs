@@ -5,7 +5,6 @@ use crate::facade::TcpSeqNumber;
 use crate::invariant::{Check, ensure};
 use crate::tcp::seq::SeqSpace;
 
-/// The state of our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {
     /// The user has not closed.
@@ -35,13 +34,11 @@ impl Positions {
         Self { space: SeqSpace::new(iss), fin: Fin::NotAsked, una: 0, nxt: 0, end: 1 }
     }
 
-    /// The oldest unacknowledged position (SND.UNA).
     #[inline]
     pub(in crate::tcp) fn una(&self) -> u64 {
         self.una
     }
 
-    /// The next position to send (SND.NXT).
     #[inline]
     pub(in crate::tcp) fn nxt(&self) -> u64 {
         self.nxt
@@ -70,7 +67,6 @@ impl Positions {
         self.end - self.queued()
     }
 
-    /// The sequence number of a position.
     #[inline]
     pub(in crate::tcp) fn seq(&self, pos: u64) -> TcpSeqNumber {
         self.space.seq(pos)
@@ -97,7 +93,7 @@ impl Positions {
         ack <= self.nxt as i64 && ack >= oldest
     }
 
-    /// Whether `ack` is between SND.UNA and SND.NXT. Header prediction accepts only such a segment.
+    /// Whether `ack` is between SND.UNA and SND.NXT, inclusive.
     #[inline]
     pub(in crate::tcp) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
         let pos = self.position(ack);
@@ -124,7 +120,6 @@ impl Positions {
         self.nxt = self.nxt.max(1);
     }
 
-    /// Called when our SYN is acknowledged.
     pub(in crate::tcp) fn on_syn_acked(&mut self) {
         self.una = 1;
     }
@@ -135,7 +130,6 @@ impl Positions {
         self.una > 0
     }
 
-    /// Called when a segment of `bytes` bytes was queued.
     #[inline(always)]
     pub(super) fn on_pushed(&mut self, bytes: usize) {
         self.end += bytes as u64;
@@ -168,7 +162,6 @@ impl Positions {
         self.fin = Fin::Due;
     }
 
-    /// Whether the user has not closed.
     pub(in crate::tcp) fn may_push(&self) -> bool {
         self.fin == Fin::NotAsked
     }

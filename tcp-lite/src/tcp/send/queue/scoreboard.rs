@@ -16,7 +16,6 @@ use crate::{Duration, Instant};
 /// Result of [`SentSegments::detect_lost`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp::send) struct Detected {
-    /// Number of segments that were newly marked lost.
     pub(in crate::tcp::send) lost: u32,
     /// Number of the newly lost segments that had been retransmitted in this recovery.
     pub(in crate::tcp::send) lost_again: u32,
@@ -47,19 +46,16 @@ pub(in crate::tcp::send) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Whether any segment is marked lost.
     #[inline]
     pub(in crate::tcp::send) fn has_lost(&self) -> bool {
         self.lost_bytes > 0
     }
 
-    /// Number of selectively acknowledged segments.
     #[inline]
     pub(in crate::tcp::send) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
 
-    /// Number of bytes that are selectively acknowledged or marked lost.
     #[inline]
     pub(super) fn sacked_or_lost_bytes(&self) -> u64 {
         self.sacked_bytes + u64::from(self.lost_bytes)
@@ -193,12 +189,10 @@ impl Scoreboard {
 
 #[cfg(test)]
 impl Scoreboard {
-    /// Number of bytes marked lost.
     pub(in crate::tcp::send) fn lost_bytes(&self) -> u64 {
         u64::from(self.lost_bytes)
     }
 
-    /// The index of the segments by position.
     pub(super) fn index_mut(&mut self) -> &mut Index {
         &mut self.index
     }
@@ -209,7 +203,6 @@ impl Scoreboard {
 pub(in crate::tcp::send) struct SentSegments<'a> {
     board: &'a mut Scoreboard,
     segments: &'a QueuedSegments,
-    /// SND.NXT.
     nxt: u64,
 }
 

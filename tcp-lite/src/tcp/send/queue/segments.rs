@@ -7,7 +7,6 @@ use super::list::walk;
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{SegmentKey, SegmentSlab};
 
-/// The segments of one queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp::send) struct QueuedSegments {
     head: Option<SegmentKey>,
@@ -50,19 +49,16 @@ impl QueuedSegments {
         self.unsent
     }
 
-    /// Whether any segment was never sent.
     #[inline]
     pub(in crate::tcp::send) fn has_unsent(&self) -> bool {
         self.unsent.is_some()
     }
 
-    /// Number of segments in the queue.
     #[inline]
     pub(in crate::tcp::send) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Appends a segment that was not sent.
     #[inline(always)]
     pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         self.count += 1;

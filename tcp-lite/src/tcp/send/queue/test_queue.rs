@@ -52,7 +52,6 @@ pub(super) struct FiveSegments {
 }
 
 impl FiveSegments {
-    /// Number of bytes of each segment.
     pub(super) const LEN: u64 = 100;
 
     pub(super) fn new() -> Self {

@@ -3,7 +3,6 @@
 use super::SendQueue;
 use crate::tcp::slabs::{EXTERNAL_VIEWS, SegmentKey, SegmentSlab};
 
-/// The limits of a train.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct TrainLimits {
     /// Maximum number of segments.

@@ -19,7 +19,6 @@ impl PeerWindow {
         Self { edge: 1, max: 0, wl1: 0, wl2: 0 }
     }
 
-    /// Called when the peer's SYN announces `bytes` bytes.
     pub(in crate::tcp::send) fn on_syn(&mut self, bytes: u64) {
         self.max = bytes;
     }
@@ -43,13 +42,11 @@ impl PeerWindow {
         moved
     }
 
-    /// The first position that must not be sent yet.
     #[inline]
     pub(in crate::tcp::send) fn edge(&self) -> u64 {
         self.edge
     }
 
-    /// The largest window that the peer has announced, in bytes.
     #[inline]
     pub(in crate::tcp::send) fn max(&self) -> u64 {
         self.max

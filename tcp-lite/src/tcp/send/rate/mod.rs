@@ -1,9 +1,8 @@
 //! The rate at which a connection sends: the congestion window, the round-trip time, the retransmission
 //! timeout, the pacing, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
 //!
-//! This module does not use segments or recoveries. The callers pass everything that this module needs as
-//! arguments. Loss recovery passes which bytes are lost, and when a recovery was spurious. The send queue
-//! passes how many bytes are in flight.
+//! This module does not use the segments in the queue or the state of a recovery. The callers pass everything
+//! that this module needs as arguments.
 
 mod pacing;
 mod reduction;
@@ -28,7 +27,6 @@ pub(super) struct RateControl {
     reduction: Reduction,
 }
 
-/// Bytes that were found lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loss {
     /// The position of the oldest lost byte, or a lower position.
@@ -53,7 +51,6 @@ pub(super) struct Acked {
     /// SND.UNA and SND.NXT after the acknowledgement arrived.
     pub(super) una: u64,
     pub(super) nxt: u64,
-    /// True if the peer echoes marks.
     pub(super) ece: bool,
 }
 
@@ -99,13 +96,11 @@ impl RateControl {
         self.rtt.reseed(rtt_us);
     }
 
-    /// The retransmission timeout.
     pub(super) fn rto(&self) -> Duration {
         self.rtt.rto()
     }
 
-    /// The timeout after `doublings` doublings. The number of times that the timer has expired does not
-    /// matter.
+    /// The timeout after `doublings` doublings, whatever the present backoff is.
     pub(super) fn rto_after(&self, doublings: u32) -> Duration {
         self.rtt.after(doublings)
     }
@@ -126,7 +121,6 @@ impl RateControl {
         self.rtt.srtt_us()
     }
 
-    /// Smoothed round-trip time.
     #[inline]
     pub(super) fn srtt(&self) -> Duration {
         Duration::from_micros(u64::from(self.rtt.srtt_us()))
@@ -149,7 +143,6 @@ impl RateControl {
         self.congestion.ssthresh()
     }
 
-    /// Sets the EMSS to `emss` bytes.
     pub(super) fn set_emss(&mut self, emss: u32) {
         self.congestion.set_mss(emss);
     }
@@ -277,7 +270,6 @@ impl RateControl {
         self.reduction.is_announced_next()
     }
 
-    /// Called when a new segment of `len` bytes was sent.
     #[inline]
     pub(super) fn on_new_sent(&mut self, now: Instant, config: &TcpConfig, emss: u32, len: u32) {
         self.on_sent(now, config, emss, len);
@@ -300,7 +292,6 @@ impl RateControl {
         self.pace.on_segment_sent(pacing, now, len, rate);
     }
 
-    /// Whether segments are paced.
     #[inline]
     pub(super) fn is_paced(&self, config: &TcpConfig) -> bool {
         self.pacing(config).is_some()
@@ -311,7 +302,6 @@ impl RateControl {
         pacing::pacing(config, self.rtt.srtt_us())
     }
 
-    /// Whether pacing allows a segment to be sent now.
     #[inline]
     pub(super) fn is_pace_open(&self) -> bool {
         self.pace.is_open()

@@ -5,9 +5,8 @@
 //! Pacing is an option, which is off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of
 //! several segments is sent at once. The next burst follows after the time that the first burst takes at the
 //! paced rate. The paced rate is twice the window per round trip in slow start, and 1.2 times the window per
-//! round trip otherwise (the ratios of Linux). Only new segments and retransmissions are delayed, but not
-//! retransmissions of the oldest segment, and not new segments that are a probe or that F-RTO allows.
-//! Segments are not cut.
+//! round trip otherwise (the ratios of Linux). Pacing delays new segments and retransmissions. The exceptions
+//! are a retransmission of the oldest segment, a tail loss probe, and the new segments that F-RTO allows.
 
 use crate::{Duration, Instant, Pacing, TcpConfig};
 
@@ -15,7 +14,6 @@ use crate::{Duration, Instant, Pacing, TcpConfig};
 const SLOW_START_TENTHS: u64 = 20;
 const AVOIDANCE_TENTHS: u64 = 12;
 
-/// Pacing state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// The time at which all segments sent so far would be sent completely at the paced rate.
@@ -25,7 +23,6 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The state before anything was sent.
     pub(super) const OPEN: Self = Self { next_at: Instant::ZERO, closed: false };
 
     /// Accounts for a segment of `len` bytes that was sent, new or again.
@@ -46,10 +43,7 @@ impl Pace {
     /// computed from `now`.
     ///
     /// The next segment waits for at most a round trip. After a round trip, the bytes in flight are
-    /// acknowledged or lost, and the congestion window alone limits the rate. A longer wait could arise in
-    /// two cases only: segments that are not delayed were sent in the meantime, or acknowledgements arrive
-    /// much faster than the smoothed round-trip time. In the second case, the smoothed round-trip time is too
-    /// high, and the burst is not too large for the path.
+    /// acknowledged or lost, and the congestion window alone limits the rate.
     fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration, round_trip: Duration) {
         let from = if self.next_at + burst < now { now } else { self.next_at };
         self.next_at = (from + takes).min(now + round_trip);
@@ -58,7 +52,6 @@ impl Pace {
         }
     }
 
-    /// Whether pacing allows a segment to be sent now.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         !self.closed
@@ -79,7 +72,6 @@ impl Pace {
     }
 }
 
-/// The inputs of the pacing rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PaceRate {
     pub(super) srtt_us: u32,

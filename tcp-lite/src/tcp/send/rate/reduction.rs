@@ -1,18 +1,17 @@
 //! Decides when the window is reduced: once for each window of data, at the first loss or mark. The window is
-//! reduced once more in two cases: segments that were sent after the reduction are lost as well (RFC 3168
-//! section 6.1.2, RFC 5681 section 4.3), or a loss follows marks that reduced the window less than a loss
+//! reduced once more if segments that were sent after the reduction are lost as well (RFC 3168 section 6.1.2,
+//! RFC 5681 section 4.3). The same applies if a loss follows marks that reduced the window less than a loss
 //! does (RFC 8257 section 3.5).
 //!
 //! Retransmissions count as well: the loss of a retransmission that was sent after the reduction is new
 //! congestion, and reduces the window. Linux does not reduce the window in this case (it only withholds the
 //! slow start bound of PRR). RFC 8985 leaves the response to congestion control, and refers to RFC 5681
-//! (section 3.4). Congestion control decides how far the window is reduced. A timeout sets the window to one
-//! segment in any case, but lowers the threshold by the same rule, as in Linux (`loss/expiry.rs`).
+//! (section 3.4). A timeout sets the window to one segment in any case, but lowers the threshold by the same
+//! rule, as in Linux (`loss/expiry.rs`).
 
 use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
 
-/// The last reduction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp::send) struct Reduction {
     /// True if the next new segment carries CWR, provided that ECN was agreed on.

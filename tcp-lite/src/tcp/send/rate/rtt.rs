@@ -21,7 +21,6 @@ const MAX_DOUBLINGS: u32 = 32;
 /// Timeout of the first data after the loss of a SYN, if nothing was measured (RFC 6298 section 5.7).
 const AFTER_LOST_SYN_US: u64 = 3_000_000;
 
-/// Estimator and timeout of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RttEstimator {
     /// Eight times the smoothed RTT, so that division loses no precision of small RTTs; 0 before the first
@@ -105,13 +104,10 @@ impl RttEstimator {
         self.base_us = self.base_us.max(AFTER_LOST_SYN_US);
     }
 
-    /// The current timeout.
     pub(super) fn rto(&self) -> Duration {
         self.after(self.backoff)
     }
 
-    /// The timeout after `doublings` doublings. The number of times that the timer has expired does not
-    /// matter.
     #[inline]
     pub(super) fn after(&self, doublings: u32) -> Duration {
         let base_us = self.base_us.max(self.min_us.into());
