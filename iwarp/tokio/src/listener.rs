@@ -87,7 +87,6 @@ impl Listener {
 
 #[cfg(test)]
 impl Listener {
-    /// Returns the number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.requests.len()
     }

@@ -30,7 +30,6 @@ impl Receives {
         RecvRequest::new(self.tag.receive(buffer), sge)
     }
 
-    /// Fills `out` from a buffer.
     pub(crate) fn read(&self, buffer: usize, out: &mut [u8]) -> Result<()> {
         self.memory.read_at(self.start(buffer), out)
     }

@@ -35,7 +35,6 @@ pub(crate) enum Name {
     Binding(BindingId),
 }
 
-/// A memory window.
 pub(crate) struct Window {
     pub(crate) host: usize,
     pub(crate) kind: WindowKind,

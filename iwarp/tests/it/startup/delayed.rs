@@ -382,7 +382,6 @@ fn startup_survives_the_loss_of_any_frame() {
     }
 }
 
-/// A fault of one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Loss,
