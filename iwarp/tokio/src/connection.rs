@@ -34,10 +34,10 @@ use crate::router::{Pinned, Received, Router};
 /// # Dropped futures
 ///
 /// A future has no effect if it is dropped before its first poll, or while it waits for the peer to be ready
-/// or for a place in the send queue. A posted request continues even if its future is dropped: it takes
-/// effect at the peer. Until the request completes, its memory stays registered and may be read or written.
-/// If the request held the last handle of its memory, that memory is deregistered by the next request of the
-/// connection, or when the connection is dropped.
+/// or for a place in the send queue. A posted request continues even if its future is dropped. Until the
+/// request completes, its memory stays registered and may be read or written. If the request held the last
+/// handle of its memory, that memory is deregistered by the next request of the connection, or when the
+/// connection is dropped.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<ConnectionShared>,
@@ -48,7 +48,6 @@ struct ConnectionShared {
     qp: Option<QueuePair>,
     router: Arc<Router>,
     phase: watch::Receiver<Phase>,
-    /// Whether [`Connection::close`] was called.
     is_closed_here: AtomicBool,
     /// Whether the peer is ready for requests.
     is_established: AtomicBool,
@@ -223,7 +222,8 @@ impl Connection {
 
     /// Waits until the peer is ready for requests. A connection from [`connect`](Self::connect) is already
     /// established. A connection from [`accept`](crate::Request::accept) is established once the peer has
-    /// confirmed it. Requests wait until the peer is ready, so this call is needed only to know when that is.
+    /// confirmed it. A program need not call this function before a request, since requests wait until the
+    /// peer is ready.
     ///
     /// # Errors
     /// [`Error::Connection`] with the cause if the connection has ended. If the peer stayed silent, the cause
@@ -238,8 +238,8 @@ impl Connection {
 
     /// Returns the connection's queue pair, for calls that this crate does not wrap. A program may post its
     /// own requests on the queue pair, with any `wr_id`. No future receives the completions of these
-    /// requests. A program's requests share the send queue with the requests of this crate. While the queue
-    /// is full, requests of this crate are refused ([`Error::Verbs`]), so make the queue deeper with
+    /// requests. These requests use places of the send queue. While the queue is full, requests of this crate
+    /// are refused ([`Error::Verbs`]), so make the queue deeper with
     /// [`send_depth`](ConnectionOptions::send_depth).
     pub fn queue_pair(&self) -> &QueuePair {
         self.shared.qp()

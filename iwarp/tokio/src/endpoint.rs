@@ -171,7 +171,7 @@ impl Shared {
         self.channel.events()
     }
 
-    /// Called when a task goes to sleep. From now on, the engines' threads poll.
+    /// Makes the engines' threads poll, since the caller may not poll for a while.
     pub(crate) fn hand_over(&self) {
         self.engines.iter().for_each(SharedEngine::hand_over);
     }

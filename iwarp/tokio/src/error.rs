@@ -9,7 +9,7 @@ use iwarp_wire::OpenError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The verbs API has refused a call, and nothing was posted.
+    /// The verbs API has refused a call.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// A wire could not be opened.
@@ -18,8 +18,8 @@ pub enum Error {
     /// The connection could not be made, or has ended.
     #[error("the connection has ended: {0}")]
     Connection(#[from] ConnectionError),
-    /// The connection was closed gracefully or is being closed, by this side or by both sides, or this side
-    /// has aborted it.
+    /// The connection was closed gracefully, this side has closed or aborted it, or the endpoint's runtime
+    /// has shut down.
     #[error("the connection is closed")]
     Closed,
     /// The peer rejected the connection.
@@ -49,12 +49,13 @@ pub enum Error {
         /// Length of the peer's range, bytes.
         remote: u64,
     },
-    /// A message, or the bytes of a call without a region, are longer than the connection's buffers.
+    /// The bytes of a call are more than the call allows. For most calls,
+    /// [`message_bytes`](crate::ConnectionOptions::message_bytes) is the limit.
     #[error("{got} bytes are more than a buffer of the connection has: raise `message_bytes` above {max}")]
     TooLong {
-        /// Number of bytes passed to the call.
+        /// Number of bytes of the call.
         got: usize,
-        /// Maximum number of bytes of the call.
+        /// Maximum number of bytes.
         max: usize,
     },
     /// Bytes from the peer do not encode a remote region.

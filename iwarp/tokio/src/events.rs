@@ -53,8 +53,8 @@ pub(crate) enum Route {
     Request(Arc<Requests>),
 }
 
-/// The requests that wait at a listener. If a peer has gone, its request is removed, so the backlog bounds
-/// the number of requests.
+/// The requests that wait at a listener, and errors of the listener. If a peer has gone, its request is
+/// removed, so the backlog bounds the number of requests.
 #[derive(Default)]
 pub(crate) struct Requests {
     waiting: Mutex<Waiting>,
@@ -64,7 +64,6 @@ pub(crate) struct Requests {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<CmEvent>,
-    /// Whether the listener was dropped.
     is_closed: bool,
 }
 
@@ -73,7 +72,7 @@ impl Requests {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Adds a request. Returns `false` if the listener was dropped.
+    /// Adds a request, or an error of the listener. Returns `false` if the listener was dropped.
     fn push(&self, event: CmEvent) -> bool {
         let mut waiting = self.waiting();
         if waiting.is_closed {
@@ -109,7 +108,7 @@ impl Requests {
         self.waiting().events.len()
     }
 
-    /// Waits until there is a request, and returns the oldest request.
+    /// Waits until there is a request or an error, and returns the oldest one.
     pub(crate) async fn next(&self) -> CmEvent {
         loop {
             if let Some(event) = self.pop() {
@@ -200,7 +199,7 @@ impl Routes {
                     self.remove(&id);
                 }
             }
-            // The peer has ended the connection before a task received the request.
+            // The connection has ended before a task received the request.
             Route::Request(requests) => {
                 requests.remove(&event.id);
                 self.remove(&event.id);
@@ -226,7 +225,8 @@ impl Routes {
         self.0.try_lock().is_err()
     }
 
-    /// Called when the task that delivers events ends: notifies all waiting receivers.
+    /// Called when the task that delivers events ends. Calls that wait for an event of a connection then
+    /// return an error, since its sender is dropped.
     fn close(&self) {
         let routes = self.table().take();
         drop(routes);
@@ -255,7 +255,6 @@ const BATCH: usize = 256;
 
 /// Delivers events until the task is aborted, or its runtime shuts down.
 pub(crate) async fn deliver_all(channel: Arc<Channel>, routes: Arc<Routes>) {
-    /// Closes the routes when the task is dropped.
     struct Closing(Arc<Routes>);
 
     impl Drop for Closing {

@@ -44,8 +44,9 @@
 //!   in flight.
 //! * **An accept does not wait for the peer.** The first request of the accepted connection waits for the
 //!   peer, so a silent peer does not delay an accept loop ([`Request::accept`]).
-//! * **A Send waits for a buffer of the peer** if both peers use this crate. If the peer uses another
-//!   implementation and has no buffer, a Send ends the connection ([`Connection::ib_semantics`]).
+//! * **A Send waits for a buffer of the peer** if both peers offer InfiniBand's semantics, as this crate does
+//!   by default. Otherwise a Send that finds no buffer at the peer ends the connection
+//!   ([`Connection::ib_semantics`]).
 //! * **The end of a connection has a cause.** A call that waits returns the cause, in most cases as
 //!   [`Error::Connection`], and [`Connection::closed`] waits for the cause. [`Error`] converts to
 //!   [`std::io::Error`].
@@ -60,7 +61,7 @@
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`]. On Linux,
 //!   `uwarp status` shows the endpoints of all processes of the user. For this, the feature `status`, which
-//!   is on by default, makes a socket for each endpoint. Only this user may use the socket.
+//!   is on by default, makes a socket for each endpoint.
 //! * An endpoint has to be created within a tokio runtime whose I/O is enabled.
 //!
 //! # Events

@@ -87,7 +87,6 @@ impl Listener {
 
 #[cfg(test)]
 impl Listener {
-    /// Returns the number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.requests.len()
     }
@@ -103,7 +102,6 @@ pub struct Request {
     id: CmId,
     remote: SocketAddr,
     private_data: Box<[u8]>,
-    /// Whether the peer offers InfiniBand's semantics.
     ib_semantics: bool,
     endpoint: Arc<Shared>,
 }
@@ -120,10 +118,9 @@ impl Request {
     }
 
     /// Accepts the request. This call does not wait for the peer, so a silent peer does not delay a loop that
-    /// accepts one peer after another. The connection may be used at once. The first request on the
-    /// connection waits until the peer is ready. If the peer uses this crate, the wait is about one round
-    /// trip. If the peer is not ready within [`timeout`](ConnectionOptions::timeout), the connection ends
-    /// ([`Connection::established`]).
+    /// accepts one peer after another. Requests on the connection wait until the peer is ready. If the peer
+    /// uses this crate, the wait is about one round trip. If the peer is not ready within
+    /// [`timeout`](ConnectionOptions::timeout), the connection ends ([`Connection::established`]).
     ///
     /// # Errors
     /// [`Error::Connection`] if the peer has gone. [`Error::Verbs`] if a limit of the context is reached or

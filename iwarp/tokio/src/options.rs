@@ -25,8 +25,8 @@ pub struct ConnectionOptions {
     /// is the bandwidth-delay product of 10 Gbit/s and 1.6 ms. Default: 2 MiB.
     pub stream_bytes: usize,
     /// Further parameters: private data, the depths of Reads, timeouts, markers. By default
-    /// [`ib_semantics`](ConnParam::ib_semantics) is offered. If both peers use this crate, a Send then waits
-    /// for a buffer of the peer, and completes when the message is in that buffer.
+    /// [`ib_semantics`](ConnParam::ib_semantics) is offered. If both peers offer it, a Send waits for a
+    /// buffer of the peer, and completes when the message is in that buffer.
     pub param: ConnParam,
 }
 

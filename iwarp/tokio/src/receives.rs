@@ -11,7 +11,6 @@ use crate::wr_id::Tag;
 pub(crate) struct Receives {
     memory: Region,
     tag: Tag,
-    /// Number of buffers.
     pub(crate) depth: usize,
     /// Size of each buffer in bytes, which is the maximum length of a message.
     pub(crate) message_bytes: usize,
@@ -26,13 +25,11 @@ impl Receives {
         Ok(Self { memory, tag, depth, message_bytes })
     }
 
-    /// Returns the receive request of a buffer.
     pub(crate) fn request(&self, buffer: usize) -> RecvRequest {
         let sge = self.memory.memory_region().sge(self.start(buffer), self.message_bytes);
         RecvRequest::new(self.tag.receive(buffer), sge)
     }
 
-    /// Fills `out` from a buffer.
     pub(crate) fn read(&self, buffer: usize, out: &mut [u8]) -> Result<()> {
         self.memory.read_at(self.start(buffer), out)
     }

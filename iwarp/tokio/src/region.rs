@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 /// Registered memory. Clones refer to the same memory. Dropping the last clone deregisters the memory. A
-/// request in flight holds a clone.
+/// request in flight keeps a clone.
 ///
 /// A peer with the STag may access the memory at any time, within the region's access rights. So this type
 /// only copies bytes into the memory and out of it.

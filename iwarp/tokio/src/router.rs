@@ -85,7 +85,6 @@ struct Wakeups {
 
 /// The operations of a completion queue that [`Router::drain`] uses.
 trait Completions {
-    /// Requests an event for the next completion.
     fn arm(&self);
 
     /// Moves completions into `out`, and returns their number.
@@ -198,7 +197,7 @@ impl Router {
         self.free_places(1);
     }
 
-    /// Called if no future waits for the request. The request completes without a future.
+    /// Lets the request complete without a future.
     pub(crate) fn forget(&self, wr_id: u64) {
         self.abandon(Tag::number(wr_id));
     }
@@ -221,7 +220,6 @@ impl Router {
         }
     }
 
-    /// Lets the request complete, although its future no longer waits.
     fn abandon(&self, key: usize) {
         let mut state = self.state();
         let Some(request) = state.requests.get_mut(key) else { return };
@@ -351,8 +349,8 @@ impl State {
         if completion.status == WcStatus::WrFlushError {
             self.ended.get_or_insert(completion.cause);
         } else {
-            // A failed receive is the cause of the connection's end, for instance because a message did not
-            // fit.
+            // The status of a failed receive says why the connection ends, for instance because a message did
+            // not fit.
             self.received.push_back((buffer, *completion));
         }
     }

@@ -3,7 +3,7 @@
 //! Each peer has a ring of registered memory into which the other peer writes. The writer sends contiguous
 //! bytes by an RDMA Write with Immediate Data, which contains their length. The reader returns credits for
 //! bytes of the ring and for messages, so that neither the ring nor the receive queue overflows. Without
-//! credit, written bytes accumulate, and are sent later in one Write.
+//! credit, written bytes accumulate, and are sent later in longer Writes.
 
 mod flow;
 mod incoming;

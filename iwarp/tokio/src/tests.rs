@@ -1,4 +1,4 @@
-//! Two endpoints on a wire in memory, whose threads stay away once a task has polled.
+//! Two endpoints on an in-memory wire. The threads of their engines do not poll after a task has polled.
 
 mod requests;
 mod turns;
@@ -47,8 +47,7 @@ pub(crate) async fn streams() -> (Stream, Stream) {
     tokio::try_join!(a.into_stream(), b.into_stream()).unwrap()
 }
 
-/// Polls the engine as a task does, until the engine's thread has stepped back. After that, the engine's
-/// thread does not poll until a task hands the engine over.
+/// Polls the engine as a task does, until the engine's thread has stepped back.
 pub(crate) async fn step_back(engine: &SharedEngine) {
     let mut quiet = 0;
     for _ in 0..1000 {

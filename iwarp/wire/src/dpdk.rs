@@ -44,8 +44,7 @@ pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, String> {
     thread.join().unwrap_or_else(|_| Err("opening the device has failed".into()))
 }
 
-/// Returns the advice for a user whose device cannot be opened. DPDK's own message, which follows the advice,
-/// contains no advice.
+/// Returns the advice for a user whose device cannot be opened. DPDK's error is appended to the advice.
 fn remedy(kind: &Kind) -> &'static str {
     match kind {
         Kind::Tap { .. } => "a tap interface needs CAP_NET_ADMIN: run as root",
@@ -59,9 +58,8 @@ fn remedy(kind: &Kind) -> &'static str {
     }
 }
 
-/// Returns the Ethernet address of our frames if the device's own address belongs to the kernel, and
-/// otherwise `None`. For example, a bridge would pass frames for the address of a tap interface to the
-/// kernel.
+/// Returns the Ethernet address of our frames on a tap interface, and `None` for other kinds. The interface's
+/// own address belongs to the kernel: a bridge would pass frames for this address to the kernel.
 pub(super) fn mac(kind: &Kind, address: IpAddr) -> Option<[u8; 6]> {
     let Kind::Tap { .. } = kind else { return None };
     let mapped = match address {
@@ -93,8 +91,8 @@ impl Wanted {
         })
     }
 
-    /// Finds the device among EAL's arguments: `-a ADDRESS` or `--vdev DEVICE`. `--no-huge` selects ordinary
-    /// memory. All other arguments are passed to EAL.
+    /// Finds the device among EAL's arguments: `-a ADDRESS`, `--allow ADDRESS` or `--vdev DEVICE`.
+    /// `--no-huge` selects ordinary memory. All other arguments are passed to EAL.
     fn of_arguments(arguments: &str) -> Result<Self, String> {
         let mut devices = Vec::new();
         let mut eal = EalConfig { memory: Memory::Auto { mib: MEMORY_MIB }, ..EalConfig::default() };

@@ -94,8 +94,7 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     // Every neighbour is a station, whose Ethernet address is derived from its station number.
     config.stack.derived_neighbors = Some([0x02, 0x00]);
     config.stack.address_probing = AddressProbing::Off;
-    // By default a local wire has no MPA CRC: frames never leave this machine's memory, whose other contents
-    // have no such CRC either.
+    // By default a local wire has no MPA CRC: its frames never leave this machine's memory.
     config.crc = spec.crc.unwrap_or(false);
     Ok(Wire { port: Box::new(port), config, address })
 }

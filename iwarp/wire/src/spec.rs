@@ -273,10 +273,10 @@ impl Spec {
         Ok(())
     }
 
-    /// Checks that no required part is missing.
+    /// Checks that the specification has an address if its kind needs an address.
     ///
     /// # Errors
-    /// [`SpecError::NoAddress`] if the kind needs an address and the specification has none.
+    /// [`SpecError::NoAddress`] if the address is missing.
     pub fn check(&self) -> Result<(), SpecError> {
         match (&self.kind, &self.address) {
             (Kind::Local { .. } | Kind::Packet { .. }, _) | (_, Some(_)) => Ok(()),

@@ -1,6 +1,5 @@
 //! The catalogue of attacks: for each resource of RFC 5042 section 2.2, the messages that attack the
-//! resource, and the Terminate that answers each message. In this crate, DDP is used only below RDMAP, so
-//! there is no second catalogue for DDP alone.
+//! resource, and the Terminate that answers each message.
 
 use iwarp::rdmap::TerminateError;
 

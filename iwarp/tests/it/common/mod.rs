@@ -42,7 +42,6 @@ pub(crate) fn remote_addr(region: &MemoryRegion, at: usize) -> RemoteAddr {
     RemoteAddr { addr: region.addr() + at as u64, rkey: region.rkey() }
 }
 
-/// `len` bytes of `region` from `at` on.
 pub(crate) fn read_bytes(region: &MemoryRegion, at: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     region.read_at(at, &mut bytes).unwrap();

@@ -286,7 +286,6 @@ impl RawPair {
     }
 }
 
-/// The Internet checksum.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
     let sum: u32 = words.sum();
@@ -322,7 +321,6 @@ pub(crate) fn peer_to_peer_request(bits: [u8; 2]) -> Vec<u8> {
     bytes
 }
 
-/// Frames `ulpdu` as an FPDU.
 pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; framer.wire_len(ulpdu.len())];
     framer.frame(&mut bytes, ulpdu);

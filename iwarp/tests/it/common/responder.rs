@@ -16,7 +16,6 @@ pub(crate) struct Responder {
     pub(crate) pair: RawPair,
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
-    /// The completion channel of `cq`.
     pub(crate) completions: CompletionChannel,
     pub(crate) channel: EventChannel,
     pub(crate) listener: CmId,

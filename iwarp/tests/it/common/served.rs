@@ -279,7 +279,6 @@ impl Served {
         self.pd.reg_mr_with(len, &options).unwrap()
     }
 
-    /// `len` bytes of the region from `at` on.
     pub(crate) fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.region.read_at(at, &mut bytes).unwrap();

@@ -8,12 +8,6 @@
 //! | `Initiator` | a `RawPair` whose engine connects: the peer sends the Reply that the test chooses |
 //! | `Served` | a `Responder` with an accepted connection, and one of each object |
 //! | `World` | a `RawPair` with a hub as its wire, and honest clients on a third host |
-//!
-//! Other tests use other wires. The ports of the simulator and of `tests/src/placement` show every frame. The
-//! victim of `tests/src/attack` has a router and the processor's clock. The tests in `tests/src/scenes` need
-//! a device. The wire in `tests/src/target/in_memory.rs` runs the cases of `iwprobe`. The code in `benches`
-//! returns an error where a test would panic, and counts the memory of each host. The fuzzing targets use
-//! `RawPair`s with small limits and pools that outlive a run.
 
 use dp::Port;
 use dp::link::{LinkConfig, LinkControl, pair_with_control};
@@ -81,7 +75,6 @@ impl<'a> Testbed<'a> {
         Self { late_memory_checks: true, ..self }
     }
 
-    /// Creates two hosts.
     pub(crate) fn hosts(self) -> Pair {
         let config =
             ContextConfig { late_memory_checks: self.late_memory_checks, ..ContextConfig::default() };

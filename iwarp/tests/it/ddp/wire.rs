@@ -82,7 +82,6 @@ fn the_examples_of_the_rfc_come_out() {
     assert_eq!(second[6..], 17_870_u64.to_be_bytes());
 }
 
-/// An empty message has one segment, which is the last.
 // Proves DDP-012, DDP-049, RDMAP-205, RDMAP-245.
 #[test]
 fn an_empty_message_is_one_last_segment() {
@@ -126,7 +125,6 @@ fn runts_and_versions_are_refused() {
     }
 }
 
-/// The parser ignores reserved bits.
 // Proves DDP-056.
 #[test]
 fn reserved_bits_are_ignored() {

@@ -275,7 +275,6 @@ fn a_rejected_request_is_told_at_both_ends() {
     assert_eq!((rejected.field("revision"), rejected.field("private_data")), ("2", "2"));
 }
 
-/// Sending a thousand messages causes no event.
 #[test]
 fn data_makes_no_event() {
     let (mut pair, c) = Pair::connected();

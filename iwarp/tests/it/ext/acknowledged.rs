@@ -41,7 +41,7 @@ fn a_completed_write_is_in_the_peers_memory() {
     }
 }
 
-/// If the peer answers, the acknowledgement is sent together with the answer.
+/// If the peer answers in time, the acknowledgement is sent together with the answer.
 #[test]
 fn an_answer_in_time_needs_no_frame_for_the_acknowledgement() {
     let (mut pair, c) = Pair::agreeing();
@@ -164,7 +164,7 @@ fn a_refused_read_is_named() {
     );
 }
 
-/// Bytes that a lost peer has not acknowledged do not count as accepted.
+/// A request whose bytes are not acknowledged when the connection ends fails.
 #[test]
 fn unacknowledged_requests_of_a_lost_connection_fail() {
     let (mut pair, c) = Pair::agreeing();

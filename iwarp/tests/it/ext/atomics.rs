@@ -92,7 +92,6 @@ fn adding_nothing_is_a_safe_probe() {
     }
 }
 
-/// An atomic on each aligned word of a region succeeds.
 // Proves EXT-073, EXT-189.
 #[test]
 fn every_aligned_word_of_a_region_will_do() {
@@ -372,7 +371,6 @@ fn a_chain_posted_at_once_is_carried_out_in_order() {
     assert_eq!(word(&words, 0), 100);
 }
 
-/// A fence waits for atomics as it waits for Reads.
 #[test]
 fn a_fence_waits_for_atomics() {
     let (mut pair, c) = Pair::connected();
@@ -405,7 +403,6 @@ fn completions_keep_the_order_of_posting() {
     assert_eq!((word(&local, 0), word(&local, 8)), (0, 1));
 }
 
-/// A graceful close waits for the answers to atomics.
 #[test]
 fn closing_waits_for_answers() {
     let (mut pair, c) = Pair::connected();

@@ -366,7 +366,6 @@ fn a_message_in_front_of_a_fin_waits_no_longer() {
     assert!(served.completions().is_empty());
 }
 
-/// Immediate Data of the raw peer.
 fn raw_immediate(msn: u32, data: &[u8]) -> Vec<u8> {
     untagged([0x41, 0x48], 0, [0, msn, 0], data)
 }

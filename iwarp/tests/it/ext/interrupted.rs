@@ -30,8 +30,8 @@ fn a_terminate_ends_a_request_that_is_half_there() {
     }
 }
 
-/// A sink need not compare the segments of a message. If they have different opcodes, the opcode of the last
-/// segment counts (RFC 5041 section 4.3, DDP-083 and DDP-084).
+/// A sink need not compare the segments of a message (RFC 5041 section 4.3, DDP-083 and DDP-084). Here the
+/// last segment is that of a Send, so the message is received as a Send.
 #[test]
 fn the_last_segment_says_what_a_message_is() {
     let mut peer = Served::new();

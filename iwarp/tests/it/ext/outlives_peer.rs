@@ -383,7 +383,7 @@ fn a_connection_that_was_given_up_does_not_come_about() {
 }
 
 /// A request fails at this side, either before it is sent or because of its response. This failure ends the
-/// connection without a Terminate, and the peer's queue pair stays usable.
+/// connection without a Terminate, and the peer's queue pair outlives the connection.
 #[test]
 fn a_request_that_fails_at_home_leaves_the_peer_alone() {
     for is_atomic in [true, false] {

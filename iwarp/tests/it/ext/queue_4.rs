@@ -17,7 +17,6 @@ const READY: u32 = 3;
 const RESUME: u32 = 4;
 const ENDS: u32 = 5;
 
-/// A message of queue 4.
 fn message(kind: u32, msn: u32, payload: u64) -> Vec<u8> {
     untagged([0x41, 0x4f], kind, [4, msn, 0], &payload.to_be_bytes())
 }

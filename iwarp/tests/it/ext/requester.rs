@@ -154,7 +154,6 @@ fn nothing_completes_without_its_answer() {
     assert_eq!(word(&local, 0), 7);
 }
 
-/// A fence delays a Send until the atomics before it have received their answers.
 #[test]
 fn a_fenced_send_waits_for_atomics() {
     let mut peer = Served::new();
@@ -170,7 +169,6 @@ fn a_fenced_send_waits_for_atomics() {
     assert_eq!(peer.receive()[1], 0x43);
 }
 
-/// An answer may arrive in several segments.
 // Proves EXT-021, EXT-158.
 #[test]
 fn an_answer_may_come_in_pieces() {

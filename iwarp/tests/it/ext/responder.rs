@@ -229,8 +229,8 @@ fn opcodes_belong_to_one_queue() {
     }
 }
 
-/// The STag is invalidated after the request has arrived and before it is executed. As for a Read Request
-/// that is being answered, the Terminate does not contain the request's own header.
+/// The STag is invalidated after the request has arrived and before it is executed. The Terminate contains
+/// only the DDP header of the request.
 // Proves EXT-148, EXT-155.
 #[test]
 fn a_word_revoked_before_its_turn_is_not_touched() {

@@ -297,7 +297,6 @@ proptest! {
         prop_assert_eq!(AtomicOp::FetchAdd { add: 0, mask }.apply(original), original);
     }
 
-    /// Bits outside the masks do not affect the result.
     // Proves EXT-055, EXT-057.
     #[test]
     fn bits_outside_the_masks_have_no_influence(

@@ -103,8 +103,8 @@ fn shrink(
     (steps, failed)
 }
 
-/// Runs `seed`. The text of a failure contains the reason, the smallest sequence of steps that shows the
-/// failure, and the command that repeats it.
+/// Runs `seed`. The text of a failure contains the reason, the number of steps to which the run was reduced,
+/// the end of the log, and the command that repeats the run.
 fn report(seed: u64, defect: Defect, test: &str) -> Result<Totals, String> {
     let (mut setting, steps) = draw(seed);
     setting.crc |= defect == Defect::WireUnderCrc;

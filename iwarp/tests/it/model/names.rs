@@ -35,7 +35,6 @@ pub(crate) enum Name {
     Binding(BindingId),
 }
 
-/// A memory window.
 pub(crate) struct Window {
     pub(crate) host: usize,
     pub(crate) kind: WindowKind,
@@ -43,7 +42,7 @@ pub(crate) struct Window {
     pub(crate) key: u32,
     /// The last binding of the window.
     pub(crate) bound: Option<BindingId>,
-    /// The window must not be bound any more.
+    /// Whether the window is freed, so it must not be bound any more.
     pub(crate) freed: bool,
 }
 
@@ -85,8 +84,7 @@ pub(crate) struct Grant {
     pub(crate) giver: Option<StreamEnd>,
     /// The endpoint whose request invalidates the STag, if a request does so.
     pub(crate) taker: Option<StreamEnd>,
-    /// Whether an invalidation ends the STag. The STag of a window of type 1 ends only when the window is
-    /// bound again.
+    /// Whether an invalidation can end the STag. A window of type 1 cannot be invalidated.
     pub(crate) revocable: bool,
 }
 

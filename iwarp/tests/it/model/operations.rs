@@ -39,7 +39,7 @@ const OPERATIONS: &[(u64, Draw)] = &[
     (4, local::fast_register),
 ];
 
-/// One request in `FAULT_EVERY` has a fault.
+/// The odds of each fault are one in this number, or one in a fraction of it.
 pub(crate) const FAULT_EVERY: u64 = 120;
 
 /// Maximum number of payload bytes of an inline request.

@@ -22,7 +22,6 @@ struct Host {
     victim: Connected,
     domain: ProtectionDomain,
     lent: MemoryRegion,
-    /// A's memory.
     local: MemoryRegion,
     rounds: u64,
 }

@@ -20,7 +20,6 @@ struct Server {
     pair: Pair,
     clients: Vec<Connected>,
     lender: Lender,
-    /// A's memory.
     local: MemoryRegion,
     inbox: MemoryRegion,
 }

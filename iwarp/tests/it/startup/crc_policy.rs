@@ -62,7 +62,6 @@ fn only_the_administrator_suppresses_crcs() {
                 let mut d = Responder::over(engine(switch), |_| {});
                 let id = d.connect_request(&theirs).id;
                 let _qp = d.accept(&id, &param);
-                // If the peer's Request asks for CRCs, the Reply also asks for them.
                 assert_eq!(asks(&d.pair.inbox), expected || asks(&theirs), "a Reply, {switch:?}, {param:?}");
             }
         }

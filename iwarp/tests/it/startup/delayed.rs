@@ -154,8 +154,8 @@ fn mpa_starts_behind_a_stream() {
     }
 }
 
-// Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message belongs to the
-// Request. Bytes that arrive with this message, or before the responder has switched, are not lost.
+// Proves MPA-209, MPA-219, MPA-185: the Request begins directly behind the peer's last plain byte. Bytes of
+// the Request that arrive before the responder has switched are not lost.
 #[test]
 fn the_switch_is_exact() {
     let request = frame("Req", 0xd0, 2, &[0, 8, 0, 8]);
@@ -242,8 +242,8 @@ fn a_start_whose_queue_pair_is_gone_ends_at_once() {
     assert!(s.pair.now_us - start < 1_000_000, "after {} us", s.pair.now_us - start);
 }
 
-// Proves MPA-144, MPA-200: if both sides are initiators, each receives a Request in place of a Reply. The
-// side that receives it first reports code 4.
+// Proves MPA-144, MPA-200: if both sides are initiators, the side that first receives a Request in place of a
+// Reply reports code 4.
 #[test]
 fn two_initiators_find_out() {
     let mut s = Streams::simple();
@@ -257,12 +257,12 @@ fn two_initiators_find_out() {
         })
         .into();
     codes.sort_unstable();
-    // The first side that receives a Request resets the connection. The other side may see the reset first.
+    // This side resets the connection. The other side may see the reset before it reads a Request.
     assert_eq!(codes.last(), Some(&Some(4)));
     assert!(codes[0] == Some(4) || codes[0] == Some(1), "{codes:?}");
 }
 
-// Proves MPA-201: two responders wait for each other until both time out.
+// Proves MPA-201: two responders wait for each other until the startup timeout ends the connection.
 #[test]
 fn two_responders_find_out() {
     let mut s = Streams::simple();
@@ -325,8 +325,8 @@ fn full_operation_needs_a_queue_pair() {
     assert!(matches!(s.event(true).kind, CmEventKind::Established { .. }));
 }
 
-/// Buffers are limited in both directions. If the reader is slow, TCP's window closes, and the sender can
-/// send no more.
+/// The buffers of both sides are limited. If the reader is slow, TCP's window closes, and the sender can send
+/// no more.
 #[test]
 fn a_slow_reader_stops_its_peer() {
     let limits = StreamOptions { recv_bytes: 1000, send_bytes: 4000 };
@@ -382,11 +382,10 @@ fn startup_survives_the_loss_of_any_frame() {
     }
 }
 
-/// A fault of one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Loss,
-    /// The frame arrives after frames that are sent within 300 us after it.
+    /// The frame arrives at least 300 us late.
     Lateness,
     /// The segment arrives in two parts, and the second part arrives first.
     Resegmentation,

@@ -336,8 +336,8 @@ fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
     assert!(d.is_over());
 }
 
-// Proves MPA-198, MPA-211, MPA-216, MPA-217: the user can accept, reject with private data, or drop the
-// request, which also ends TCP.
+// Proves MPA-198, MPA-211, MPA-216, MPA-217: the user can accept the request, reject it with private data, or
+// drop it. A drop ends TCP.
 #[test]
 fn the_user_has_three_choices() {
     let mut d = Responder::new();

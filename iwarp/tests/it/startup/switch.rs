@@ -165,7 +165,6 @@ impl StreamDialer {
     }
 }
 
-/// After a reject, the idle timeout of streaming mode applies again.
 #[test]
 fn streaming_mode_has_its_idle_timeout_again_after_a_reject() {
     let param = ConnParam { idle_timeout: Some(Duration::from_secs(1)), ..ConnParam::default() };

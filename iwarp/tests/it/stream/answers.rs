@@ -242,8 +242,8 @@ fn a_read_sees_what_was_written_before_it() {
     assert_eq!(peer.done().len(), 1);
 }
 
-/// Answers to the peer and requests of our own user alternate, message by message. A peer that reads as much
-/// as possible does not prevent our user from sending, and our user does not delay the answers.
+/// Answers to the peer and requests of our own user alternate, message by message, so that neither kind
+/// starves the other.
 #[test]
 fn answers_and_requests_take_turns() {
     const EACH: usize = 8;

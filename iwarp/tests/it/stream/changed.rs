@@ -61,9 +61,9 @@ fn change(frame: &mut [u8]) {
     fpdu[crc..].copy_from_slice(&field);
 }
 
-/// Each TCP segment arrives twice, the second time with different payload and right checksums. The segments
-/// arrive in order, or beyond a hole. Beyond a hole, the bytes of the first arrival are placed at once.
-/// Placed bytes do not change.
+/// Each long TCP segment arrives twice, the second time with different payload and right checksums. The
+/// segments arrive in order, or beyond a hole. Beyond a hole, the bytes of the first arrival are placed at
+/// once. Placed bytes do not change.
 // Proves MPA-275.
 #[test]
 fn a_copy_with_other_bytes_changes_nothing() {

@@ -173,8 +173,8 @@ fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) 
     control.set_up(true);
 }
 
-/// A Read Response that arrives beyond a hole is placed in the sink of an outstanding Read, and nowhere else,
-/// whatever sink it names. When a wrong response is processed in order, it ends the stream.
+/// A Read Response that arrives beyond a hole is placed only if it fits the sink of an outstanding Read. A
+/// wrong response ends the stream when it is processed in order.
 // Proves SEC-097: also beyond a hole, a response is placed only where a Read waits for it.
 #[test]
 fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {

@@ -166,7 +166,7 @@ fn retarget(segment: &[u8], stag: u32, peer: &Served) -> Vec<u8> {
 }
 
 /// Each of DDP's own checks has its error code, and the Terminate contains the segment's length and header.
-/// The receive queue is flushed, and memory outside the target does not change.
+/// Nothing of the failing segment is placed.
 // Proves DDP-222, MPA-297, RDMAP-001, RDMAP-062, RDMAP-069, RDMAP-072, RDMAP-114, RDMAP-121, RDMAP-124,
 // RDMAP-157 to RDMAP-167, RDMAP-178 to RDMAP-180, RDMAP-182, RDMAP-194, RDMAP-238, RDMAP-332, RDMAP-345,
 // RDMAP-350 to RDMAP-352.

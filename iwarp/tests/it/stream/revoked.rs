@@ -66,7 +66,6 @@ fn the_word_of_an_atomic_that_waits() {
     assert_eq!(verdict(&peer), here(0, 1, 0));
 }
 
-/// Revokes the buffer of a receive.
 #[test]
 fn the_buffer_of_a_receive() {
     let mut peer = served_with(ConnParam::default(), 0);

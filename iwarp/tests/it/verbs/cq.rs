@@ -86,7 +86,6 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     assert_eq!((last.wr_id, last.status, safe.qp_b.error()), (64, WcStatus::Success, None));
 }
 
-/// Completions of the send queue also end the stream if they overflow the queue.
 #[test]
 fn an_overflow_by_sends_ends_the_stream_too() {
     let (mut pair, _listener) = Pair::listening();

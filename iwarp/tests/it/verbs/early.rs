@@ -13,7 +13,6 @@ use iwarp::verbs::{
 
 /// Length of a Send in bytes, which is four segments.
 const LEN: usize = 5000;
-/// Number of Sends in a test.
 const SENDS: usize = 6;
 
 /// Which segment is lost each time it is sent. The first segment with a long payload that is sent in the

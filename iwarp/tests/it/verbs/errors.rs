@@ -188,7 +188,6 @@ fn an_abort_resets() {
     told!(pair.event_a(), Disconnected { error: Some(_), .. });
 }
 
-/// Dropping the last handle of a queue pair ends its connection.
 #[test]
 fn dropping_the_queue_pair_ends_the_connection() {
     let (mut pair, c) = Pair::connected();

@@ -1,5 +1,5 @@
 //! Sends that are posted after the queue pair has stopped sending (`QueuePair::take_late_sends`). Such Sends
-//! are never sent, and are flushed after all other requests when the connection has ended.
+//! are never sent, and are flushed after all other requests when the stream ends.
 
 use crate::common::raw::ulpdus;
 use crate::common::served::{Served, Setup};

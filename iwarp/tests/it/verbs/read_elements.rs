@@ -257,7 +257,6 @@ fn memory_that_is_revoked_fails_its_own_request() {
     assert_eq!(asked.served.statuses(), [(2, WcStatus::LocalProtectionError)]);
 }
 
-/// A fence and a close wait for all parts of a Read.
 #[test]
 fn a_fence_and_a_close_wait_for_all_parts() {
     let mut asked = Asked::new(1);

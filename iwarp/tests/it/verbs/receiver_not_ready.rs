@@ -454,7 +454,6 @@ fn a_message_that_has_waited_may_still_fail() {
     assert_eq!(pair.wc_b().status, WcStatus::LocalLengthError);
 }
 
-/// Receives without elements suffice for messages without bytes.
 #[test]
 fn empty_messages_take_empty_receives() {
     let (mut pair, c) = Pair::agreeing();

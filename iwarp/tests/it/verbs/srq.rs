@@ -45,7 +45,6 @@ impl Server {
         self.srq.post_recv(&RecvRequest::new(slot, self.memory.sge(slot as usize * SLOT, SLOT))).unwrap();
     }
 
-    /// The number in the buffer of the completion `wc`.
     fn number(&self, wc: &WorkCompletion) -> u64 {
         let mut bytes = [0; 8];
         self.memory.read_at(wc.wr_id as usize * SLOT, &mut bytes).unwrap();

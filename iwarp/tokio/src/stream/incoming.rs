@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::region::Region;
 
 pub(super) struct Incoming {
-    /// The ring, into which the peer writes.
     ring: Region,
     /// Maximum number of Writes that the peer may have in flight without a credit.
     window: u64,
@@ -60,8 +59,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Returns the credit to give to the peer, or `None` while too little credit has accumulated. (The
-    /// receive of a Write is posted again as soon as the Write was handled.)
+    /// Returns the credit to give to the peer, or `None` while too little credit has accumulated. A Write is
+    /// credited before its bytes are read, since its receive is posted again as soon as the Write is handled.
     pub(super) fn credit_due(&self) -> Option<Progress> {
         let writes = self.arrived.writes - self.credited.writes;
         let bytes = self.read - self.credited.bytes;

@@ -67,7 +67,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Returns the number of bytes that the peer has read, and the number of Writes that it has received.
+    /// Returns the bytes and the Writes for which the peer has given credit.
     pub(super) fn credited(&self) -> Progress {
         self.credited
     }

@@ -114,7 +114,6 @@ async fn events_wake_tasks_without_a_lock() {
     drop(connected(&client, &listener).await);
 }
 
-/// Requests are returned in the order in which they arrived.
 #[tokio::test(crate = "crate::limited")]
 async fn the_oldest_request_comes_first() {
     let (client, server) = endpoints();

@@ -130,7 +130,6 @@ async fn a_dropped_future_leaves_its_memory_registered() {
     assert_eq!(a.read_bytes(&memory.remote().slice(..2).unwrap()).await.unwrap(), [8, 7]);
 }
 
-/// A dropped `recv` loses no message.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_recv_takes_nothing() {
     let (a, b) = connected(&ConnectionOptions::default()).await;

@@ -7,7 +7,7 @@ use iwarp_tokio::ConnectionOptions;
 use super::connected;
 
 /// A program may use any `wr_id`, even a number that this crate uses internally. The completion of such a
-/// request completes no future of this crate, and frees no reserved place.
+/// request completes no future of this crate.
 #[tokio::test(crate = "crate::limited")]
 async fn requests_of_the_program_complete_to_nobody() {
     let options = ConnectionOptions { send_depth: 4, recv_depth: 8, ..ConnectionOptions::default() };

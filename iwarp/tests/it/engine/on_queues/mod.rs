@@ -210,7 +210,6 @@ impl Hosts {
         }
     }
 
-    /// Begins the connection with the number `number`.
     fn begin(&mut self, number: usize, remote: SocketAddr, param: ConnParam) {
         let host = &self.hosts[0];
         let (qp, id) = (host.queue_pair(), host.context.create_id(&host.channel));
