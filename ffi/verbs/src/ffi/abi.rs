@@ -40,7 +40,7 @@ impl From<VerbsError> for Errno {
             VerbsError::Inaccessible(_) => Errno(libc::EFAULT),
             VerbsError::PortInUse(_) => Errno(libc::EADDRINUSE),
             VerbsError::System(error) => error.into(),
-            // This arm also covers variants that were added to `VerbsError` after this function was written.
+            // `VerbsError` is non-exhaustive: this arm also covers variants that are added later.
             _ => EIO,
         }
     }

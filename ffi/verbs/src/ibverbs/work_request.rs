@@ -129,8 +129,8 @@ pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWi
         // SAFETY: the program passes a region that is valid during the call.
         false => unsafe { (*info.mr).lkey },
     };
-    // `access_of` accepts remote writes only together with LOCAL_WRITE, which programs do not set for a
-    // window. So LOCAL_WRITE is added for this check, and removed afterwards.
+    // `access_of` accepts remote writes and atomics only together with LOCAL_WRITE, which programs do not set
+    // for a window. So LOCAL_WRITE is added for this check, and removed afterwards.
     let (access, zero_based) = access_of(info.mw_access_flags | sys::IBV_ACCESS_LOCAL_WRITE)?;
     let access = access - iwarp::memory::Access::LOCAL_WRITE;
     Ok(BindWindow { rkey, lkey, addr: info.addr, length: info.length, access, zero_based })
