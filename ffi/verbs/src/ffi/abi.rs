@@ -107,7 +107,6 @@ pub(crate) fn check_handle(handle: u32, made_with: u32) -> Outcome<()> {
     if handle == made_with { Ok(()) } else { Err(ENOENT) }
 }
 
-/// Sets `errno` of the calling thread.
 pub(crate) fn set_errno(Errno(number): Errno) {
     // SAFETY: the function has no precondition, and returns the address of the calling thread's errno.
     let place = unsafe { libc::__errno_location() };

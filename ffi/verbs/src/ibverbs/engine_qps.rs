@@ -63,7 +63,6 @@ impl EngineQps {
         }
     }
 
-    /// Resumes sends.
     pub(crate) fn resume_sends(&self) {
         self.all().for_each(QueuePair::resume_sends);
     }

@@ -27,7 +27,6 @@ use crate::ffi::exhaustion::is_exhaustion;
 /// 4193) that contain the name `uwarp`.
 const NETWORK: [u8; 6] = *b"\xfduwarp";
 
-/// The prefix length of `NETWORK`.
 pub(super) const PREFIX: u8 = 48;
 
 /// The pauses, in milliseconds, between the questions to a host that has no listener. The question is

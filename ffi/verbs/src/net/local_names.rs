@@ -31,9 +31,8 @@ use super::name_locks::{self, NameError, NameLock, NameLocks};
 
 /// The names of one wire.
 pub(crate) struct LocalNames {
-    /// The folder of the wire.
     wire: WireFolder,
-    /// The folder of names.
+    /// The folder `listen` of the wire.
     folder: PathBuf,
     locks: Arc<NameLocks>,
     /// The results of earlier lookups.

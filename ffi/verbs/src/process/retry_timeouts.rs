@@ -35,13 +35,11 @@ pub(crate) struct RetryTimeouts {
 #[derive(Default)]
 struct Waiting {
     all: Vec<Unreached>,
-    /// The time of the next check.
     next: Option<Instant>,
 }
 
 /// A queue pair that has no connection yet, and whose requests fail after a time limit.
 struct Unreached {
-    /// The queue pair number that the program sees.
     number: u32,
     qp: QueuePair,
     limit: Duration,
@@ -94,7 +92,6 @@ impl RetryTimeouts {
         engine.limit_sleep(Some(INTERVAL));
     }
 
-    /// Whether any queue pair waits for its peer.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0

@@ -189,7 +189,6 @@ fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) ->
     }
 }
 
-/// Runs `act` on the identifier's queue pair, if the identifier has a queue pair.
 fn with_qp(id: &Id, act: impl FnOnce(&Qp)) {
     let Some(number) = id.state().qp else { return };
     id.process.qps.with(number, |qp| {

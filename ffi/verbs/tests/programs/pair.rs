@@ -84,7 +84,6 @@ impl Pair {
         self.run_over(&Wire::between(Interfaces::hosts()?)?)
     }
 
-    /// Runs the pair over the given wire.
     pub(crate) fn run_over(&self, wire: &Wire) -> Result<(), String> {
         if let Some(files) = &self.files {
             (files.before)(wire.folder())?;
