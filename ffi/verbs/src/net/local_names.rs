@@ -334,8 +334,8 @@ impl Entry {
     }
 }
 
-/// Writes the line of a file over the old line. One write writes the whole short line, so a reader never sees
-/// only a part of the line. If the old line was longer, the file is then cut.
+/// Writes the line of a file over the old line. One write writes the whole line, so a reader never sees only
+/// a part of the line. If the old line was longer, its rest is then cut off.
 fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
     let mut line = wire.to_owned();
     for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {

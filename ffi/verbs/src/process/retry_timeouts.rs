@@ -59,10 +59,10 @@ fn tries_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
     (attr.timeout != 0).then(|| once * (u32::from(attr.retry_cnt) + 1))
 }
 
-/// The time during which a request is retried after the peer has ended the connection. A program that ends
-/// first may leave the last requests of its peer without an answer. If these requests failed at once, the
-/// peer's program could see a failure before its last completions. Programs usually ignore a failure after
-/// their last completion.
+/// The time from the end of the connection by the peer until waiting requests fail. A program that ends first
+/// may leave the last requests of its peer without an answer. If these requests failed at once, the peer's
+/// program could see a failure before its last completions. Programs usually ignore a failure after their
+/// last completion.
 pub(crate) fn after_the_end(attr: &sys::ibv_qp_attr) -> Duration {
     tries_of(attr).map_or(MOST, |time| time.min(MOST))
 }
