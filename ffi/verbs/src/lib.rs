@@ -3,8 +3,8 @@
 //!
 //! `libuwarp.so` exports the functions of both libraries under their symbol versions. A program loads
 //! `libuwarp.so` by `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder on
-//! `LD_LIBRARY_PATH`. The launcher `uwarp` sets `LD_PRELOAD`, or makes such a folder. Programs may also be
-//! compiled with rdma-core's headers and linked with the library.
+//! `LD_LIBRARY_PATH`. `uwarp run` sets both variables. Programs may also be compiled with rdma-core's headers
+//! and linked with the library.
 //!
 //! Nothing starts when the library is loaded. The first call that needs the engine usually opens a device or
 //! makes an event channel. This call opens the wire that `UWARP_NET` names, and starts the engine's thread,

@@ -40,7 +40,7 @@ impl From<VerbsError> for Errno {
             VerbsError::Inaccessible(_) => Errno(libc::EFAULT),
             VerbsError::PortInUse(_) => Errno(libc::EADDRINUSE),
             VerbsError::System(error) => error.into(),
-            // This arm also covers variants that were added to `VerbsError` after this function was written.
+            // `VerbsError` is non-exhaustive: this arm also covers variants that are added later.
             _ => EIO,
         }
     }
@@ -107,7 +107,6 @@ pub(crate) fn check_handle(handle: u32, made_with: u32) -> Outcome<()> {
     if handle == made_with { Ok(()) } else { Err(ENOENT) }
 }
 
-/// Sets `errno` of the calling thread.
 pub(crate) fn set_errno(Errno(number): Errno) {
     // SAFETY: the function has no precondition, and returns the address of the calling thread's errno.
     let place = unsafe { libc::__errno_location() };

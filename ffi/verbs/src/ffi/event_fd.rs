@@ -114,7 +114,7 @@ impl<T> EventQueue<T> {
 }
 
 impl<T> LockedQueue<'_, T> {
-    /// Adds an item.
+    /// Adds an item, and wakes a thread that waits for an item.
     pub(crate) fn push(&mut self, item: T) {
         self.items.waiting.push_back(item);
         let written = rustix::io::write(&self.queue.fd, &1u64.to_ne_bytes());
@@ -153,8 +153,8 @@ impl<T> LockedQueue<'_, T> {
         Ok(self.items.waiting.pop_front())
     }
 
-    /// Lowers the descriptor's count by one. The count equals the number of items, so the read does not
-    /// block.
+    /// Lowers the descriptor's count by one. The count equals the number of items unless the program has read
+    /// the descriptor itself, so the read does not block.
     fn uncount(&self) -> Outcome<()> {
         let mut bytes = [0; 8];
         match rustix::io::read(&self.queue.fd, &mut bytes) {

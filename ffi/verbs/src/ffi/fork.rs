@@ -1,8 +1,8 @@
 //! Detects whether this process is a forked child of a process that has started the engine.
 //!
-//! The engine's thread does not exist in a child, the engine's descriptors belong to the parent, and another
-//! thread may have held any lock during the fork. So in a child, a call that uses the engine or the library's
-//! state fails with `EIO` (`abi.rs`).
+//! The engine's thread does not exist in a child, the child shares the engine's descriptors with its parent,
+//! and another thread may have held any lock during the fork. So in a child, a call that uses the engine or
+//! the library's state fails with `EIO` (`abi.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

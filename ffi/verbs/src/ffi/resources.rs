@@ -81,7 +81,6 @@ pub(crate) fn check_for_region() -> Outcome<()> {
     Ok(())
 }
 
-/// Maps `bytes` bytes, and unmaps them again.
 fn map_and_unmap(bytes: usize) -> io::Result<()> {
     // SAFETY: the kernel chooses an unused address for the new private mapping.
     let place = unsafe {

@@ -14,7 +14,6 @@ use toml::de::{DeTable, DeValue};
 
 use crate::ffi::exhaustion::is_exhaustion;
 
-/// The key of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Net,

@@ -303,8 +303,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
         if wanted == 0 || this.is_empty() {
             return Ok(0);
         }
-        // Many programs ask for one or two completions per poll. A larger array would cost more time than the
-        // rest of the poll.
+        // Many programs ask for one or two completions per poll. A larger array would take time to
+        // initialize.
         let take = if wanted <= FEW { take_into::<FEW> } else { take_into::<BATCH> };
         // SAFETY: the caller passes a writable array of `count` elements.
         let taken = unsafe { take(this, wanted, out) };
@@ -346,7 +346,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_on
             // Some programs request events of queues that have no channel, and expect no error.
             return Ok(());
         }
-        // The program is about to wait, so it will not poll the engine.
+        // A program usually waits after this call, and then does not poll the engine.
         this.process.engine.hand_over();
         Ok(this.cq.req_notify(solicited_only != 0)?)
     })
@@ -415,7 +415,8 @@ pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
     }
 }
 
-/// The length of the message in bytes. For a Write with immediate, this is the length of the Write.
+/// The length of the message in bytes. For the receive of a Write with immediate, this is the length of the
+/// Write.
 pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     match (completion.opcode, completion.immediate) {
         (WcOpcode::RecvImmediate, Some([.., a, b, c, d])) => u32::from_be_bytes([a, b, c, d]),

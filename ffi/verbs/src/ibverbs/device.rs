@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context)
         let open = unsafe { OpenDevice::of(context) };
         open.process.async_events.remove_queue(&open.async_events);
         // As with a kernel device, closing succeeds even if the program has not destroyed all objects. The
-        // objects that are left are freed when the process ends.
+        // remaining objects are not freed before the process ends.
         if open.objects.in_use() {
             return Ok(());
         }

@@ -50,7 +50,7 @@ impl EngineQps {
         self.all().try_for_each(|qp| Ok(qp.set_rnr_retry(retry.min(RNR_RETRY_FOR_EVER))?))
     }
 
-    /// Sets how long a request is retried after the peer has ended the connection.
+    /// Sets the time from the end of the connection by the peer until waiting requests fail.
     pub(crate) fn set_retry_time(&self, time: Duration) {
         self.all().for_each(|qp| qp.set_retry_time(time));
     }
@@ -63,7 +63,6 @@ impl EngineQps {
         }
     }
 
-    /// Resumes sends.
     pub(crate) fn resume_sends(&self) {
         self.all().for_each(QueuePair::resume_sends);
     }

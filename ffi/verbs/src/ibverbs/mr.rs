@@ -219,7 +219,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             && let Some(region) = &mut *region
         {
             // If possible, only the access rights change, so that the keys that peers know remain valid.
-            // Memory that was registered read-only is registered again.
+            // Otherwise, for example if the memory was registered read-only, the memory is registered again.
             let key = region.rkey() as u8;
             if region.reregister(access, key).is_ok() {
                 return Ok(());

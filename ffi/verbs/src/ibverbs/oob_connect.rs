@@ -75,8 +75,9 @@ impl RemoteQp {
     }
 }
 
-/// Connects a queue pair to its peer, or waits for the peer's connection request. This function is called
-/// when the queue pair enters RTR. `number` is the number that the program sees.
+/// Connects a queue pair to its peer, or accepts the peer's connection request, now or when the request
+/// arrives. This function is called when the queue pair enters RTR. `number` is the number that the program
+/// sees.
 pub(crate) fn start(
     process: &Process,
     number: u32,
@@ -94,7 +95,7 @@ pub(crate) fn start(
         ib_semantics: true,
         min_rnr_timer: attr.min_rnr_timer & MAX_RNR_TIMER,
         outlives_peer: true,
-        // A queue pair in RTR waits until its peer has also entered RTR, but at most this long.
+        // The initiator waits until its peer has also entered RTR, but at most this long.
         timeout: PARKED,
         ..ConnParam::default()
     };

@@ -1,5 +1,5 @@
 //! Posts requests: translates each C request of a list. A list of send requests rings the doorbell of each
-//! engine queue pair once, and not once per request.
+//! engine queue pair once.
 
 use arrayvec::ArrayVec;
 use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest};

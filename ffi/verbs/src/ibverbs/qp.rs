@@ -43,8 +43,8 @@ pub(crate) struct Qp {
     /// The state that was set last, by the program or because of the connection. The state changes only while
     /// `attributes` is locked.
     state: AtomicU32,
-    /// True if the queue pair belongs to an `rdma_cm_id`. In this case the connection of the `rdma_cm_id`
-    /// changes the state of the queue pair.
+    /// True if the queue pair belongs to an `rdma_cm_id`. The connection of the `rdma_cm_id` then changes the
+    /// state of the queue pair.
     is_managed: AtomicBool,
     attributes: Mutex<Attributes>,
     pending_acks: Arc<PendingAcks>,
@@ -90,7 +90,6 @@ impl Qp {
         self.c.get()
     }
 
-    /// The engine's queue pairs.
     #[inline]
     pub(crate) fn current(&self) -> RwLockReadGuard<'_, EngineQps> {
         self.current.read().expect("no holder of this lock panics")
@@ -140,7 +139,6 @@ impl Qp {
         ObjectGuard::lock(&self.attributes)
     }
 
-    /// The state that was set last, by the program or because of the connection.
     #[inline]
     pub(crate) fn wanted_state(&self) -> sys::ibv_qp_state {
         self.state.load(Ordering::Relaxed)
@@ -193,7 +191,6 @@ impl Qp {
         }
     }
 
-    /// The context of the queue pair.
     pub(crate) fn context(&self) -> *mut sys::ibv_context {
         // SAFETY: the field is not changed after the queue pair is made.
         unsafe { (*self.c.get()).qp_base.context }

@@ -12,7 +12,6 @@ use crate::ffi::sys;
 pub(crate) enum Transition {
     /// The call does not change the state. It may set attributes.
     None,
-    /// The call changes the state.
     To(sys::ibv_qp_state),
     ToInit,
     /// The queue pair enters RTR. The attributes name the peer.
@@ -45,8 +44,7 @@ const AGAIN: c_uint = sys::IBV_QP_ACCESS_FLAGS
     | sys::IBV_QP_ALT_PATH
     | sys::IBV_QP_PATH_MIG_STATE;
 
-/// Checks a call of `ibv_modify_qp`, without regard to the state of the connection. Returns the effect of the
-/// call.
+/// Checks a call of `ibv_modify_qp` for a queue pair in state `from`. Returns the effect of the call.
 pub(crate) fn check(
     from: sys::ibv_qp_state,
     attr: &sys::ibv_qp_attr,
@@ -212,8 +210,9 @@ mod tests {
         }
     }
 
-    /// The state of the queue pair of an `rdma_cm_id` is that of its connection. Programs may initialize,
-    /// drain, end and reset the queue pair. All other changes succeed without effect.
+    /// The state of the queue pair of an `rdma_cm_id` is that of its connection. Programs may initialize the
+    /// queue pair, stop and resume its sends, end its connection, and reset the queue pair. All other changes
+    /// succeed without effect.
     #[test]
     fn the_state_of_an_identifiers_queue_pair_is_that_of_its_connection() {
         use sys::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};

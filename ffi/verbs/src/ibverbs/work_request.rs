@@ -99,7 +99,6 @@ pub(crate) fn compare_swap(compare: u64, swap: u64) -> AtomicOp {
     AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
 }
 
-/// A Send with an immediate.
 pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
     // `imm_data` is already in network byte order.
     SendOp::SendImmediate { data: imm_data.to_ne_bytes() }
@@ -121,7 +120,6 @@ pub(crate) unsafe fn take_key(window: *mut sys::ibv_mw, chosen: u32) -> u32 {
     window.rkey
 }
 
-/// The parameters of a bind.
 pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWindow> {
     let lkey = match info.mr.is_null() {
         true if info.length > 0 => return Err(EINVAL),
@@ -129,8 +127,8 @@ pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWi
         // SAFETY: the program passes a region that is valid during the call.
         false => unsafe { (*info.mr).lkey },
     };
-    // `access_of` accepts remote writes only together with LOCAL_WRITE, which programs do not set for a
-    // window. So LOCAL_WRITE is added for this check, and removed afterwards.
+    // `access_of` accepts remote writes and atomics only together with LOCAL_WRITE, which programs do not set
+    // for a window. So LOCAL_WRITE is added for this check, and removed afterwards.
     let (access, zero_based) = access_of(info.mw_access_flags | sys::IBV_ACCESS_LOCAL_WRITE)?;
     let access = access - iwarp::memory::Access::LOCAL_WRITE;
     Ok(BindWindow { rkey, lkey, addr: info.addr, length: info.length, access, zero_based })

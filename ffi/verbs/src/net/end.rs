@@ -24,7 +24,7 @@ pub(crate) struct Net {
     /// The address of this process on the wire.
     address: IpAddr,
     service: NameService,
-    /// The name of the kernel interface that the device reports as its own. Programs look up this name.
+    /// The name of the kernel interface that the device reports as its own.
     interface: CString,
     up: AtomicBool,
     /// The announcement of this process, on a wire that has no folder.
@@ -44,9 +44,7 @@ pub(super) enum NameService {
 
 /// A name that this process holds until the value is dropped. The variant depends on the kind of wire.
 pub(crate) enum NameLease {
-    /// A name on a `local` wire.
     Local(LocalNameLease),
-    /// A name on a wire between hosts.
     Hosts(UdpNameLease),
 }
 
@@ -75,7 +73,6 @@ impl Net {
         self.presence = Presence::announce(kind, self.address);
     }
 
-    /// The address of this process on the wire.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }
@@ -96,8 +93,7 @@ impl Net {
         u16::from_be_bytes([high, low]).max(1)
     }
 
-    /// The address on the wire of the peer with this LID. The address equals our address except for the low
-    /// 16 bits.
+    /// The address on the wire of the peer with this LID: our address with the LID as its low 16 bits.
     pub(crate) fn address_of_lid(&self, lid: u16) -> IpAddr {
         let [high, low] = lid.to_be_bytes();
         match self.address {
@@ -113,7 +109,6 @@ impl Net {
         }
     }
 
-    /// The state of the link.
     pub(crate) fn link(&self) -> LinkState {
         if self.up.load(Ordering::Relaxed) { LinkState::Up } else { LinkState::Down }
     }
@@ -131,9 +126,9 @@ impl Net {
         Ok(address == self.address || (self.is_private() && kernel::is_of_this_host(address)?))
     }
 
-    /// Whether binding an identifier to `address` assigns the identifier to the device. On a wire with other
-    /// hosts, loopback addresses do not belong to the device: libfabric would pass a loopback address to
-    /// other hosts as its own address.
+    /// Whether binding an identifier to `address` assigns the identifier to the device. A wildcard does not.
+    /// On a wire between hosts, a loopback address does not either, since libfabric would pass this address
+    /// to other hosts as its own.
     pub(crate) fn is_of_device(&self, address: IpAddr) -> bool {
         let is_everywhere =
             matches!(self.service, NameService::Hosts(_)) && address.to_canonical().is_loopback();

@@ -27,7 +27,6 @@ use crate::ffi::exhaustion::is_exhaustion;
 /// 4193) that contain the name `uwarp`.
 const NETWORK: [u8; 6] = *b"\xfduwarp";
 
-/// The prefix length of `NETWORK`.
 pub(super) const PREFIX: u8 = 48;
 
 /// The pauses, in milliseconds, between the questions to a host that has no listener. The question is
@@ -75,7 +74,6 @@ impl Hosts {
         Ok(Self { address, _port: port, server })
     }
 
-    /// Our address on the wire.
     pub(super) fn address(&self) -> Ipv6Addr {
         self.address
     }
@@ -178,7 +176,8 @@ fn asking_socket(remote: SocketAddr) -> io::Result<UdpSocket> {
     }
 }
 
-/// Asks the host of `visible` once which process listens at `visible`.
+/// Asks the host of `visible` which process listens at `visible`. Repeats the question until the host answers
+/// or refuses, but at most for [`ANSWERS_WITHIN`].
 fn ask(visible: SocketAddr) -> io::Result<Lookup> {
     let socket = match asking_socket(visible) {
         Err(error) if !is_exhaustion(&error) => return Ok(Lookup::NoAnswer),
@@ -232,7 +231,7 @@ mod tests {
         let on_wire = |host, port| wire_address(address(host), port).to_string();
         assert_eq!(on_wire("10.77.0.1", 0x9c41), "fd75:7761:7270::a4d:1:9c41");
         assert_eq!(on_wire("255.255.255.255", 1), "fd75:7761:7270::ffff:ffff:1");
-        // Other hosts compute the same addresses, even if they have another build of this library.
+        // The hash is the same in all builds of this library.
         assert_eq!(on_wire("fd00::1", 1), "fd75:7761:7270:c3c9:5b9e:b8bf:5b8b:1");
         let of = |host| wire_address(address(host), 1).octets()[6..14].to_vec();
         assert_ne!(of("fd00::1"), of("fd00::2"));

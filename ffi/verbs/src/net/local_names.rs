@@ -31,9 +31,8 @@ use super::name_locks::{self, NameError, NameLock, NameLocks};
 
 /// The names of one wire.
 pub(crate) struct LocalNames {
-    /// The folder of the wire.
     wire: WireFolder,
-    /// The folder of names.
+    /// The folder `listen` of the wire.
     folder: PathBuf,
     locks: Arc<NameLocks>,
     /// The results of earlier lookups.
@@ -335,8 +334,8 @@ impl Entry {
     }
 }
 
-/// Writes the line of a file over the old line. One write writes the whole line of about twenty bytes, so a
-/// reader never sees only a part of the line. If the old line was longer, the file is then cut.
+/// Writes the line of a file over the old line. One write writes the whole line, so a reader never sees only
+/// a part of the line. If the old line was longer, its rest is then cut off.
 fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
     let mut line = wire.to_owned();
     for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {

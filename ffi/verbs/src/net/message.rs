@@ -11,10 +11,8 @@ use super::address::mapped;
 const MAGIC: [u8; 4] = *b"uwrn";
 const VERSION: u8 = 1;
 
-/// Number of bytes of a message.
 pub(super) const BYTES: usize = 32;
 
-/// The contents of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Asks which process listens at the address to which the question is sent.

@@ -45,7 +45,6 @@ pub(crate) enum NameError {
     /// address that a process already holds.
     #[error("the port is in use at an address that this one includes, or is included by")]
     Overlaps,
-    /// The system's error.
     #[error("{0}")]
     System(#[from] io::Error),
 }
@@ -186,7 +185,6 @@ fn range(kind: libc::c_int, byte: i64) -> libc::flock {
     libc::flock { l_start: byte, l_len: 1, ..whole(kind) }
 }
 
-/// A lock of the whole file.
 pub(super) fn whole(kind: libc::c_int) -> libc::flock {
     let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }

@@ -117,7 +117,6 @@ impl RegisteredName {
 }
 
 impl UdpNameLease {
-    /// Publishes an address on the wire under the name.
     pub(super) fn publish(&self, wire: SocketAddr) {
         // A later call has no effect: a listener publishes its name only once.
         let _ = self.name.wire.set(wire);

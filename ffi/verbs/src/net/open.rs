@@ -61,8 +61,7 @@ const CLOSE_TIMEOUT_OF_HOSTS: Duration = Duration::from_secs(2);
 fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     let folder = folder(name)?;
     let Wire { port, mut config, address } = iwarp_wire::open_local(spec, folder.clone()).map_err(text)?;
-    // A peer answers the close at once, unless the peer has stopped receiving. In this case the peer's
-    // program waits for the end of the connection, so the timeout is short.
+    // A peer on this wire usually answers the close at once, so a short timeout is enough.
     config.close_timeout = CLOSE_TIMEOUT;
     let names = LocalNames::new(&folder).map_err(|error| {
         let line = format!("{}: no folder for names can be made: {error}", folder.display());

@@ -1,8 +1,8 @@
 //! Processes on wires, and how processes on wires without a folder announce themselves.
 //!
 //! A process on a wire without a folder binds a Unix socket to a name in the abstract namespace. The name
-//! contains the process's PID, address and wire. No process connects to the socket. The system removes the
-//! name however the process ends, and lists the names of a network namespace in `/proc/net/unix`.
+//! contains the process's PID, address and wire. The system removes the name however the process ends, and
+//! lists the names of a network namespace in `/proc/net/unix`.
 
 use std::fs;
 use std::net::IpAddr;

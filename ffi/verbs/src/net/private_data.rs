@@ -29,7 +29,6 @@ pub(crate) struct QpNumbers {
     pub(crate) to: u32,
 }
 
-/// Number of bytes of the prefix.
 pub(crate) const BYTES: usize = 36;
 
 impl PrivateDataHeader {

@@ -15,7 +15,6 @@ use crate::ffi::event_fd::EventQueue;
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::sys;
 
-/// The kinds of objects that have events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ObjectKind {
     Qp,

@@ -13,7 +13,6 @@ use iwarp::verbs::{CmEvent, CmEventKind, CmId};
 /// table is locked during the call. The handler of a connection request may insert the new identifier.
 pub(crate) type Handler = fn(&mut CmIds, usize, &CmEvent);
 
-/// The identifiers of a process.
 #[derive(Default)]
 pub(crate) struct CmIdTable {
     ids: Mutex<CmIds>,

@@ -30,7 +30,7 @@ pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
     }
 }
 
-/// Starts closing the connection of a queue pair. Returns whether the queue pair has a connection.
+/// Starts closing the connection of a queue pair. Returns whether the connection is being closed.
 fn close(qp: &QueuePair) -> bool {
     match qp.state() {
         QpState::Rts => qp.modify(QpState::Closing).is_ok(),

@@ -21,7 +21,6 @@ fn is_name(name: &str) -> bool {
     is_plain && name.len() < NAME_BYTES
 }
 
-/// Checks the settings of the device.
 pub(crate) fn check() -> Result<(), String> {
     if let Some(kind) = settings::get(Key::Pretend)?.filter(|kind| kind.text != "ib") {
         return Err(kind.refused("use ib"));

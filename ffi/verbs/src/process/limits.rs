@@ -37,8 +37,8 @@ pub(crate) fn device() -> sys::ibv_device_attr {
         max_mr_size: u64::MAX,
         // All page sizes from 4 KiB on are supported, since addresses are not translated.
         page_size_cap: 0xffff_f000,
-        // As usual, the vendor ID is the first three bytes of the GUID. Programs treat a device with vendor
-        // ID 0 as broken.
+        // As usual, the vendor ID is the first three bytes of the GUID. Some programs treat a device with
+        // vendor ID 0 as broken.
         vendor_id: (identity::guid() >> 40) as u32,
         vendor_part_id: 0,
         hw_ver: 0,

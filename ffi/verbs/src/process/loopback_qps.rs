@@ -2,9 +2,9 @@
 //!
 //! As with a hardware device, the program must see such a queue pair in ERR, with both queues flushed, as
 //! soon as one of its two ends has failed. If the receiving end refuses a message, it sends a Terminate, and
-//! both ends fail. If a request of the sending end fails (for instance with an unknown key), the receiving
-//! end does not fail, since the two ends of a connection are normally different queue pairs. So in this case
-//! this module fails the receiving end.
+//! both ends fail. If a request fails at the sending end (for instance because of an unknown key), the
+//! receiving end does not fail, since the two ends of a connection are normally different queue pairs. So in
+//! this case this module fails the receiving end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -44,7 +44,7 @@ impl LoopbackQps {
         drop(self.take(|own| own.number == number));
     }
 
-    /// Whether any queue pair is connected to itself.
+    /// Whether the table has any queue pair.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0

@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
-/// A locked object.
 pub(crate) struct ObjectGuard<'a, T> {
     object: MutexGuard<'a, T>,
     _held: Held,

@@ -20,7 +20,6 @@ pub(crate) const MAX_PARKED: usize = 16_384;
 #[derive(Default)]
 pub(crate) struct OobConnections {
     state: Mutex<State>,
-    /// Number of parked requests.
     parked: AtomicUsize,
 }
 
@@ -100,7 +99,6 @@ impl OobConnections {
         Some(parked.cm)
     }
 
-    /// Whether any request is parked.
     #[inline]
     pub(crate) fn has_parked(&self) -> bool {
         self.parked.load(Ordering::Relaxed) > 0

@@ -29,7 +29,6 @@ impl QpTable {
         drop(before);
     }
 
-    /// Removes a queue pair that is destroyed.
     pub(crate) fn remove(&self, number: u32) {
         let before = self.known().remove(&number);
         drop(before);

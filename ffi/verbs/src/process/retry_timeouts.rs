@@ -35,13 +35,11 @@ pub(crate) struct RetryTimeouts {
 #[derive(Default)]
 struct Waiting {
     all: Vec<Unreached>,
-    /// The time of the next check.
     next: Option<Instant>,
 }
 
 /// A queue pair that has no connection yet, and whose requests fail after a time limit.
 struct Unreached {
-    /// The queue pair number that the program sees.
     number: u32,
     qp: QueuePair,
     limit: Duration,
@@ -61,10 +59,10 @@ fn tries_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
     (attr.timeout != 0).then(|| once * (u32::from(attr.retry_cnt) + 1))
 }
 
-/// The time during which a request is retried after the peer has ended the connection. A program that ends
-/// first may leave the last requests of its peer without an answer. If these requests failed at once, the
-/// peer's program could see a failure before its last completions. Programs usually ignore a failure after
-/// their last completion.
+/// The time from the end of the connection by the peer until waiting requests fail. A program that ends first
+/// may leave the last requests of its peer without an answer. If these requests failed at once, the peer's
+/// program could see a failure before its last completions. Programs usually ignore a failure after their
+/// last completion.
 pub(crate) fn after_the_end(attr: &sys::ibv_qp_attr) -> Duration {
     tries_of(attr).map_or(MOST, |time| time.min(MOST))
 }
@@ -94,7 +92,6 @@ impl RetryTimeouts {
         engine.limit_sleep(Some(INTERVAL));
     }
 
-    /// Whether any queue pair waits for its peer.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0

@@ -64,8 +64,7 @@ static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Returns the state of the process. The first call starts the engine. If the start fails because a resource
-/// is exhausted, the next call tries again. Any other failure is final. Each call that may be a program's
-/// first use of the engine begins here, and no other function starts the engine.
+/// is exhausted, the next call tries again. Any other failure is final.
 pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),

@@ -179,8 +179,7 @@ fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) ->
         return bound;
     }
     match (header, cm.addresses()) {
-        // The header does not contain the address to which the peer has connected. So the result is the
-        // address that this host would use for a connection to the peer.
+        // The header does not contain the address to which the peer has connected.
         (Some(header), _) => {
             let net = &listener.process.net;
             SocketAddr::new(net.source_for(header.visible.ip()).unwrap_or(net.address()), bound.port())
@@ -190,7 +189,6 @@ fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) ->
     }
 }
 
-/// Runs `act` on the identifier's queue pair, if the identifier has a queue pair.
 fn with_qp(id: &Id, act: impl FnOnce(&Qp)) {
     let Some(number) = id.state().qp else { return };
     id.process.qps.with(number, |qp| {

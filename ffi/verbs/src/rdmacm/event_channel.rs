@@ -39,7 +39,6 @@ unsafe impl Send for Event {}
 static CHANNELS: LiveHandles<Events> = LiveHandles::new();
 
 impl Event {
-    /// An event of `owner`. `pending_acks` counts the unacknowledged events of the owner.
     pub(crate) fn new(
         owner: *mut sys::rdma_cm_id,
         pending_acks: &Arc<PendingAcks>,
@@ -75,7 +74,6 @@ impl Event {
         self
     }
 
-    /// The address of the identifier that owns the event.
     pub(crate) fn owner(&self) -> usize {
         self.owner
     }
@@ -113,7 +111,7 @@ impl EventChannel {
         Ok(channel)
     }
 
-    /// The event queue of a channel.
+    /// The event queue of a channel. Fails if the channel is destroyed.
     pub(crate) fn events(channel: *mut sys::rdma_event_channel) -> Outcome<Events> {
         CHANNELS.get(channel as usize).ok_or(EINVAL)
     }

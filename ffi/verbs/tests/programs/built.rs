@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// The folder of the copies.
 fn folder() -> PathBuf {
     env::temp_dir().join(format!("uwarp-built-{}", std::process::id()))
 }

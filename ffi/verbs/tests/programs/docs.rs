@@ -38,7 +38,7 @@ fn text(path: &str) -> Result<String, String> {
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Reads a chapter of the guide.
+/// Reads a chapter of `docs`.
 pub(crate) fn chapter(name: &str) -> Result<Chapter, String> {
     Chapter::read(&format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR")))
 }

@@ -27,8 +27,8 @@ fn existing() -> Result<(), String> {
 }
 
 /// Compiles a C program with rdma-core's headers. Links the program once with the libraries in the folder,
-/// and once with rdma-core's libraries. Both programs need the same library names, and run with both sets of
-/// libraries.
+/// and once with rdma-core's libraries. Both programs need the same library names, and start with both sets
+/// of libraries.
 fn linked() -> Result<(), String> {
     for with_folder in [true, false] {
         let wire = Wire::new()?.with_libs()?;

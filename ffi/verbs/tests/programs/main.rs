@@ -1,6 +1,6 @@
-//! Unmodified RDMA programs from Debian's packages, and C programs of our own. Most programs run in pairs
-//! over a `local` wire as an ordinary user without capabilities, and between interfaces of two network
-//! namespaces.
+//! Unmodified RDMA programs from Debian's packages, and C programs of our own. Programs run in pairs over a
+//! `local` wire as an ordinary user without capabilities. Many pairs also run between interfaces of two
+//! network namespaces.
 //!
 //! | file | contents |
 //! |---|---|

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::interface::Interfaces;
 use crate::wire::Wire;
 
-/// Maximum time that a server may take to listen. The time is long under valgrind on a busy machine.
+/// Maximum time that a server may take to listen. A server under valgrind on a busy machine starts slowly.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
 /// Maximum time that a server may take to end after its client. A server on rsockets may notice the end of
 /// its client only after five seconds.
@@ -84,7 +84,6 @@ impl Pair {
         self.run_over(&Wire::between(Interfaces::hosts()?)?)
     }
 
-    /// Runs the pair over the given wire.
     pub(crate) fn run_over(&self, wire: &Wire) -> Result<(), String> {
         if let Some(files) = &self.files {
             (files.before)(wire.folder())?;

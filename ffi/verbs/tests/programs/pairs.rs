@@ -45,7 +45,6 @@ impl Pair {
     }
 }
 
-/// Returns all pairs.
 pub(crate) fn all() -> Vec<Pair> {
     let mut pairs = Vec::new();
     pairs.extend(rdmacm_utils());

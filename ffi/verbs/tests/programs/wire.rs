@@ -107,7 +107,6 @@ impl Wire {
         Ok(())
     }
 
-    /// Returns the privileges of the programs.
     fn privileges(&self) -> Privileges {
         self.interfaces.as_ref().map_or(Privileges::None, |interfaces| interfaces.privileges)
     }

@@ -6,8 +6,8 @@
 //! the program opens the file that is also preloaded. The dynamic linker identifies a file by its inode, so
 //! it loads the library once.
 //!
-//! Each file libuwarp.so has its own folder of links, beside the folders of the wires. Later launchers use
-//! this folder again. No other user can change or replace the folder.
+//! Each libuwarp.so has its own folder of links, beside the folders of the wires. Later launchers use this
+//! folder again.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
-//! The launcher: runs programs with libibverbs and librdmacm on uwarp. Further commands, for example, show
-//! the settings and the processes, or make a folder of libraries.
+//! The launcher: runs programs with libibverbs and librdmacm on uwarp. Its other commands print settings,
+//! processes and completions, and make folders with the library.
 
 mod links;
 mod output;
@@ -12,7 +12,6 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-/// The name of the library's file.
 const LIBRARY: &str = "libuwarp.so";
 
 /// Run RDMA programs without RDMA hardware, kernel support or privileges
@@ -122,7 +121,7 @@ fn end(result: Result<(), String>) -> ExitCode {
 /// The environment variables for the settings. If `is_for_image`, no variable names a folder of links on this
 /// machine.
 fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static str, String)>, String> {
-    // This line checks the settings now, since the program would report a mistake only later.
+    // Without this check, only the program would report a mistake in the wire or the address.
     uwarp::net::wire_spec(settings.net.as_deref(), settings.addr.as_deref())?;
     let library = library(settings.lib.as_deref())?;
     // Other preloaded libraries are kept behind libuwarp.so.
@@ -211,7 +210,7 @@ fn list() -> Result<(), String> {
 }
 
 /// Stub libraries with which programs are linked. The stubs have the names and versions of rdma-core's
-/// libraries. A program that opens a stub library finds the functions of libuwarp.so in the stub's folder.
+/// libraries. For a program that opens a stub, the dynamic linker uses the functions of libuwarp.so.
 const STAND_INS: [(&str, &[u8]); 2] = [
     ("libibverbs.so", include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so"))),
     ("librdmacm.so", include_bytes!(concat!(env!("OUT_DIR"), "/librdmacm.so"))),
@@ -232,7 +231,8 @@ fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
     if is_copy {
         std::fs::copy(&library, &own).map_err(failed)?;
     } else if std::fs::hard_link(&library, &own).is_err() {
-        // A hard link is impossible, since `library` is on another file system or belongs to another user.
+        // A hard link is impossible, for example because `library` is on another file system or belongs to
+        // another user.
         std::os::unix::fs::symlink(&library, &own).map_err(failed)?;
         eprintln!(
             "uwarp: {} needs {library}: give --copy for one that needs nothing outside",
@@ -253,7 +253,6 @@ fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
     output::print(&format!("export LD_LIBRARY_PATH='{}'\n", folder.display())).map(drop)
 }
 
-/// Prints the completions of a shell.
 fn completions(shell: clap_complete::Shell) -> Result<(), String> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "uwarp", &mut text);

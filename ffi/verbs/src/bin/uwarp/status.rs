@@ -30,7 +30,7 @@ struct Document {
     silent: Vec<u32>,
 }
 
-/// Prints the status of all processes once, or repeatedly with `--watch`.
+/// Prints the status of this user's processes once, or repeatedly with `--watch`.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let folder = uwarp::net::status_folder()?;
     loop {

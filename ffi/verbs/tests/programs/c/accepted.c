@@ -96,7 +96,7 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 		CHECK(is_in(id->qp, IBV_QPS_ERR));
 		CHECK(!post_empty_send(id->qp, 40));
 		expect(id->send_cq, 40, IBV_WC_WR_FLUSH_ERR);
-		/* The other end has ended the connection, so there is nothing left to end. */
+		/* The connection has already ended, so the call succeeds without effect. */
 		CHECK(!rdma_disconnect(id));
 		CHECK(!ibv_modify_qp(id->qp, &attr, IBV_QP_STATE));
 		CHECK(!post_empty_send(id->qp, 41) && !post_empty_recv(id->qp, 42));
@@ -107,8 +107,8 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 }
 
 /*
- * A Send that is posted as a marker after the change to ERR completes last, with or without a call of
- * `rdma_disconnect`. The peer does not receive it.
+ * Sends that are posted after the change to ERR are flushed in order, with or without a call of
+ * `rdma_disconnect`. The peer does not receive these Sends.
  */
 static void sends_behind_error(struct rdma_event_channel *servers, struct rdma_event_channel *clients, int disconnects)
 {

@@ -94,7 +94,7 @@ static void names(void)
 	CHECK(!rdma_getaddrinfo("127.0.0.1", "7471", &hints, &found) && found->ai_dst_addr && found->ai_src_addr);
 	CHECK(!memcmp(found->ai_src_addr, &from, sizeof(from)) && found->ai_src_addr != (struct sockaddr *)&from);
 	rdma_freeaddrinfo(found);
-	/* The names must be numeric and of one family. */
+	/* With these flags, the name must be numeric and of the given family. */
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST };
 	REFUSED(rdma_getaddrinfo("localhost", "7471", &hints, &found), ENODATA);
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST | RAI_FAMILY, .ai_family = AF_INET6 };

@@ -237,7 +237,7 @@ static void states(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
-/* The device grants at least the requested number of inline bytes. A request with one more byte is refused. */
+/* Tests inline requests of the granted number of bytes, and of one byte more, which are refused. */
 static void inline_bytes(void)
 {
 	struct ibv_qp_cap granted, asked = { LIST, 1, 2, 1, 100 };

@@ -1,7 +1,7 @@
 /*
  * Tests the numbers of Reads in the events of each end of a connection (rdma_get_cm_event(3)). An end's
- * responder_resources is the number of Reads that the other end may have outstanding, and its initiator_depth is the
- * number of Reads that it may have outstanding itself.
+ * responder_resources is the number of Reads that the other end may have outstanding. An end's
+ * initiator_depth is the number of Reads that this end may have outstanding.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

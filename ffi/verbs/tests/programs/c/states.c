@@ -247,8 +247,10 @@ static struct rdma_cm_id *take(enum rdma_cm_event_type kind)
 	return id;
 }
 
-/* The state of an identifier's queue pair is that of its connection. A program may drain, end and reset the queue
- * pair. */
+/*
+ * The state of an identifier's queue pair is that of its connection. A program may stop and resume the sends
+ * of the queue pair, end its connection, and reset the queue pair.
+ */
 static void managed(void)
 {
 	struct rdma_cm_id *listener, *ids[2];
