@@ -1,9 +1,8 @@
-//! The types that describe a registration: access rights, domains and streams, options, kinds of windows, and
-//! errors.
+//! The types that describe a registration, such as its access rights, options and errors.
 
 bitflags::bitflags! {
-    /// Rights of a registration (`IBV_ACCESS_*`). No right implies another right, and the library does not
-    /// add a right silently. Each access needs these rights:
+    /// Rights of a registration (`IBV_ACCESS_*`). The library does not add a right silently. Each access
+    /// needs these rights:
     ///
     /// | access | rights that the access needs |
     /// |---|---|
@@ -59,8 +58,7 @@ pub struct StreamId(pub u64);
 pub struct Accessor {
     /// The protection domain of the stream's queue pair.
     pub pd: PdId,
-    /// The stream's number. If memory is registered for one stream only, the registration has the number of
-    /// that stream.
+    /// The number of the stream.
     pub stream: StreamId,
 }
 

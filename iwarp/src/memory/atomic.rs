@@ -73,8 +73,7 @@ impl Word<'_> {
     /// machine's byte order. If other threads change the word at the same time, `change` may be called
     /// several times.
     ///
-    /// `change` may do anything. The registration is checked again after each call of `change`: if `change`
-    /// has ended the registration, nothing is written.
+    /// `change` may end the registration: then nothing is written.
     ///
     /// A thread that reads the new value by an acquire load also sees the bytes that this stream placed
     /// before the atomic.

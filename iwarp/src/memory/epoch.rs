@@ -24,7 +24,7 @@ pub struct Participant {
 }
 
 /// An open epoch of an engine. The engine may access registered memory while the guard exists. The epoch ends
-/// when the guard is dropped. An epoch should be short (one burst), because a thread that revokes an STag
+/// when the guard is dropped. An epoch should be short (one burst), because a thread that deregisters memory
 /// waits for the end of the epochs that are open on other threads.
 pub struct EpochGuard<'p> {
     participant: &'p Participant,
@@ -41,7 +41,7 @@ impl Participant {
     /// Opens an epoch.
     ///
     /// # Panics
-    /// Panics if an epoch of this participant is already open, on this or another thread: epochs do not nest.
+    /// Panics if an epoch of this participant is already open.
     pub fn enter(&self) -> EpochGuard<'_> {
         let count = self.epoch.idle_count().expect("an epoch of this participant is open already");
         self.epoch.enter(count);

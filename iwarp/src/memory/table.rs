@@ -1,5 +1,5 @@
 //! The table of registrations and windows. Threads add and free registrations under a lock. Engines look up
-//! registrations without a lock, and invalidate them without this lock.
+//! and invalidate registrations without this lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};

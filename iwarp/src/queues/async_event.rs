@@ -5,7 +5,7 @@
 //! one bit for each kind, and enters a list of objects with kept events (the line). When the reader has
 //! removed an event from the queue, one event of the first object in the line enters the queue. So no kept
 //! event is lost before its object is destroyed, except that a change of a port's link cancels the kept event
-//! of the opposite change. Events take a limited amount of memory.
+//! of the opposite change.
 //!
 //! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 
@@ -319,9 +319,8 @@ impl AsyncEvents {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Passes all events from now on to `handler`, and none to the queue. The handler cannot be replaced or
-    /// removed. The handler is called at once for the events that wait, and later for each new event. With a
-    /// handler no event is kept, so no event is lost.
+    /// Passes the waiting events at once, and each later event, to `handler` instead of the queue. The
+    /// handler cannot be replaced or removed. With a handler no event is lost.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if a handler is already set. [`VerbsError::System`] if the system call on the

@@ -1,5 +1,5 @@
 //! The effect of an error on a queue pair. This endpoint finds the error, the peer reports the error in a
-//! Terminate, or TCP ends. One table maps every error to the status of the oldest open send request, the
+//! Terminate, or TCP ends. The table maps an error to the status of the oldest open send request, the
 //! asynchronous event, and the state that the queue pair enters at once. (The state `Error` follows when the
 //! connection has ended.)
 //!

@@ -42,8 +42,7 @@ pub struct RemoteAddr {
 pub const ZERO_COPY_MIN_BYTES: u32 = 256 << 10;
 
 bitflags! {
-    /// Options of a send request, for example when the request starts, how its payload is read, and how its
-    /// end is reported.
+    /// Options of a send request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u8 {
         /// Generates a completion even if the request succeeds (`sq_sig_all` has this effect for every
