@@ -11,7 +11,7 @@ bitflags::bitflags! {
     /// | the peer Reads the memory | [`REMOTE_READ`](Self::REMOTE_READ) |
     /// | the peer Writes to the memory | [`REMOTE_WRITE`](Self::REMOTE_WRITE) (a registration with this right also needs `LOCAL_WRITE`) |
     /// | the peer performs an atomic on the memory | [`REMOTE_ATOMIC`](Self::REMOTE_ATOMIC) (a registration with this right also needs `LOCAL_WRITE`); or both `REMOTE_READ` and `REMOTE_WRITE`, unless both endpoints have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) |
-    /// | a window is bound to the memory | [`MW_BIND`](Self::MW_BIND); for a window with `REMOTE_WRITE` or `REMOTE_ATOMIC` also `LOCAL_WRITE`, but no other right |
+    /// | a window is bound to the memory | [`MW_BIND`](Self::MW_BIND); also `LOCAL_WRITE` if the window has `REMOTE_WRITE` or `REMOTE_ATOMIC` |
     ///
     /// A queue pair may give its peer fewer rights
     /// ([`QueuePair::set_remote_access`](crate::verbs::QueuePair::set_remote_access)).

@@ -502,7 +502,7 @@ impl TableShared {
 }
 
 impl TableControl {
-    /// Number of slots that were ever used: all slots with a lower number than this value.
+    /// Number of slots that were ever used.
     pub(super) fn used(&self) -> u32 {
         self.used
     }

@@ -48,7 +48,8 @@ pub enum AsyncEventKind {
     SrqLimitReached,
     /// The port of an engine has a link again (`IBV_EVENT_PORT_ACTIVE`).
     PortActive,
-    /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). The port's connections stay open until their
+    /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). The port's connections stay open until the
+    /// time [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) has passed, or until their
     /// timeouts for a silent peer expire. If the device was removed
     /// ([`LinkState::Gone`](dp::LinkState::Gone)), these connections end at once. A port for a single peer
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) does not generate this event while it

@@ -122,7 +122,6 @@ impl CqPlace {
         &self.cq.shared
     }
 
-    /// The count of the work queue's used entries.
     #[inline]
     pub(super) fn wqes(&self) -> &WqeCount {
         &self.wqes
@@ -297,7 +296,6 @@ impl CqShared {
         oldest
     }
 
-    /// The number that names this queue in asynchronous events.
     pub(crate) fn num(&self) -> u32 {
         self.num
     }

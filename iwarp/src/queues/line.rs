@@ -106,7 +106,6 @@ impl RecvLine {
         self.inner().members -= 1;
     }
 
-    /// Returns the number of queue pairs that may wait.
     #[cfg(test)]
     pub(super) fn members(&self) -> usize {
         self.inner().members

@@ -90,7 +90,6 @@ impl WqeCount {
         is_free
     }
 
-    /// Whether an entry is free.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.used() < u64::from(self.max)

@@ -63,8 +63,8 @@ bitflags! {
         /// needed.
         ///
         /// The request completes only when the peer's TCP has acknowledged the bytes, and not when they are
-        /// passed to TCP. The last 64 bytes of a message are copied into a separate segment, so that the
-        /// receiver does not delay its acknowledgement.
+        /// passed to TCP. At least the last 64 bytes of a message are copied into a separate segment, so that
+        /// the receiver does not delay its acknowledgement.
         ///
         /// If a copy costs less, the whole payload is copied, and the request completes as usual. A copy
         /// costs less if the stream has CRCs ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)), since

@@ -114,7 +114,6 @@ impl Attributes {
         self.ib_semantics() == Some(true)
     }
 
-    /// Whether the queue pair stays usable when the peer ends the connection.
     pub(super) fn outlives_peer(&self) -> bool {
         self.outlives_peer.load(Ordering::Acquire)
     }
@@ -140,7 +139,6 @@ impl Attributes {
         self.retries.store(retries, Ordering::Release);
     }
 
-    /// Whether send requests are being retried because the queue pair has no peer.
     pub(crate) fn retries(&self) -> bool {
         self.retries.load(Ordering::Acquire)
     }
@@ -150,7 +148,6 @@ impl Attributes {
         self.remote_access.store(access.bits(), Ordering::Relaxed);
     }
 
-    /// The maximum rights of the peer's messages.
     #[inline]
     pub(crate) fn remote_access(&self) -> Access {
         Access::from_bits_truncate(self.remote_access.load(Ordering::Relaxed))

@@ -87,7 +87,6 @@ impl Signals {
         self.close_asked.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the user has requested a graceful close.
     pub(crate) fn is_close_asked(&self) -> bool {
         self.close_asked.load(Ordering::SeqCst)
     }

@@ -65,7 +65,6 @@ impl StateCell {
         self.ended().error
     }
 
-    /// The Terminate that was sent or received, if any.
     pub(crate) fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.ended().terminate.clone()
     }
