@@ -101,8 +101,8 @@ impl Word<'_> {
         }
     }
 
-    /// Runs `access` on the word, if the registration is valid now. `access` makes one atomic access, and
-    /// calls no code of the user. Fails with [`Fault::InvalidStag`] if the registration is not valid.
+    /// Runs `access` on the word. `access` makes one atomic access, and calls no code of the user. Fails with
+    /// [`Fault::InvalidStag`] if the registration is not valid, or if the memory is no longer mapped.
     fn access<T: Copy>(&self, access: impl Fn(&AtomicU64) -> T) -> Result<T, Fault> {
         let mut result = None;
         let run = |ptr: *mut u8| {

@@ -280,8 +280,8 @@ impl CqShared {
             let Some(num) = next else { return };
             after = Some(num);
             // This thread holds no lock while it fails a queue pair: this thread may have the last reference
-            // to the queue pair, and dropping this reference takes the locks of `users` and of the queue pair
-            // numbers. A queue pair that no longer exists need not be ended.
+            // to the queue pair, and dropping the reference takes locks. A queue pair that no longer exists
+            // need not be ended.
             let Some(qp) = self.resources.qp(num) else { continue };
             // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
             // and no other queue pairs.

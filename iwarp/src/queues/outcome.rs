@@ -64,7 +64,7 @@ pub(crate) struct Outcome {
     pub(crate) oldest: WcStatus,
     /// The asynchronous event.
     pub(crate) event: AsyncEventKind,
-    /// The state that is entered at once.
+    /// The state that the queue pair enters at once.
     pub(crate) state: QpState,
 }
 

@@ -1,5 +1,5 @@
-//! CRC32c by the crates `crc32c` and `crc-fast`, for CPUs for which `crate::memory::crc32c` has no method of
-//! its own, and for long runs of bytes without a copy on CPUs with AVX-512.
+//! CRC32c by the crates `crc32c` and `crc-fast`. They are used on CPUs for which `crate::memory::crc32c` has
+//! no method of its own, and for long runs of bytes without a copy on CPUs with AVX-512.
 //!
 //! Which crate is faster depends on the CPU:
 //!

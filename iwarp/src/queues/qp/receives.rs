@@ -1,5 +1,4 @@
-//! The receives of a queue pair: its own receive queue or its use of a shared receive queue, the numbers of
-//! taken and completed requests, and whether a message waits for a request.
+//! The receives of a queue pair: its own receive queue, or its use of a shared receive queue.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};

@@ -1,5 +1,4 @@
-//! Signals between users and the engine of a queue pair, other than posts and completions: the [`Ask`] of the
-//! users, their request for a graceful close, the number of their handles, and asynchronous events for them.
+//! Signals between users and the engine of a queue pair, other than posts and completions.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
