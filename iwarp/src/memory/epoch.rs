@@ -1,4 +1,5 @@
-//! The participation of an engine in reclamation, and its epochs.
+//! The epochs of an engine, during which the engine may access registered memory (`quiescence.rs` has the
+//! proof).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -7,14 +8,13 @@ use crate::memory::quiescence::{Epoch, Quiescence};
 use crate::memory::table::{MemoryTable, TableShared};
 
 impl MemoryTable {
-    /// Returns a participant for an engine. The participant opens the epochs in which the engine accesses
-    /// memory.
+    /// Returns a participant for an engine.
     pub fn join(&self) -> Participant {
         Participant::new(self.clone())
     }
 }
 
-/// The participation of one engine in reclamation. Only one thread at a time uses a participant.
+/// Opens the epochs of one engine. Only one thread at a time may use a participant.
 pub struct Participant {
     table: MemoryTable,
     epoch: Arc<Epoch>,

@@ -46,14 +46,14 @@ use super::{AsyncEventKind, QpState, WcStatus};
 /// The side that found the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// This side found the error. A Terminate is sent to the peer, if the queue pair has a connection.
+    /// This side found the error.
     Here,
     /// This side found the error: the user revoked memory while a message of the peer, or the answer to such
     /// a message, used the memory.
     User,
     /// The peer found the error, and reported it in a Terminate.
     Peer,
-    /// TCP has ended, or MPA cannot continue.
+    /// TCP has ended.
     Lost,
 }
 

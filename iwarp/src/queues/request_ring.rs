@@ -3,8 +3,8 @@
 //! continues with later entries.
 //!
 //! A ring needs 88 bytes in addition to its entries. A ring of `rtrb` needs 384 bytes on x86-64, because
-//! `rtrb` aligns its fields to 128 bytes. Each queue pair has two rings, so an idle queue pair needs 592
-//! bytes less than with `rtrb`. In this ring the two positions are in different cache lines, since each
+//! `rtrb` aligns its two positions to 128 bytes. Each queue pair has two rings, so an idle queue pair needs
+//! 592 bytes less than with `rtrb`. In this ring the two positions are in different cache lines, since each
 //! position is often written by another thread.
 //!
 //! Entries own nothing, so they are never dropped.

@@ -8,7 +8,7 @@ use super::ConnectionError;
 pub enum WcStatus {
     /// The request succeeded.
     Success,
-    /// The key, the range or the rights of local memory are wrong.
+    /// The key, the range or the rights of local memory are wrong, or a local STag could not be invalidated.
     LocalProtectionError,
     /// A window could not be bound, or memory could not be registered, because the key, the region, the range
     /// or the rights are wrong.

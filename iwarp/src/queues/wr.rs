@@ -8,8 +8,8 @@ use crate::rdmap::{AtomicOp, joined_immediate};
 
 use super::VerbsError;
 
-/// Maximum number of scatter/gather elements of one work request. Each entry of a send queue has space for
-/// this number of elements, so a higher number makes every queue larger.
+/// Maximum number of scatter/gather elements of one work request. Each entry of a queue has space for this
+/// number of elements, so a higher number makes every queue larger.
 pub const MAX_SGE: usize = 8;
 
 /// Maximum number of bytes that [`SendFlags::INLINE`] copies at post time. The bytes are stored in the entry

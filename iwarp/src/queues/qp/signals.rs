@@ -49,7 +49,7 @@ impl Signals {
     }
 
     /// Adds a handle, which is a clone of a handle or is made from a connection. Returns `false` if no user
-    /// has a handle any more: in this case the queue pair has already ended.
+    /// has a handle any more.
     pub(crate) fn add_handle(&self) -> bool {
         let more = |handles: u32| (handles > 0).then_some(handles + 1);
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
