@@ -136,7 +136,7 @@ struct AsyncEventsShared {
     limit: usize,
     lost: AtomicU64,
     notifier: Notifier,
-    /// The handler, which a thread sets while it holds the lock.
+    /// A thread sets the handler while it holds the lock.
     handler: OnceLock<AsyncEventHandler>,
 }
 

@@ -40,7 +40,6 @@ pub(super) trait Waiter: Send + Sync {
     fn call(&self);
 }
 
-/// The line of waiting queue pairs of a shared receive queue.
 pub(super) struct RecvLine {
     inner: Mutex<Inner>,
     /// Number of queue pairs that wait or that have a reserved request.

@@ -18,10 +18,8 @@ const YIELDS: u32 = 256;
 /// Time to sleep between two tries.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// A lock for which a thread first spins (see the module).
 pub(super) struct Lock<T>(SpinMutex<T>);
 
-/// Releases the lock when it is dropped.
 pub(super) type LockGuard<'a, T> = SpinMutexGuard<'a, T>;
 
 impl<T> Lock<T> {

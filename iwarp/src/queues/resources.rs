@@ -77,7 +77,6 @@ impl Default for ContextLimits {
     }
 }
 
-/// The state that all objects of a context share.
 pub(crate) struct Resources {
     pub(crate) limits: ContextLimits,
     pub(crate) quotas: Quotas,

@@ -14,7 +14,6 @@ const NOT_AGREED: u8 = 2;
 /// The value of [`Attributes::rnr_retry`] if the user has not set it.
 const UNSET: u8 = u8::MAX;
 
-/// The attributes of a queue pair that can change.
 pub(crate) struct Attributes {
     /// The maximum rights of the peer's messages, as bits of [`Access`].
     remote_access: AtomicU32,

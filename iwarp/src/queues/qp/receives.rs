@@ -20,7 +20,6 @@ use super::signals::Signals;
 /// A posted request in the receive queue. The entry owns nothing.
 pub(in crate::queues) type RecvEntry = ManuallyDrop<RecvRequest>;
 
-/// The receives of a queue pair (see the module).
 pub(crate) struct Receives {
     /// The writer of the ring. Each thread that posts takes the lock.
     ring: Lock<RingWriter<RecvEntry>>,

@@ -28,7 +28,6 @@ use crate::queues::{
 
 use super::signals::Signals;
 
-/// The send queue of a queue pair.
 pub(crate) struct SendQueue {
     /// The writer of the queue. Each thread that posts takes the lock.
     posting: Lock<Posting>,

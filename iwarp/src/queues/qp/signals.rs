@@ -25,7 +25,6 @@ pub(crate) enum Ask {
     Abort,
 }
 
-/// The signals between users and the engine of a queue pair.
 pub(crate) struct Signals {
     events: EventSource,
     /// Number of handles that users have. The engine's references to the queue pair do not count as handles.

@@ -8,7 +8,6 @@ use crate::rdmap::TerminateError;
 
 use super::signals::Signals;
 
-/// The state of a queue pair, and why its connection ended.
 pub(crate) struct StateCell {
     state: AtomicU8,
     ended: Mutex<Ended>,
