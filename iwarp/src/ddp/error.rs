@@ -108,8 +108,8 @@ impl DdpError {
 /// Converts the reason for which the access of a tagged segment is refused.
 impl From<Fault> for DdpError {
     fn from(fault: Fault) -> Self {
-        // RFC 5041 section 7.1 (DDP-180 to DDP-184): each failed check has its own code. DDP has no code for
-        // missing rights, so an STag without write access is reported as invalid.
+        // RFC 5041 section 7.1 (DDP-180 to DDP-184): the codes for failed checks. DDP has no code for missing
+        // rights.
         match fault {
             Fault::InvalidStag | Fault::AccessRights | Fault::NotInvalidatable => DdpError::InvalidStag,
             Fault::NotAssociated => DdpError::NotAssociated,

@@ -1,6 +1,5 @@
 //! Direct Data Placement (RFC 5041): headers, segmentation, and the checks before placement.
 //!
-//! This module consists of pure functions and small values: it does not read a clock, send, or hold a packet.
 //! One DDP segment is one ULPDU of MPA. The payload of a segment follows the header. A segment arrives in one
 //! of three ways:
 //!

@@ -1,9 +1,8 @@
-//! The types that describe a registration: access rights, domains and streams, options, kinds of windows, and
-//! errors.
+//! The types that describe a registration, such as its access rights, options and errors.
 
 bitflags::bitflags! {
-    /// Rights of a registration (`IBV_ACCESS_*`). No right implies another right, and the library does not
-    /// add a right silently. Each access needs these rights:
+    /// Rights of a registration (`IBV_ACCESS_*`). The library does not add a right silently. Each access
+    /// needs these rights:
     ///
     /// | access | rights that the access needs |
     /// |---|---|
@@ -12,7 +11,7 @@ bitflags::bitflags! {
     /// | the peer Reads the memory | [`REMOTE_READ`](Self::REMOTE_READ) |
     /// | the peer Writes to the memory | [`REMOTE_WRITE`](Self::REMOTE_WRITE) (a registration with this right also needs `LOCAL_WRITE`) |
     /// | the peer performs an atomic on the memory | [`REMOTE_ATOMIC`](Self::REMOTE_ATOMIC) (a registration with this right also needs `LOCAL_WRITE`); or both `REMOTE_READ` and `REMOTE_WRITE`, unless both endpoints have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) |
-    /// | a window is bound to the memory | [`MW_BIND`](Self::MW_BIND); for a window with `REMOTE_WRITE` or `REMOTE_ATOMIC` also `LOCAL_WRITE`, but no other right |
+    /// | a window is bound to the memory | [`MW_BIND`](Self::MW_BIND); also `LOCAL_WRITE` if the window has `REMOTE_WRITE` or `REMOTE_ATOMIC` |
     ///
     /// A queue pair may give its peer fewer rights
     /// ([`QueuePair::set_remote_access`](crate::verbs::QueuePair::set_remote_access)).
@@ -59,8 +58,7 @@ pub struct StreamId(pub u64);
 pub struct Accessor {
     /// The protection domain of the stream's queue pair.
     pub pd: PdId,
-    /// The stream's number. If memory is registered for one stream only, the registration has the number of
-    /// that stream.
+    /// The number of the stream.
     pub stream: StreamId,
 }
 

@@ -11,8 +11,7 @@ use crate::memory::transfer::{Source, Target};
 /// Each check looks up the STag in the current table. The returned [`Target`] or [`Source`] checks the
 /// registration again before each copy.
 impl EpochGuard<'_> {
-    /// Returns the target of an RDMA Write segment's payload (RFC 5041 section 7.1). `len` must not be 0: the
-    /// caller does not call this function for an empty segment.
+    /// Returns the target of an RDMA Write segment's payload (RFC 5041 section 7.1). `len` must not be 0.
     ///
     /// # Errors
     /// The [`Fault`] of the first check that fails. [`DdpError`](crate::ddp::DdpError) maps each fault to the

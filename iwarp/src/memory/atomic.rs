@@ -73,8 +73,7 @@ impl Word<'_> {
     /// machine's byte order. If other threads change the word at the same time, `change` may be called
     /// several times.
     ///
-    /// `change` may do anything. The registration is checked again after each call of `change`: if `change`
-    /// has ended the registration, nothing is written.
+    /// `change` may end the registration: then nothing is written.
     ///
     /// A thread that reads the new value by an acquire load also sees the bytes that this stream placed
     /// before the atomic.
@@ -102,8 +101,8 @@ impl Word<'_> {
         }
     }
 
-    /// Runs `access` on the word, if the registration is valid now. `access` makes one atomic access, and
-    /// calls no code of the user. Fails with [`Fault::InvalidStag`] if the registration is not valid.
+    /// Runs `access` on the word. `access` makes one atomic access, and calls no code of the user. Fails with
+    /// [`Fault::InvalidStag`] if the registration is not valid, or if the memory is no longer mapped.
     fn access<T: Copy>(&self, access: impl Fn(&AtomicU64) -> T) -> Result<T, Fault> {
         let mut result = None;
         let run = |ptr: *mut u8| {

@@ -44,8 +44,7 @@ pub enum AccessError {
 /// are copied in and out, or accessed as atomics. A read during a write of a peer returns old bytes, new
 /// bytes or a mixture.
 ///
-/// A user of the library has only a reference to this value. The value keeps its region alive. A caller that
-/// registers its own memory has to keep this memory mapped.
+/// The value keeps its region alive. A caller that registers its own memory has to keep this memory mapped.
 #[derive(Debug)]
 pub struct RawBytes {
     /// `ptr..ptr + len` is mapped while this value exists. Any thread may read these bytes and, if
@@ -55,8 +54,7 @@ pub struct RawBytes {
     writable: bool,
     /// Whether the memory is the caller's, and is accessed under the fault guard.
     guarded: bool,
-    /// The region that contains the memory. This field keeps the region alive. `None` for the caller's
-    /// memory.
+    /// The region that contains the memory; `None` for the caller's memory.
     region: Option<Arc<Region>>,
 }
 
@@ -134,8 +132,9 @@ impl RawBytes {
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
-    /// Loads one byte with acquire ordering. Afterwards the caller sees all bytes that were written before
-    /// this byte. A program can use this function to poll the last byte of a Write that arrives in order.
+    /// Loads one byte with acquire ordering. A caller that sees a new byte also sees all bytes that were
+    /// written before this byte. A program can use this function to poll the last byte of a Write that
+    /// arrives in order.
     ///
     /// # Errors
     /// [`AccessError`] if the byte is not inside the memory, or if the memory is no longer mapped.

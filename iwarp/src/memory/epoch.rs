@@ -1,4 +1,5 @@
-//! The participation of an engine in reclamation, and its epochs.
+//! The epochs of an engine, during which the engine may access registered memory (`quiescence.rs` has the
+//! proof).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -7,14 +8,13 @@ use crate::memory::quiescence::{Epoch, Quiescence};
 use crate::memory::table::{MemoryTable, TableShared};
 
 impl MemoryTable {
-    /// Returns a participant for an engine. The participant opens the epochs in which the engine accesses
-    /// memory.
+    /// Returns a participant for an engine.
     pub fn join(&self) -> Participant {
         Participant::new(self.clone())
     }
 }
 
-/// The participation of one engine in reclamation. Only one thread at a time uses a participant.
+/// Opens the epochs of one engine. Only one thread at a time may use a participant.
 pub struct Participant {
     table: MemoryTable,
     epoch: Arc<Epoch>,
@@ -24,7 +24,7 @@ pub struct Participant {
 }
 
 /// An open epoch of an engine. The engine may access registered memory while the guard exists. The epoch ends
-/// when the guard is dropped. An epoch should be short (one burst), because a thread that revokes an STag
+/// when the guard is dropped. An epoch should be short (one burst), because a thread that deregisters memory
 /// waits for the end of the epochs that are open on other threads.
 pub struct EpochGuard<'p> {
     participant: &'p Participant,
@@ -41,7 +41,7 @@ impl Participant {
     /// Opens an epoch.
     ///
     /// # Panics
-    /// Panics if an epoch of this participant is already open, on this or another thread: epochs do not nest.
+    /// Panics if an epoch of this participant is already open.
     pub fn enter(&self) -> EpochGuard<'_> {
         let count = self.epoch.idle_count().expect("an epoch of this participant is open already");
         self.epoch.enter(count);

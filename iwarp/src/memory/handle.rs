@@ -13,8 +13,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Whether `stag` is valid now. An STag is not valid after an invalidation, or if its key is not the
-    /// current key.
+    /// Whether `stag` is valid now.
     pub(super) fn is_valid(&self, stag: Stag) -> bool {
         self.table.shared().lookup(stag).is_ok()
     }

@@ -130,9 +130,6 @@ impl IndexAllocator {
     /// Picks an index at random, maps the index to `slot`, and returns the index. The index is never 0, so an
     /// STag is never 0.
     ///
-    /// The indices that are in use or in quarantine are together at most [`MAX_LIVE`] + [`QUARANTINE`]: less
-    /// than a fifth of all indices. So a few draws find a free index.
-    ///
     /// RFC 5040 section 8.1.1 (RDMAP-357): STags are hard to predict.
     pub(super) fn allocate(&mut self, map: &IndexMap, slot: u32) -> u32 {
         self.clock = self.clock.wrapping_add(1);

@@ -31,7 +31,7 @@ impl EpochGuard<'_> {
             return Err(Fault::InvalidStag);
         }
         // RFC 5042 appendix A (SEC-177): once a server has invalidated the STag, the peer cannot change any
-        // byte of its memory.
+        // byte of the memory through this STag.
         self.shared().synchronize();
         Ok(())
     }

@@ -19,10 +19,6 @@
 //! | `mapped.rs`, `overlap.rs`, `process.rs` | checks when memory is registered; the process that may use a table |
 //! | `bytes.rs`, `stride.rs`, `external.rs` | reads and writes of the owner, bytes with gaps, and regions that are sent without a copy |
 //!
-//! The items of RFC 5040 section 8.1.1 are enforced in `slot.rs` (domain, stream, range and rights, which
-//! `admission.rs` checks), `quiescence.rs` (revocation), `invalidation.rs` and `index.rs`. `crate::queues`
-//! enforces the items about completion queues and limits.
-//!
 //! # Revocation
 //!
 //! An engine copies from or to memory only during an epoch, which an [`EpochGuard`] keeps open. Each copy

@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 /// Identifies the process that made the table.
 pub(super) enum OwnerProcess {
     /// A page whose first byte is 1 in the process that made the table. The kernel gives a child a page of
-    /// zeros instead. To check for a fork costs one load.
+    /// zeros instead. The check for a fork costs one load.
     #[cfg(target_os = "linux")]
     Page(NonNull<u8>),
     /// The process id, if such a page could not be made.

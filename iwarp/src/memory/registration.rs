@@ -163,10 +163,9 @@ impl Registration {
         self.handle.is_valid(self.record.stag)
     }
 
-    /// Invalidates the STag (`IBV_WR_LOCAL_INV`). The index of the STag stays reserved. When this function
-    /// returns, no engine writes the memory or copies bytes from it any more through the STag or through
-    /// windows that are bound to it. [`Registration::revalidate`] makes the STag valid again, but not the
-    /// windows.
+    /// Invalidates the STag. The index of the STag stays reserved. When this function returns, no engine
+    /// writes the memory or copies bytes from it any more through the STag or through windows that are bound
+    /// to it. [`Registration::revalidate`] makes the STag valid again, but not the windows.
     ///
     /// The function waits for the epochs that are open on other threads. The caller may be inside an epoch.
     pub fn invalidate(&self) {

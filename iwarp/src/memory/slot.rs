@@ -141,7 +141,6 @@ impl Slot {
         self.state.store(state.wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether the slot is valid now.
     pub(super) fn is_valid(&self) -> bool {
         self.state.load(Ordering::Acquire) & VALID != 0
     }

@@ -1,5 +1,5 @@
 //! The table of registrations and windows. Threads add and free registrations under a lock. Engines look up
-//! registrations without a lock, and invalidate them without this lock.
+//! and invalidate registrations without this lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -502,7 +502,7 @@ impl TableShared {
 }
 
 impl TableControl {
-    /// Number of slots that were ever used: all slots with a lower number than this value.
+    /// Number of slots that were ever used.
     pub(super) fn used(&self) -> u32 {
         self.used
     }

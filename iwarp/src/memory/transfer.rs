@@ -73,8 +73,7 @@ impl<'t> Target<'t> {
     }
 
     /// Copies `bytes` to `offset` of the range. The bytes become visible to other threads by increasing
-    /// offset, and each byte becomes visible after everything that was written before it. So if pieces are
-    /// placed in order, the last byte becomes visible last.
+    /// offset, after everything that this thread wrote before.
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] if the registration has been revoked, and [`Fault::Bounds`] if the bytes are

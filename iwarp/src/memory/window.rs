@@ -128,9 +128,9 @@ impl EpochGuard<'_> {
     /// through the window.
     ///
     /// # Errors
-    /// [`BindError`] says why the window could not be bound. After an error the window is unchanged, with one
-    /// exception: a window of type 1 may be unbound if, during the call, another thread has freed the window,
-    /// or has ended or changed the registration of its region.
+    /// [`BindError`] says why the window could not be bound. After an error a window of type 2 is unchanged.
+    /// A window of type 1 may be unbound if, during the call, another thread has freed the window, or has
+    /// ended or changed the registration of its region.
     pub fn bind_window(&self, bind: &Bind, by: Accessor) -> Result<(), BindError> {
         let shared = self.shared();
         if !shared.is_owner_process() {

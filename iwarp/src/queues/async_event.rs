@@ -5,7 +5,7 @@
 //! one bit for each kind, and enters a list of objects with kept events (the line). When the reader has
 //! removed an event from the queue, one event of the first object in the line enters the queue. So no kept
 //! event is lost before its object is destroyed, except that a change of a port's link cancels the kept event
-//! of the opposite change. Events take a limited amount of memory.
+//! of the opposite change.
 //!
 //! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 
@@ -48,7 +48,8 @@ pub enum AsyncEventKind {
     SrqLimitReached,
     /// The port of an engine has a link again (`IBV_EVENT_PORT_ACTIVE`).
     PortActive,
-    /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). The port's connections stay open until their
+    /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). The port's connections stay open until the
+    /// time [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) has passed, or until their
     /// timeouts for a silent peer expire. If the device was removed
     /// ([`LinkState::Gone`](dp::LinkState::Gone)), these connections end at once. A port for a single peer
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) does not generate this event while it
@@ -135,7 +136,7 @@ struct AsyncEventsShared {
     limit: usize,
     lost: AtomicU64,
     notifier: Notifier,
-    /// The handler, which a thread sets while it holds the lock.
+    /// A thread sets the handler while it holds the lock.
     handler: OnceLock<AsyncEventHandler>,
 }
 
@@ -319,9 +320,8 @@ impl AsyncEvents {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Passes all events from now on to `handler`, and none to the queue. The handler cannot be replaced or
-    /// removed. The handler is called at once for the events that wait, and later for each new event. With a
-    /// handler no event is kept, so no event is lost.
+    /// Passes the waiting events at once, and each later event, to `handler` instead of the queue. The
+    /// handler cannot be replaced or removed. With a handler no event is lost.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if a handler is already set. [`VerbsError::System`] if the system call on the

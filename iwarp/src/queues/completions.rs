@@ -24,7 +24,6 @@ use super::wqe::{Counter, WqeCount};
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// The entries of a completion queue, with a lock for the tail and a lock for the head.
 pub(super) struct Completions {
     tail: Line<Tail>,
     head: Line<Head>,

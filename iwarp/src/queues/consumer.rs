@@ -11,7 +11,6 @@ use super::qp::{Receives, RecvEntry, SendQueue, Signals};
 use super::request_ring::{Oldest, RingReader};
 use super::{ConnectionError, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode};
 
-/// The consumer of both queues of a queue pair: the side that takes and completes requests.
 pub(crate) struct QpConsumer {
     sq: RingReader<SendEntry>,
     rq: RingReader<RecvEntry>,

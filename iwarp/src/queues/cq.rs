@@ -122,7 +122,6 @@ impl CqPlace {
         &self.cq.shared
     }
 
-    /// The count of the work queue's used entries.
     #[inline]
     pub(super) fn wqes(&self) -> &WqeCount {
         &self.wqes
@@ -281,8 +280,8 @@ impl CqShared {
             let Some(num) = next else { return };
             after = Some(num);
             // This thread holds no lock while it fails a queue pair: this thread may have the last reference
-            // to the queue pair, and dropping this reference takes the locks of `users` and of the queue pair
-            // numbers. A queue pair that no longer exists need not be ended.
+            // to the queue pair, and dropping the reference takes locks. A queue pair that no longer exists
+            // need not be ended.
             let Some(qp) = self.resources.qp(num) else { continue };
             // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
             // and no other queue pairs.
@@ -297,7 +296,6 @@ impl CqShared {
         oldest
     }
 
-    /// The number that names this queue in asynchronous events.
     pub(crate) fn num(&self) -> u32 {
         self.num
     }

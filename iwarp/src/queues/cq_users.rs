@@ -19,7 +19,6 @@ pub(crate) struct Demand {
     pub(crate) srq: Option<(u32, usize)>,
 }
 
-/// The queue pairs of one completion queue, and the number of entries that they need.
 pub(crate) struct CqUsers {
     /// The value of [`CqOptions::strict`](super::CqOptions::strict).
     strict: Option<bool>,

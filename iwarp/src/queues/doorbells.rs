@@ -60,7 +60,6 @@ impl Doorbells {
         self.commanded.store(commanded, Ordering::Release);
     }
 
-    /// Whether commands may wait.
     pub(crate) fn is_commanded(&self) -> bool {
         self.commanded.load(Ordering::Acquire)
     }

@@ -148,8 +148,8 @@ pub enum ConnectionError {
     /// close by the peer.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer did not complete a graceful close or a Terminate in time, or, before a close, did not answer
-    /// a Read or acknowledge our data in time.
+    /// The peer did not complete a graceful close or a Terminate in time. Also the error if, before a close,
+    /// the peer did not answer a Read or acknowledge our data in time.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
     /// The peer did not post a receive request for our message in time

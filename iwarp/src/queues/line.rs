@@ -2,10 +2,9 @@
 //!
 //! A request that is posted while queue pairs wait is reserved for the first queue pair in the line, whose
 //! engine is notified. This queue pair takes the request when its engine visits the queue pair. Until then no
-//! other queue pair that may wait takes the request. So each queue pair gets its turn. A queue pair with
-//! further messages enters the line again at the end. (A queue pair without InfiniBand's semantics cannot
-//! wait, and takes any posted request, even if the request is reserved. The queue pair for which the request
-//! was reserved then waits again.)
+//! other queue pair that may wait takes the request. A queue pair with further messages enters the line again
+//! at the end. (A queue pair without InfiniBand's semantics cannot wait, and takes any posted request, even
+//! if the request is reserved. The queue pair for which the request was reserved then waits again.)
 //!
 //! A queue pair enters the line, *then* checks for requests. A thread posts a request, *then* checks the
 //! line. Each side executes a sequentially consistent fence between its two steps, so at least one side sees
@@ -41,7 +40,6 @@ pub(super) trait Waiter: Send + Sync {
     fn call(&self);
 }
 
-/// The line of waiting queue pairs of a shared receive queue.
 pub(super) struct RecvLine {
     inner: Mutex<Inner>,
     /// Number of queue pairs that wait or that have a reserved request.
@@ -107,7 +105,6 @@ impl RecvLine {
         self.inner().members -= 1;
     }
 
-    /// Returns the number of queue pairs that may wait.
     #[cfg(test)]
     pub(super) fn members(&self) -> usize {
         self.inner().members

@@ -1,8 +1,8 @@
 //! The lock of the head or the tail of a ring.
 //!
 //! A thread holds the lock for a few dozen instructions, and seldom longer. So a thread that finds the lock
-//! held spins at first and does not sleep. Taking the lock costs one locked instruction, and releasing it
-//! costs none. A `Mutex` needs a locked instruction for each of the two.
+//! held spins at first and does not sleep. On x86-64, taking the lock costs one locked instruction, and
+//! releasing it costs none. A `Mutex` needs a locked instruction for each of the two.
 //!
 //! A thread that waits longer yields its processor, and later sleeps between its tries. So a preempted holder
 //! of the lock can continue even if the waiting thread has a higher real-time priority on the same CPU.
@@ -18,10 +18,8 @@ const YIELDS: u32 = 256;
 /// Time to sleep between two tries.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// A lock for which a thread first spins (see the module).
 pub(super) struct Lock<T>(SpinMutex<T>);
 
-/// Releases the lock when it is dropped.
 pub(super) type LockGuard<'a, T> = SpinMutexGuard<'a, T>;
 
 impl<T> Lock<T> {

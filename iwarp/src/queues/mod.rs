@@ -1,13 +1,12 @@
 //! Queue pairs, completion queues and shared receive queues, their rings of requests and completions, and the
 //! signals between threads of the user and an engine.
 //!
-//! [`CompletionQueue`] and [`SharedReceiveQueue`] are objects of users. These types are in this module
-//! because a queue pair holds these objects, and because the protocol of a stream (`crate::stream`) completes
-//! requests on them and does not depend on [`verbs`](crate::verbs). `verbs` exports these types, and contains
-//! the calls that create objects. If users share state with an engine, but no stream needs it, the state is
-//! in `verbs` itself: for example connections in setup (`cm/identifier.rs`), bytes before MPA
-//! (`cm/stream.rs`), and the commands to an engine (`engine_handle.rs`). This module copies inline data when
-//! a request is posted, and moves no other payload.
+//! [`verbs`](crate::verbs) exports the public types of this module, and contains the calls that create
+//! objects. The types are here because the protocol of a stream (`crate::stream`) uses them and does not
+//! depend on `verbs`. If users share state with an engine, but no stream needs it, the state is in `verbs`:
+//! for example connections in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands
+//! to an engine (`engine_handle.rs`). This module copies inline data when a request is posted, and moves no
+//! other payload.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,5 +1,5 @@
 //! The effect of an error on a queue pair. This endpoint finds the error, the peer reports the error in a
-//! Terminate, or TCP ends. One table maps every error to the status of the oldest open send request, the
+//! Terminate, or TCP ends. The table maps an error to the status of the oldest open send request, the
 //! asynchronous event, and the state that the queue pair enters at once. (The state `Error` follows when the
 //! connection has ended.)
 //!
@@ -46,14 +46,14 @@ use super::{AsyncEventKind, QpState, WcStatus};
 /// The side that found the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// This side found the error. A Terminate is sent to the peer, if the queue pair has a connection.
+    /// This side found the error.
     Here,
     /// This side found the error: the user revoked memory while a message of the peer, or the answer to such
     /// a message, used the memory.
     User,
     /// The peer found the error, and reported it in a Terminate.
     Peer,
-    /// TCP has ended, or MPA cannot continue.
+    /// TCP has ended.
     Lost,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Outcome {
     pub(crate) oldest: WcStatus,
     /// The asynchronous event.
     pub(crate) event: AsyncEventKind,
-    /// The state that is entered at once.
+    /// The state that the queue pair enters at once.
     pub(crate) state: QpState,
 }
 

@@ -7,7 +7,6 @@ use crate::memory::{Access, PdId};
 use super::usage::Permit;
 use super::{RecvRequest, Resources, Sge, VerbsError};
 
-/// The shared part of a protection domain.
 pub(crate) struct PdShared {
     id: PdId,
     pub(crate) resources: Arc<Resources>,

@@ -31,7 +31,6 @@ pub(crate) use send_queue::SendQueue;
 pub(crate) use signals::{Ask, Signals};
 pub(crate) use state_cell::StateCell;
 
-/// The state that a queue pair shares with its engine.
 pub(crate) struct QpShared {
     pub(crate) config: QpConfig,
     pub(crate) attributes: Attributes,
@@ -40,7 +39,6 @@ pub(crate) struct QpShared {
     pub(crate) signals: Signals,
     pub(crate) sends: SendQueue,
     pub(crate) receives: Receives,
-    /// The consumer of both queues, which takes and completes requests.
     pub(crate) consumer: ConsumerPlace,
 }
 

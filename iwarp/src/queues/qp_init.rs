@@ -17,8 +17,8 @@ pub struct QpInit<'a> {
     /// [`SrqInit::one_pd`](super::SrqInit::one_pd) is `false`. `None`: the queue pair has its own receive
     /// queue. Default: `None`.
     pub srq: Option<&'a SharedReceiveQueue>,
-    /// Maximum number of outstanding send requests. A request counts until its completion is polled.
-    /// Default: 128.
+    /// Maximum number of outstanding send requests. A request that generates a completion counts until the
+    /// completion is polled. Default: 128.
     pub max_send_wr: usize,
     /// Maximum number of outstanding receive requests. A request counts until its completion is polled. With
     /// a shared receive queue this is the maximum number of shared buffers that this queue pair may hold. A
@@ -72,8 +72,7 @@ bitflags! {
 }
 
 impl<'a> QpInit<'a> {
-    /// Returns options with at most 128 send and 128 receive requests (as many as perftest posts by default),
-    /// one completion queue for both queues, no shared receive queue, and all extensions.
+    /// Returns options with one completion queue for both queues, and with the default of every other option.
     pub fn new(cq: &'a CompletionQueue) -> Self {
         Self {
             send_cq: cq,

@@ -12,10 +12,9 @@
 /// | `Orphaned` | the first request fails, and all others are flushed | waits | the peer's end of the connection, or a failed connection setup, both with [`ConnParam::outlives_peer`] |
 ///
 /// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state (RFC 5041
-/// section 6.2.1), even before the engine has entered `Closing`, and after `Closing` has ended. The exception
-/// is a queue pair that [takes late sends](crate::verbs::QueuePair::take_late_sends). A receive request does
-/// not send anything, so it may be posted until the end of the connection, for messages of the peer that
-/// arrive before our FIN. At the end of the connection the receive request is flushed.
+/// section 6.2.1). The exception is a queue pair that [takes late
+/// sends](crate::verbs::QueuePair::take_late_sends). Receive requests may be posted in `Closing`, for
+/// messages of the peer that arrive before the end of the connection.
 ///
 /// [`ConnParam::outlives_peer`]: crate::verbs::ConnParam::outlives_peer
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

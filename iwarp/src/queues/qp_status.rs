@@ -24,7 +24,6 @@ pub struct QpStatus {
 
 /// A queue pair in the list of its context.
 pub(crate) trait Listed: Send + Sync {
-    /// Returns the current status of the queue pair.
     fn status(&self) -> QpStatus;
 
     /// Ends the queue pair, because a completion was lost. Sends a Terminate, if the queue pair has a

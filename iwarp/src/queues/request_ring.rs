@@ -2,10 +2,10 @@
 //! them. The reader may start a request and keep its entry. A kept entry can still be read while the reader
 //! continues with later entries.
 //!
-//! A ring needs 88 bytes in addition to its entries. A ring of `rtrb` needs 384 bytes on x86-64: `rtrb` pads
-//! each of its two positions to 128 bytes, so the alignment pads its other fields to 128 bytes as well. Each
-//! queue pair has two rings, so an idle queue pair needs 592 bytes less than with `rtrb`. In this ring the
-//! two positions are in different cache lines, since each position is often written by another thread.
+//! A ring needs 88 bytes in addition to its entries. A ring of `rtrb` needs 384 bytes on x86-64, because
+//! `rtrb` aligns its two positions to 128 bytes. Each queue pair has two rings, so an idle queue pair needs
+//! 592 bytes less than with `rtrb`. In this ring the two positions are in different cache lines, since each
+//! position is often written by another thread.
 //!
 //! Entries own nothing, so they are never dropped.
 //!

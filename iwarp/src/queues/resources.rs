@@ -77,7 +77,6 @@ impl Default for ContextLimits {
     }
 }
 
-/// The state that all objects of a context share.
 pub(crate) struct Resources {
     pub(crate) limits: ContextLimits,
     pub(crate) quotas: Quotas,
@@ -113,8 +112,7 @@ struct Numbers {
     next: AtomicU32,
 }
 
-/// The limits on the objects of a context, and how much of each limit is in use. The memory table counts
-/// registrations and windows itself.
+/// The limits on the objects of a context, and how much of each limit is in use.
 pub(crate) struct Quotas {
     pub(crate) pd: Arc<Quota>,
     pub(crate) qp: Arc<Quota>,

@@ -17,7 +17,6 @@
 
 use super::atomic::{AtomicBool, Ordering, fence};
 
-/// The flag that is set while the doorbell was rung and has not been answered.
 pub(crate) struct Rung(AtomicBool);
 
 impl Rung {

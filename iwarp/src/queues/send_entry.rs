@@ -38,7 +38,6 @@ impl Payload {
     }
 }
 
-/// A request in the send queue.
 #[derive(Clone, Debug)]
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,

@@ -3,7 +3,6 @@
 
 use std::cell::UnsafeCell;
 
-/// A cell that two threads use in turn.
 pub(super) struct SharedCell<T>(UnsafeCell<T>);
 
 impl<T> SharedCell<T> {

@@ -224,7 +224,6 @@ impl SrqShared {
         self.line.quit();
     }
 
-    /// Returns the number of queue pairs that may wait.
     #[cfg(test)]
     pub(super) fn line_members(&self) -> usize {
         self.line.members()

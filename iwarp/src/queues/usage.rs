@@ -88,7 +88,7 @@ impl Quota {
         // towards a limit.
         let more = |used: usize| used.checked_add(count).filter(|&used| used <= self.limit);
         // RFC 5042 sections 3 and 6.4.1 (SEC-048, SEC-049, SEC-121): this function is the resource manager.
-        // The function grants units of a scarce resource to any thread, but never more than the limit allows.
+        // It never grants more units than the limit allows.
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Permit { quota: Arc::clone(self), count }),
             Err(_) => {

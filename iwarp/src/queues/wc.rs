@@ -8,7 +8,7 @@ use super::ConnectionError;
 pub enum WcStatus {
     /// The request succeeded.
     Success,
-    /// The key, the range or the rights of local memory are wrong.
+    /// The key, the range or the rights of local memory are wrong, or a local STag could not be invalidated.
     LocalProtectionError,
     /// A window could not be bound, or memory could not be registered, because the key, the region, the range
     /// or the rights are wrong.
@@ -30,11 +30,11 @@ pub enum WcStatus {
     RemoteInvalidRequest,
     /// The peer could not execute the request, or refused it.
     RemoteOperationError,
-    /// The peer ended the connection before the request was done, or no connection could be made, and this
-    /// queue pair outlives its peer ([`ConnParam::outlives_peer`](crate::verbs::ConnParam::outlives_peer)).
-    /// If both endpoints have agreed on InfiniBand's semantics
-    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)), the oldest request also has this
-    /// status when the peer is silent or can no longer be reached.
+    /// This queue pair outlives its peer
+    /// ([`ConnParam::outlives_peer`](crate::verbs::ConnParam::outlives_peer)), and the peer ended the
+    /// connection before the request was done, or no connection could be made. If both endpoints have agreed
+    /// on InfiniBand's semantics ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)), the
+    /// oldest request also has this status when the peer is silent or can no longer be reached.
     RetryExceeded,
     /// The peer had no receive request for the message, and the maximum number of retries was reached
     /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).

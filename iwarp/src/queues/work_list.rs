@@ -15,7 +15,6 @@ use super::atomic::{AtomicU64, Ordering};
 /// The bit of `added` that is set while the engine sleeps or is about to sleep.
 const ASLEEP: u64 = 1;
 
-/// The slots of connections that have work.
 pub(crate) struct WorkList {
     /// A ring of entries. An entry has a slot in its lower half and the number of its addition in its upper
     /// half. The first addition has number 1. By this number the engine recognizes whether the next entry has

@@ -79,8 +79,8 @@ impl WqeCount {
         self.max as usize
     }
 
-    /// Reserves an entry. Returns `false` if no entry is free. Only the thread that may add requests calls
-    /// this function.
+    /// Reserves an entry. Returns `false` if no entry is free. Only one thread at a time may call this
+    /// function.
     #[inline]
     pub(crate) fn take(&self) -> bool {
         let is_free = self.is_free();
@@ -90,7 +90,6 @@ impl WqeCount {
         is_free
     }
 
-    /// Whether an entry is free.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.used() < u64::from(self.max)

@@ -8,8 +8,8 @@ use crate::rdmap::{AtomicOp, joined_immediate};
 
 use super::VerbsError;
 
-/// Maximum number of scatter/gather elements of one work request. Each entry of a send queue has space for
-/// this number of elements, so a higher number makes every queue larger.
+/// Maximum number of scatter/gather elements of one work request. Each entry of a queue has space for this
+/// number of elements, so a higher number makes every queue larger.
 pub const MAX_SGE: usize = 8;
 
 /// Maximum number of bytes that [`SendFlags::INLINE`] copies at post time. The bytes are stored in the entry
@@ -42,8 +42,7 @@ pub struct RemoteAddr {
 pub const ZERO_COPY_MIN_BYTES: u32 = 256 << 10;
 
 bitflags! {
-    /// Options of a send request, for example when the request starts, how its payload is read, and how its
-    /// end is reported.
+    /// Options of a send request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u8 {
         /// Generates a completion even if the request succeeds (`sq_sig_all` has this effect for every
@@ -64,8 +63,8 @@ bitflags! {
         /// needed.
         ///
         /// The request completes only when the peer's TCP has acknowledged the bytes, and not when they are
-        /// passed to TCP. The last 64 bytes of a message are copied into a separate segment, so that the
-        /// receiver does not delay its acknowledgement.
+        /// passed to TCP. At least the last 64 bytes of a message are copied into a separate segment, so that
+        /// the receiver does not delay its acknowledgement.
         ///
         /// If a copy costs less, the whole payload is copied, and the request completes as usual. A copy
         /// costs less if the stream has CRCs ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)), since

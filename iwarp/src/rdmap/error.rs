@@ -155,7 +155,7 @@ impl TerminateError {
     }
 
     /// Returns the error of a Read Request or an Atomic Request (RFC 7306 section 8.2) whose access is
-    /// refused. RDMAP checks these accesses.
+    /// refused.
     pub const fn of_read_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,

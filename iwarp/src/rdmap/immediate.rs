@@ -36,8 +36,8 @@ pub struct ImmediateData {
 }
 
 impl ImmediateData {
-    /// Checks the next segment in order: it must begin where the last segment ended, and the length of the
-    /// message must be eight bytes (RFC 7306 section 6.3).
+    /// Checks the next segment in order. The segment must begin where the previous segment ended, and the
+    /// length of the message must be eight bytes (RFC 7306 section 6.3).
     ///
     /// # Errors
     /// [`TerminateError::OperationUnspecified`] for any other length (the RFCs name no code for this error).

@@ -1,9 +1,9 @@
 //! Remote Direct Memory Access Protocol (RFC 5040): opcodes, Read Requests, Read sinks and Terminate; and its
 //! extensions (RFC 7306): atomics and Immediate Data.
 //!
-//! This module only encodes, decodes and checks: the bytes that DDP reserves for RDMAP, the headers that
-//! RDMAP sends as DDP payload, and the error codes of all layers. The order of messages and the state of a
-//! stream are in `crate::stream`.
+//! This module encodes, decodes and checks the bytes that DDP reserves for RDMAP, the headers that RDMAP
+//! sends as DDP payload, and the error codes of all layers. The order of messages and the state of a stream
+//! are in `crate::stream`.
 
 pub mod atomic;
 pub mod error;

@@ -24,7 +24,7 @@ const R: u8 = 0x20;
 /// The bits M, D and R at the position that siw uses.
 const SIW_BITS: u8 = 0x07;
 /// DDP's T bit in the first byte of an echoed header. If the bit is set, the header has 14 bytes, and
-/// otherwise 18 bytes. To find the end of the header, no other field is needed.
+/// otherwise 18 bytes.
 const TAGGED: u8 = 0x80;
 
 /// The layout of the control word.

@@ -177,7 +177,6 @@ impl<S: Sink> Loader<S> {
         Self { from, sink, at, len }
     }
 
-    /// Offset of the next byte to load.
     #[inline(always)]
     pub(super) fn at(&self) -> usize {
         self.at

@@ -1,7 +1,7 @@
-//! CRC32c by the crates `crc32c` and `crc-fast`, for CPUs for which `crate::memory::crc32c` has no method of
-//! its own, and for long runs of bytes without a copy on CPUs with AVX-512.
+//! CRC32c by the crates `crc32c` and `crc-fast`. They are used on CPUs for which `crate::memory::crc32c` has
+//! no method of its own, and for long runs of bytes without a copy on CPUs with AVX-512.
 //!
-//! Neither crate is the faster one on every CPU, so each kind of CPU uses the crate that is faster on it:
+//! Which crate is faster depends on the CPU:
 //!
 //! | CPU | crate | reason |
 //! |---|---|---|

@@ -136,7 +136,7 @@ fn a_tally_is_the_sum_of_the_copy() {
             check_tally(&source[from..from + len], &mut out[..len], &Front { rest, ..short }, zeros);
         }
     }
-    // As many bytes as the longest ULPDU has. All their bits are set, so the sum of the words is as large as
+    // The longest ULPDU has this number of bytes. All bits are set, so the sum of the words is as large as
     // possible.
     check_tally(&[0xff; 64_768], &mut [0; 64_768], &short, 0);
 }

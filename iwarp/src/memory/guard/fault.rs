@@ -23,8 +23,8 @@ thread_local! {
     static ACTIVE: Cell<*const Recovery> = const { Cell::new(null()) };
 }
 
-/// For each signal, the maximum number of times that our handler can be installed in front of a different
-/// handler of the program.
+/// Number of our handlers. For each signal, our handlers can replace at most this number of different actions
+/// of the program.
 const GENERATIONS: usize = 8;
 
 /// Our handlers: a different function for each action of the program that our handler has replaced. The

@@ -43,7 +43,7 @@ pub(super) fn install() -> std::io::Result<bool> {
 /// # Safety
 /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
 /// that it calls own nothing that needs a drop, and hold no lock. No state on which other code relies is half
-/// changed then. A panic of `access` ends the process.
+/// changed then. `access` does not panic.
 pub(super) unsafe fn attempt<F: FnMut()>(start: *const u8, len: usize, access: F) -> Result<(), Unmapped> {
     const { assert!(!std::mem::needs_drop::<F>(), "a guarded access may be left without being dropped") };
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

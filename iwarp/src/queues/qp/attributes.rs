@@ -14,7 +14,6 @@ const NOT_AGREED: u8 = 2;
 /// The value of [`Attributes::rnr_retry`] if the user has not set it.
 const UNSET: u8 = u8::MAX;
 
-/// The attributes of a queue pair that can change.
 pub(crate) struct Attributes {
     /// The maximum rights of the peer's messages, as bits of [`Access`].
     remote_access: AtomicU32,
@@ -114,7 +113,6 @@ impl Attributes {
         self.ib_semantics() == Some(true)
     }
 
-    /// Whether the queue pair stays usable when the peer ends the connection.
     pub(super) fn outlives_peer(&self) -> bool {
         self.outlives_peer.load(Ordering::Acquire)
     }
@@ -140,7 +138,6 @@ impl Attributes {
         self.retries.store(retries, Ordering::Release);
     }
 
-    /// Whether send requests are being retried because the queue pair has no peer.
     pub(crate) fn retries(&self) -> bool {
         self.retries.load(Ordering::Acquire)
     }
@@ -150,7 +147,6 @@ impl Attributes {
         self.remote_access.store(access.bits(), Ordering::Relaxed);
     }
 
-    /// The maximum rights of the peer's messages.
     #[inline]
     pub(crate) fn remote_access(&self) -> Access {
         Access::from_bits_truncate(self.remote_access.load(Ordering::Relaxed))

@@ -48,7 +48,7 @@ impl Caps {
     }
 }
 
-/// The fixed configuration of a queue pair. The configuration never changes, so any thread may read it.
+/// The configuration of a queue pair, which never changes.
 pub(crate) struct QpConfig {
     /// The number of the queue pair. Dropping the configuration frees the number.
     pub(crate) num: u32,
@@ -71,7 +71,6 @@ impl QpConfig {
         let context = &pd.resources;
         let caps = Caps::new(init, context.limits.max_qp_wr)?;
         // RFC 5042 section 7.1 (SEC-164): a completion queue serves only the context that created it.
-        // Contexts do not share completion queues.
         for cq in [init.send_cq, init.recv_cq] {
             context.same(cq.shared.resources())?;
         }

@@ -9,9 +9,9 @@ use crate::queues::line::{TurnCell, Waiter};
 use crate::queues::{QpConsumer, QpState};
 
 impl QpShared {
-    /// Leaves an `Ask` for the engine, and rings the doorbell. In two cases no engine will end the queue
-    /// pair, so this thread enters `Error` instead: if the queue pair has no engine and `what` is at least
-    /// `Terminate`, or if the queue pair is `Orphaned` and `what` is at least `Close`.
+    /// Leaves an `Ask` for the engine, and rings the doorbell. If the queue pair has no engine and `what` is
+    /// at least `Terminate`, this thread enters `Error` instead of ringing. This thread also does so if the
+    /// queue pair is `Orphaned` and `what` is at least `Close`.
     pub(crate) fn ask(&self, what: Ask) {
         self.signals.leave(what);
         let ends_at_once = match self.engine.is_there() {

@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use crate::queues::Doorbells;
 use crate::queues::rung::Rung;
 
-/// The link of a queue pair to its engine.
 pub(crate) struct EngineLink {
     /// The doorbells of the engine. Connect or accept sets this field once.
     doorbells: OnceLock<Arc<Doorbells>>,

@@ -34,8 +34,8 @@ impl QpShared {
         true
     }
 
-    /// Enters `Orphaned`, because the peer has ended the connection. Handles requests that were posted at the
-    /// same time, and a pending `Ask`. If `retry_time` is not zero, send requests stay in their queue until
+    /// Enters `Orphaned`, because the queue pair has no peer. Handles requests that were posted at the same
+    /// time, and a pending `Ask`. If `retry_time` is not zero, send requests stay in their queue until
     /// [`end_retries`](Self::end_retries), which the caller must call after this time.
     pub(crate) fn orphan(&self, retry_time: Duration) {
         self.attributes.set_retries(!retry_time.is_zero());

@@ -66,8 +66,8 @@ impl QpShared {
 
     /// Whether the send queue accepts requests. The queue refuses requests before the connection is
     /// established, unless early sends are allowed. The queue also refuses requests in state `Closing`, and
-    /// after a graceful close was requested (RFC 5041 section 6.2.1). After an error the queue accepts
-    /// requests, which are then flushed.
+    /// after a graceful close was requested. After an error the queue accepts requests, which are then
+    /// flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.

@@ -99,7 +99,7 @@ impl QpConfig {
         self.check(request, length as u64, attributes)
     }
 
-    /// Checks the elements of a request. Also checks that the request is allowed.
+    /// Checks that the request is allowed, and checks its elements.
     fn check(&self, request: &SendRequest, length: u64, attributes: &Attributes) -> Result<(), VerbsError> {
         let sg_list = &request.sg_list;
         if sg_list.len() > self.caps.max_send_sge() {

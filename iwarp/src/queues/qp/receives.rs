@@ -1,5 +1,4 @@
-//! The receives of a queue pair: its own receive queue or its use of a shared receive queue, the numbers of
-//! taken and completed requests, and whether a message waits for a request.
+//! The receives of a queue pair: its own receive queue, or its use of a shared receive queue.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -21,7 +20,6 @@ use super::signals::Signals;
 /// A posted request in the receive queue. The entry owns nothing.
 pub(in crate::queues) type RecvEntry = ManuallyDrop<RecvRequest>;
 
-/// The receives of a queue pair (see the module).
 pub(crate) struct Receives {
     /// The writer of the ring. Each thread that posts takes the lock.
     ring: Lock<RingWriter<RecvEntry>>,

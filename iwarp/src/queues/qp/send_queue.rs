@@ -9,7 +9,7 @@
 //!
 //! While a queue is held (InfiniBand's state "send queue drained", SQD), no request starts. Requests that
 //! have already started continue until they are complete. All other requests, including new requests, stay in
-//! the queue. The engine loads the flag `held` after each request that it finds. So the engine sees the flag
+//! the queue. The engine loads the flag `held` after it has read the requests. So the engine sees the flag
 //! before it starts a request that was posted after the flag was set.
 
 use std::collections::VecDeque;
@@ -28,7 +28,6 @@ use crate::queues::{
 
 use super::signals::Signals;
 
-/// The send queue of a queue pair.
 pub(crate) struct SendQueue {
     /// The writer of the queue. Each thread that posts takes the lock.
     posting: Lock<Posting>,
@@ -82,7 +81,6 @@ impl SendQueue {
         (queue, reader)
     }
 
-    /// Whether every request generates a completion, even if it is unsignaled.
     #[inline]
     pub(crate) fn signals_all(&self) -> bool {
         self.signals_all
@@ -277,7 +275,6 @@ impl SendQueue {
         self.held.store(false, Ordering::Release);
     }
 
-    /// Whether the queue is held, so that no request starts.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Acquire)

@@ -1,5 +1,4 @@
-//! Signals between users and the engine of a queue pair, other than posts and completions: the [`Ask`] of the
-//! users, their request for a graceful close, the number of their handles, and asynchronous events for them.
+//! Signals between users and the engine of a queue pair, other than posts and completions.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -26,7 +25,6 @@ pub(crate) enum Ask {
     Abort,
 }
 
-/// The signals between users and the engine of a queue pair.
 pub(crate) struct Signals {
     events: EventSource,
     /// Number of handles that users have. The engine's references to the queue pair do not count as handles.
@@ -50,7 +48,7 @@ impl Signals {
     }
 
     /// Adds a handle, which is a clone of a handle or is made from a connection. Returns `false` if no user
-    /// has a handle any more: in this case the queue pair has already ended.
+    /// has a handle any more.
     pub(crate) fn add_handle(&self) -> bool {
         let more = |handles: u32| (handles > 0).then_some(handles + 1);
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -87,7 +85,6 @@ impl Signals {
         self.close_asked.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the user has requested a graceful close.
     pub(crate) fn is_close_asked(&self) -> bool {
         self.close_asked.load(Ordering::SeqCst)
     }

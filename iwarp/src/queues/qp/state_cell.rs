@@ -8,7 +8,6 @@ use crate::rdmap::TerminateError;
 
 use super::signals::Signals;
 
-/// The state of a queue pair, and why its connection ended.
 pub(crate) struct StateCell {
     state: AtomicU8,
     ended: Mutex<Ended>,
@@ -65,7 +64,6 @@ impl StateCell {
         self.ended().error
     }
 
-    /// The Terminate that was sent or received, if any.
     pub(crate) fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.ended().terminate.clone()
     }
