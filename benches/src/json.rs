@@ -258,7 +258,6 @@ fn entry(row: &Row, unit: Unit, hz: u64, scope_cycles: f64) -> Entry {
     }
 }
 
-/// The profiles of `rows`.
 fn breakdowns(rows: &[Row], hz: u64, scope_cycles: f64) -> Vec<Breakdown> {
     let profiled = rows.iter().filter_map(|row| row.profile.as_ref());
     profiled.map(|profiled| Breakdown::new(profiled, hz, scope_cycles)).collect()
