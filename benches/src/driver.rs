@@ -31,7 +31,7 @@ const YIELD_POLLS: u32 = 200;
 /// Duration of each sleep of [`WaitMode::Waiting`]. Arriving frames do not end such a sleep.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Maximum time that the end of a run waits for a full port.
+/// Maximum time for which the end of a run waits until a full port accepts frames.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(1);
 
 /// If the engine's next deadline is nearer than this many microseconds, frames probably wait for a full port:
@@ -178,8 +178,7 @@ impl Driver {
 
     /// Polls for `time`, but at most for a second, even after an interrupt, so that the peer learns of
     /// dropped connections. If frames then still wait for a full port, polls until they are sent or the
-    /// second is over, since the peer may be waiting for a processor. If the engine has its own thread, this
-    /// function only waits.
+    /// second is over. If the engine has its own thread, this function only waits.
     pub fn linger(&mut self, time: Duration) {
         let begun = Instant::now();
         loop {
@@ -198,8 +197,7 @@ impl Driver {
         }
     }
 
-    /// Restarts the count of idle polls, so that the next idle polls spin before they yield. Call this
-    /// function after a poll if the caller found work.
+    /// Restarts the count of idle polls. Call this function after a poll if the caller found work.
     #[inline]
     pub fn busy(&mut self) {
         (self.idle_polls, self.armed) = (0, false);
@@ -208,7 +206,7 @@ impl Driver {
     /// Spins, yields or sleeps. Call this function after a poll if the engine and the caller found no work.
     ///
     /// # Errors
-    /// Returns an error of the completion channel.
+    /// Returns an error of a completion queue, of the completion channel or of a system call.
     pub fn idle(&mut self) -> Result<(), Error> {
         self.idle_polls = self.idle_polls.saturating_add(1);
         self.was_idle = true;

@@ -89,7 +89,7 @@ struct Entry {
     cost: Cost,
     /// CPU time of this process in percent of one CPU.
     cpu_percent: f64,
-    /// True if the run was interrupted.
+    /// True if an interrupt or an error ended the run early.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     partial: bool,
     /// Bytes per second that were sent and received, if both ends sent.
@@ -258,7 +258,6 @@ fn entry(row: &Row, unit: Unit, hz: u64, scope_cycles: f64) -> Entry {
     }
 }
 
-/// The profiles of `rows`.
 fn breakdowns(rows: &[Row], hz: u64, scope_cycles: f64) -> Vec<Breakdown> {
     let profiled = rows.iter().filter_map(|row| row.profile.as_ref());
     profiled.map(|profiled| Breakdown::new(profiled, hz, scope_cycles)).collect()

@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub latency_us: Option<[f64; 2]>,
 }
 
-/// The display of one run. The check whether a hidden display needs an update costs one comparison.
+/// The display of one run.
 pub struct Live {
     bar: Option<ProgressBar>,
     unit: Unit,

@@ -1,7 +1,6 @@
 //! `--metrics ADDR`: the counters of all engines of the process, in Prometheus's text format.
 //!
-//! [`iwarp::prometheus`] makes the responses. The documentation of that module says why no exporter crate is
-//! used.
+//! [`iwarp::prometheus`] makes the responses.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

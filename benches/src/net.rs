@@ -51,8 +51,8 @@ impl End {
         gid
     }
 
-    /// Pins the calling thread, which will poll this end, to the end's CPU, if the end has a CPU and the
-    /// thread is not pinned yet.
+    /// Pins the calling thread, which will poll this end, to the end's CPU. Does nothing if the end has no
+    /// CPU, or if the thread is pinned already.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] if this process may not use that CPU.

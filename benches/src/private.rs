@@ -153,7 +153,7 @@ pub fn is_welcome(bytes: &[u8]) -> bool {
 pub fn rejection(reason: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend([FORMAT, REJECTED]);
-    // The reason is short enough for peers that accept at most 256 bytes of private data.
+    // The reason is cut, since some peers accept at most 256 bytes of private data.
     out.extend(reason.bytes().take(200));
     out
 }

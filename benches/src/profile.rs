@@ -1,8 +1,8 @@
 //! `--profile`: the cost of an FPDU by layer.
 //!
 //! [`dp::profile`] takes the time stamps. This module starts and stops the profile around a run. It divides
-//! the cycles by the number of FPDUs that this end sent and received in the run, and prints the results. Idle
-//! polls are shown separately and not divided.
+//! the cycles by the number of FPDUs that this end sent and received in the run, and prints the results. The
+//! cycles of idle polls are not divided, and only JSON contains them.
 
 use dp::profile::{self, Layer, Profile};
 use serde::Serialize;

@@ -5,7 +5,7 @@
 //! affects only the messages in flight ("coordinated omission"). With an open schedule, a stall affects every
 //! message that is due during the stall.
 
-/// The unit of `--rate_limit`.
+/// A rate in one of the units of `--rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     /// A number of bytes per second.

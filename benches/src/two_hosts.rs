@@ -21,10 +21,10 @@ use crate::errors::{Error, NotConnected};
 /// Virtual time in microseconds between two polls of an engine. A round trip takes one or two polls.
 const POLL_US: u64 = 20;
 
-/// Maximum number of polls until two hosts are connected.
+/// Maximum number of polls until the connections that are set up at a time are established.
 const MAX_POLLS: u64 = 10_000;
 
-/// Number of connections that are set up at a time. A listener's backlog is larger than this number.
+/// Maximum number of connections that an engine sets up at a time. The backlog of a listener is larger.
 const AT_A_TIME: usize = 64;
 
 /// The port of the first engine's listener.
@@ -287,7 +287,7 @@ impl TwoHosts {
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Connect`] if a connection is not
-    /// established within `MAX_POLLS` polls.
+    /// established.
     pub fn connect(&mut self, count: usize) -> Result<(), Error> {
         Self::connect_all(std::slice::from_mut(self), count)
     }
@@ -298,7 +298,7 @@ impl TwoHosts {
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::Connect`] if a connection is not
-    /// established within `MAX_POLLS` polls.
+    /// established.
     pub fn connect_all(all: &mut [Self], count: usize) -> Result<(), Error> {
         while let Some(least) = all.iter().map(|hosts| hosts.a.qps.len()).min().filter(|least| *least < count)
         {

@@ -2,8 +2,7 @@
 //! extracts the ULPDU from between the markers.
 //!
 //! All cases run with and without CRC: markers slow the CRC most, since they split the bytes into runs of 508
-//! bytes. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
-//! in one pass. The benchmarks of this file copy the ULPDU from a slice.)
+//! bytes. The ULPDU is copied from a slice.
 
 use std::hint::black_box;
 

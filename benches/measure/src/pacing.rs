@@ -119,7 +119,6 @@ impl Case {
     }
 }
 
-/// Prints the table.
 pub(crate) fn run(options: &PacingOptions) -> ExitCode {
     println!(
         "rtt_us  queue  pacing  1 flow: % of rate, lost/1000  4 flows: %, lost/1000  short: median, slowest (RTT/100)"

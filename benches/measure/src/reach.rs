@@ -24,7 +24,6 @@ pub(crate) struct ReachOptions {
     window: Option<u32>,
 }
 
-/// Prints the table.
 pub(crate) fn run(options: &ReachOptions) -> ExitCode {
     let tcp = TcpConfig::default();
     let (recv_window_bytes, send_buffer_bytes) = match options.window {

@@ -65,9 +65,7 @@ impl Memory {
 pub(super) enum Kind {
     /// A message of the test.
     Data,
-    /// A mark.
     Mark,
-    /// A credit.
     Credit,
     /// A zero-length Read after the messages that the Read confirms.
     Flush,

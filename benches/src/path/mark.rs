@@ -1,7 +1,7 @@
 //! Marks: Sends on a data connection by which two iwperfs confirm Writes.
 //!
-//! A mark follows the Writes that it covers in the same stream. So these Writes are placed when the receive
-//! of the mark completes. The target checks the Writes, if validation is on, and answers. The layout is
+//! In the stream, a mark follows the Writes that it covers. So these Writes are placed when the receive of
+//! the mark completes. The target checks the Writes, if validation is on, and answers. The layout is
 //! big-endian: `mark`, 1 byte 0 (question) or 1 (answer), 1 byte 1 (correct) or 0 (wrong), 2 reserved bytes,
 //! size (4), 4 reserved bytes, first message (8), count (8).
 

@@ -1,5 +1,4 @@
-//! The control connection, which carries only Sends. The client sends first, and the two ends strictly
-//! alternate.
+//! The control connection, which carries only Sends.
 
 use std::collections::VecDeque;
 

@@ -59,7 +59,6 @@ impl Link {
         Ok(self.qp.post_recv(&RecvRequest::new(slot, sge))?)
     }
 
-    /// Sends `advert`.
     pub(super) fn send(&mut self, end: &mut Endpoint, id: &CmId, advert: &Advert) -> Result<(), Error> {
         let at = RECEIVES as usize * RECV_BYTES;
         self.adverts.write_at(at, &advert.encode())?;

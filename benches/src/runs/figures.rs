@@ -95,7 +95,7 @@ pub struct Row {
     pub span: (u64, u64),
     /// The work of each core, if there were several cores.
     pub cores: Vec<CoreFigures>,
-    /// True if the run was interrupted. In this case the figures cover the time until the interrupt.
+    /// True if an interrupt or an error ended the run early. The figures cover the time until then.
     pub is_partial: bool,
     /// The CPU time of this process in percent of one CPU.
     pub cpu_percent: f64,

@@ -15,7 +15,6 @@ use crate::compare::session::{Session, Tally};
 /// Number of round trips.
 const WAKES: &str = "500";
 
-/// The name of the network device in a namespace.
 const DEV: &str = "v0";
 
 /// A row, and the function that measures the row with its two processes on the given cores. The figure is the
@@ -25,7 +24,6 @@ type Wake = (&'static str, fn(&Session, [usize; 2]) -> Result<f64>);
 const ROWS: [Wake; 3] =
     [("local_wake", local), ("vhost_wake", over_vhost), ("af_packet_wake", over_packet_sockets)];
 
-/// Measures the wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     let wanted: Vec<Wake> = ROWS.into_iter().filter(|(id, _)| session.options.wants(id)).collect();
     for _ in 0..session.pace.pairs {

@@ -67,7 +67,6 @@ pub(crate) struct Device {
     no_huge: bool,
 }
 
-/// Runs one end.
 pub(crate) fn run(end: BareWireEnd) -> ExitCode {
     match work(end) {
         Ok(Sent::Frames) => ExitCode::SUCCESS,

@@ -3,8 +3,7 @@
 //! process of the baseline connects one socket after another.
 //!
 //! The measured time begins when all connections may begin, and ends when all connecting processes have
-//! reported that their connections are established. With `--quick` there are a tenth of the connections, and
-//! a tenth of the processes.
+//! reported that their connections are established.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -58,7 +57,6 @@ pub(crate) enum BurstEnd {
     Connect { place: PathBuf, count: usize },
 }
 
-/// Measures the wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     for (id, connections, processes) in ROWS {
         if !session.options.wants(id) {
@@ -162,7 +160,6 @@ fn available_bytes() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Runs one end.
 pub(crate) fn run(end: BurstEnd) -> ExitCode {
     let kernel = Path::new("kernel");
     let done = match end {

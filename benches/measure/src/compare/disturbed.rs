@@ -20,19 +20,17 @@ use testing::lab_error;
 /// for the CPU causes one switch for each time slice of 3 or 4 ms, which is well over a hundred per second.
 const DISTURBED_PER_S: f64 = 60.0;
 
-/// The runs so far.
+/// The watched runs so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RunCount {
-    /// Number of all runs, including repeats.
+    /// Number of watched runs, including repeats.
     runs: u32,
-    /// Number of disturbed runs.
     disturbed: u32,
     /// Number of disturbed runs whose figure is in the table, since their repeats were also disturbed.
     counted: u32,
 }
 
 impl RunCount {
-    /// Whether there were any runs.
     pub(crate) fn any(&self) -> bool {
         self.runs > 0
     }

@@ -46,7 +46,6 @@ struct Line {
     unit: String,
 }
 
-/// Measures all wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     for measure in IDS.into_iter().filter_map(find).filter(|row| session.options.wants(row.id)) {
         let pairs = if measure.taken == Sampling::Once { 1 } else { session.pace.pairs };

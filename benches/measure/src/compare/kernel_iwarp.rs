@@ -56,7 +56,6 @@ pub(crate) struct Writes {
     emss: usize,
 }
 
-/// Runs one end.
 pub(crate) fn run(end: KernelIwarpEnd) -> ExitCode {
     match work(end) {
         Ok(()) => ExitCode::SUCCESS,

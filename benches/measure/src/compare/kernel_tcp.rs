@@ -54,7 +54,6 @@ pub(crate) enum KernelTcpEnd {
     },
 }
 
-/// Runs one end.
 pub(crate) fn run(end: KernelTcpEnd) -> ExitCode {
     match work(end) {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// Parses the last line of a program's output. The line has to be JSON.
+/// Parses the last line of `text`, which has to be JSON.
 ///
 /// # Errors
 /// Fails if the line is not JSON or has other fields. The error has the whole output.

@@ -38,7 +38,6 @@ const BULK: &str = "-s 64K -t 8 -Q 4";
 /// waits for retransmissions, but not for a queue.
 const LOAD: &str = "-s 4K -t 512 -Q 1 --rate_limit 0.02 --rate_units g";
 
-/// Measures the row, if the user wants it.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     if !session.options.wants(ID) {
         return;

@@ -63,7 +63,6 @@ use benches::machine::MachineInfo;
 use options::CompareOptions;
 use session::{Row, Session, Tally};
 
-/// Measures and prints the table.
 pub(crate) fn run(options: CompareOptions) -> ExitCode {
     match take(options) {
         Ok(true) => ExitCode::SUCCESS,

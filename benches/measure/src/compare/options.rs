@@ -39,7 +39,6 @@ impl CompareOptions {
         self.only.is_empty() || self.only.contains(&id)
     }
 
-    /// The numbers and the lengths of the runs.
     pub(crate) fn pace(&self) -> Pace {
         if self.quick { QUICK } else { WHOLE }
     }
@@ -67,7 +66,6 @@ pub(crate) struct Pace {
 const WHOLE: Pace =
     Pace { pairs: 5, trials: 5, repeats: 3, seconds: 1, round_trips: 100_000, lossy_seconds: 6 };
 
-/// The pace of `--quick`.
 const QUICK: Pace =
     Pace { pairs: 1, trials: 3, repeats: 1, seconds: 1, round_trips: 20_000, lossy_seconds: 4 };
 

@@ -29,7 +29,6 @@ const WIRE: [&str; 2] = ["100.64.0.1", "100.64.0.2"];
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Measures the wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     let wants = |id| session.options.wants(id);
     for _ in 0..session.pace.pairs {

@@ -17,7 +17,6 @@ use crate::compare::vhost::{self, EndReports, SendingEnd, Test, number};
 /// Number of bytes of a small message.
 pub(crate) const SMALL: u32 = 64;
 
-/// Measures all wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     validate(session, tally);
     bulk(session, tally, &AT_1500);

@@ -1,6 +1,7 @@
 //! `--plots DIR` draws bandwidth over the message size and over connections, the round trip by percentile,
-//! and goodput over cores. Each plot also shows the kernel's TCP, or a loop that copies and computes CRCs.
-//! The settings of the kernel are those of the table, if the table has them.
+//! and goodput over cores. Each plot also shows a baseline: a loop that copies and computes CRCs, or the
+//! kernel's TCP. If the table has settings for the kernel's TCP, the plots use these settings. The plots of
+//! bandwidth also show `iperf3` without options.
 
 use std::path::Path;
 
@@ -21,7 +22,6 @@ use crate::compare::vhost::{self, SendingEnd, Test};
 /// Sizes of messages in bytes.
 const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Numbers of connections.
 const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
 
 /// MTU of the plots in bytes.

@@ -18,11 +18,9 @@ use crate::compare::sample::{Pair, Sample, Verdict, worst};
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) options: CompareOptions,
-    /// The numbers and the lengths of the runs.
     pub(crate) pace: Pace,
     /// The cores of the two ends. If there is only one core, both are this core.
     pub(crate) cpus: [usize; 2],
-    /// Whether to run without hugepages.
     pub(crate) no_huge: bool,
     /// The runs of pollers so far.
     pub(crate) runs: Cell<RunCount>,
@@ -77,7 +75,6 @@ impl Session {
 /// One measured row.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// The row's description.
     pub(crate) measure: &'static Measure,
     /// Samples by direction. A row without directions has one sample, named `both`, `memory` or `loss`.
     pub(crate) directions: Vec<(&'static str, Sample)>,

@@ -5,7 +5,6 @@ use serde_json::Value;
 use crate::compare::measures::{Direction, Measure};
 use crate::compare::session::Row;
 
-/// The heading of the columns.
 pub(crate) fn heading() -> String {
     line(["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached"].map(str::to_owned))
 }
@@ -55,8 +54,8 @@ fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]
     format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
 }
 
-/// Formats `value` with three digits: with all digits before the decimal point, and with at most three digits
-/// after it.
+/// Formats `value` with three significant digits, but with all digits before the decimal point, and with at
+/// most three digits after it.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         x if x >= 99.95 => 0,

@@ -19,10 +19,8 @@ pub(crate) enum SendingEnd {
 }
 
 impl SendingEnd {
-    /// Both ends.
     pub(crate) const BOTH: [Self; 2] = [Self::VirtioUser, Self::Vhost];
 
-    /// The name of the end in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Vhost => "vhost_sends",
@@ -38,12 +36,10 @@ pub(crate) struct Test {
     pub(crate) name: &'static str,
     /// IP MTU in bytes.
     pub(crate) mtu: u16,
-    /// The test's options.
     pub(crate) options: Vec<String>,
 }
 
 impl Test {
-    /// Makes a test with these command-line options.
     pub(crate) fn new(name: &'static str, mtu: u16, options: &str) -> Self {
         Self { name, mtu, options: options.split_whitespace().map(str::to_owned).collect() }
     }
@@ -101,7 +97,6 @@ pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<
     Ok(EndReports { client: reports("client.json")?, server: reports("server.json")? })
 }
 
-/// The two programs of a run.
 struct Programs<'a> {
     session: &'a Session,
     test: &'a Test,
@@ -131,7 +126,7 @@ impl Programs<'_> {
     }
 }
 
-/// DPDK's device string for an end of the wire, with the superframes that the end offers.
+/// DPDK's device string for an end of the wire.
 pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
     let socket = socket.display();
     if is_vhost {

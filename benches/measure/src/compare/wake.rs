@@ -61,7 +61,6 @@ pub(crate) enum WakeEnd {
     SocketPing { path: PathBuf, count: u64 },
 }
 
-/// Runs one end.
 pub(crate) fn run(end: WakeEnd) -> ExitCode {
     match work(end) {
         Ok(()) => ExitCode::SUCCESS,

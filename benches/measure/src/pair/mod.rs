@@ -100,7 +100,6 @@ enum Id {
     VsSmoltcp,
 }
 
-/// Measures and prints the result.
 pub(crate) fn run(options: &PairOptions) -> ExitCode {
     match take(options) {
         Ok(pair) => {

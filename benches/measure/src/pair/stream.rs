@@ -30,7 +30,7 @@ const ANSWER: u8 = 1;
 /// Moves pieces of `bytes` bytes over each stream.
 ///
 /// # Errors
-/// Returns an error of the endpoints.
+/// Returns the error of an endpoint or of a socket.
 pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error> {
     // One thread of the runtime reads, and this thread writes.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -48,7 +48,7 @@ pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error>
 /// request.
 ///
 /// # Errors
-/// Returns an error of the endpoints.
+/// Returns the error of an endpoint or of a socket.
 pub(crate) fn measure_trips(time: Duration) -> Result<Comparison, Error> {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let over_tcp = runtime.block_on(over_tcp())?;

@@ -44,7 +44,7 @@ pub(crate) struct Load {
 
 /// A load on two hosts, in which A writes to B.
 ///
-/// Each index of an active queue pair has its own part of the regions, whichever queue pair has this index.
+/// An active queue pair uses the part of the regions that belongs to its index among the active queue pairs.
 /// So the number of open queue pairs does not change which memory is read and written.
 pub(crate) struct Traffic {
     hosts: TwoHosts,
@@ -234,7 +234,6 @@ impl Traffic {
         Ok(())
     }
 
-    /// The counters of both engines.
     pub(crate) fn counters(&self) -> [EngineCounters; 2] {
         [&self.hosts.a, &self.hosts.b].map(|host| host.engine.counters())
     }

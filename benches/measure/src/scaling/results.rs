@@ -14,7 +14,7 @@ const HEADER_BYTES: f64 = 52.0;
 /// segment, and the CRC.
 const FPDU_OVERHEAD_BYTES: f64 = 20.0;
 
-/// The used part of a document of `scripts/compare --json`.
+/// The part of a document of `scripts/compare --json` that this module uses.
 #[derive(Debug, Deserialize)]
 pub(super) struct Results {
     machine: ResultMachine,

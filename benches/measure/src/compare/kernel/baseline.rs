@@ -57,12 +57,11 @@ impl Stream {
         Ok(Self { hosts, settings, tried, runs, sendfile })
     }
 
-    /// A description of the settings.
     pub(crate) fn name(&self) -> String {
         self.settings.name()
     }
 
-    /// A description of the settings without the length of messages, for messages of other lengths.
+    /// Like [`name`](Self::name), without the length of the messages.
     pub(crate) fn name_for_any_length(&self) -> String {
         self.settings.name_for_any_length()
     }
@@ -83,7 +82,7 @@ fn by_name(
     all.iter().map(|tried| (tried.settings.name(), value(tried))).collect()
 }
 
-/// Small messages over the kernel's TCP, with the settings that are best for the measurement.
+/// Small messages over the kernel's TCP.
 #[derive(Debug)]
 pub(crate) struct Small {
     hosts: KernelHosts,
@@ -143,7 +142,6 @@ impl Small {
         Ok(Self { hosts, settings })
     }
 
-    /// A description of the settings.
     pub(crate) fn name(&self) -> String {
         self.settings.name()
     }

@@ -12,7 +12,6 @@ use super::{KernelHosts, ServerAndClient};
 pub(crate) struct StreamSettings {
     /// Options of the client.
     pub(crate) options: &'static str,
-    /// Settings of the interfaces.
     pub(crate) shape: Shape,
 }
 
@@ -36,7 +35,6 @@ pub(crate) fn named(name: &str) -> Option<StreamSettings> {
 /// The load that `iperf3` sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamLoad {
-    /// Number of connections.
     pub(crate) connections: u32,
     /// Number of bytes handed to the kernel at a time. `None` means the number in the settings.
     pub(crate) bytes: Option<u32>,
@@ -61,7 +59,7 @@ impl StreamLoad {
     }
 }
 
-/// The defaults of `iperf3`, of the system and of the interfaces. Most users keep these defaults.
+/// The defaults of `iperf3`, of the system and of the interfaces.
 pub(crate) const DEFAULT: StreamSettings = StreamSettings { options: "", shape: Shape::Plain };
 
 /// The settings to try for the best stream. With each setting, the kernel copies the sender's bytes, as we

@@ -39,11 +39,9 @@ pub(crate) struct KernelHosts {
 /// A program that listens at the first host, and a program that connects from the second host.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerAndClient {
-    /// The listening program.
     pub(crate) server: Run,
     /// The line that the server prints when it listens.
     pub(crate) ready: &'static str,
-    /// The connecting program.
     pub(crate) client: Run,
 }
 

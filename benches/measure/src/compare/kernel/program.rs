@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use testing::lab::Result;
 use testing::lab_error;
 
-/// The line that the program prints when it listens.
+/// The line that a listening program prints when it listens.
 pub(crate) const READY: &str = "ready";
 
 /// Maximum number of bytes that the sink reads with one call.
@@ -20,10 +20,9 @@ const READ_BYTES: usize = 256 << 10;
 /// Number of messages between two reads of the clock.
 const STRIDE: u64 = 64;
 
-/// The output of `ping`.
+/// The figures of a series of round trips.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RoundTrips {
-    /// Number of round trips.
     pub(crate) count: u64,
     /// Median in microseconds.
     pub(crate) median_us: f64,
@@ -44,7 +43,7 @@ impl RoundTrips {
     }
 }
 
-/// The output of `sink`.
+/// The figures of a receiving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
     /// Number of bytes after the first call, whose start time is not known.

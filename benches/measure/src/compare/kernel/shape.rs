@@ -10,7 +10,7 @@ pub(super) const DEV: &str = "v0";
 /// Settings of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// The defaults: TSO, GSO and checksum offload. GRO is off: veth passes superframes on whole, so GRO
+    /// The defaults: TSO, GSO and checksum offload. GRO is off: veth passes superframes on uncut, so GRO
     /// would have nothing to join.
     Plain,
     /// The receiving program's core, instead of the sender's core, processes received packets (RPS).
@@ -31,7 +31,6 @@ const USUAL: u32 = 65_536;
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Shape {
-    /// The name of the settings in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Plain => "",

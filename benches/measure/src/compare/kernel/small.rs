@@ -16,12 +16,10 @@ const PORT: u16 = 7400;
 pub(crate) struct MessageSettings {
     /// Whether the receiver sleeps when nothing has arrived, instead of spinning.
     pub(crate) block: bool,
-    /// Settings of the interfaces.
     pub(crate) shape: Shape,
 }
 
 impl MessageSettings {
-    /// The name of the settings in results.
     pub(crate) fn name(&self) -> String {
         format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
     }

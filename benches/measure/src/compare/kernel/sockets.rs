@@ -34,7 +34,6 @@ pub(crate) struct WriteSettings {
 }
 
 impl WriteSettings {
-    /// The name of the settings in results.
     fn name(&self) -> String {
         let fpdus = if self.fpdus == FpduBytes::Segment { "a segment" } else { "64 KiB" };
         format!("FPDUs of {fpdus}{}", self.shape.name())
@@ -122,7 +121,6 @@ impl SocketWrites {
         self.hosts.reshape(settings.shape)
     }
 
-    /// A description of the settings.
     pub(crate) fn name(&self) -> String {
         self.settings.name()
     }

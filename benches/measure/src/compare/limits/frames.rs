@@ -45,7 +45,6 @@ const HEADER: [u8; 54] = {
 /// Outcome of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// The source sent frames.
     Frames,
     /// The device does not accept frames of this length.
     NotOffered,

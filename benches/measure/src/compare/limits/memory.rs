@@ -12,7 +12,6 @@ use crate::compare::cpus::pin;
 /// Work on a block. The second argument is the destination of a copy.
 pub(crate) type Work = fn(&[u8], &mut [u8]);
 
-/// All kinds of work.
 pub(crate) const WORKS: [(&str, Work); 2] = [("memcpy", copy), ("crc32c", check)];
 
 const BLOCK: usize = 8 << 10;
