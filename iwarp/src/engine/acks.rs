@@ -74,7 +74,6 @@ impl Acks {
         self.limits.push_back(conn);
     }
 
-    /// Returns the number of connections that owe a limit.
     #[inline]
     pub(super) fn owed_limits(&self) -> usize {
         self.limits.len()
@@ -91,7 +90,6 @@ impl Acks {
         self.limits.pop_front()
     }
 
-    /// Returns the number of connections that owe an acknowledgement.
     #[inline]
     pub(super) fn owed(&self) -> usize {
         self.owed.len()

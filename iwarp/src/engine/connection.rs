@@ -87,7 +87,7 @@ enum Phase {
 pub(super) enum Event<'a> {
     /// A listener has accepted the connection.
     Accepted,
-    /// Our SYN was answered.
+    /// The peer has answered our SYN.
     Established,
     /// Bytes arrived, in any phase except Full Operation, which receives its bytes through `Rdma::receive`.
     Received { guard: &'a EpochGuard<'a>, received: Received },

@@ -217,7 +217,7 @@ impl Poller {
         busy
     }
 
-    /// Sets the engine's time from `clock`. `poll`, `send_posted` and `shut_down` call this first.
+    /// Sets the engine's time from `clock`.
     #[inline]
     fn set_time(&mut self, clock: Instant) -> Instant {
         let (now, is_pause) = self.time.advance(clock);

@@ -279,8 +279,8 @@ impl Context {
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
         let mut queue_pairs = self.shared.resources.qps();
-        // The list contains the queue pair of each listed connection, even if the connection has ended since
-        // the engine answered.
+        // A queue pair of a listed connection may have been destroyed since the engine answered: the earlier
+        // list has such a queue pair.
         let connections = engines.iter().flat_map(|engine| &engine.connections);
         let mut missing: HashSet<u32> = connections.filter_map(|conn| Some(conn.qp?.0)).collect();
         for qp in &queue_pairs {

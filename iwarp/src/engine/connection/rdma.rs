@@ -344,7 +344,7 @@ impl Rdma {
 
     /// Handles the peer's FIN.
     fn on_peer_closed(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
-        // The Terminate is still being sent: our FIN follows it.
+        // The end of the stream is still being sent: our FIN follows it.
         if self.is_terminating() {
             return Next::Same;
         }
@@ -360,8 +360,7 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair. The `Ask` was set by a call of a user, or because a completion
-    /// queue has lost a completion.
+    /// Acts on an `Ask` of the queue pair.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
             // After any `Ask`, the caller calls `on_recv_posted`.
@@ -443,7 +442,7 @@ impl Rdma {
             base.note_progress(state);
         }
         if is_terminating {
-            // Requests that were posted after the failure are flushed. No request follows the Terminate.
+            // Requests that were posted after the failure are flushed.
             self.flush_late();
         }
         match result {

@@ -535,7 +535,7 @@ pub(in crate::engine) enum Reject<'a> {
     ByUser { private_data: &'a [u8], stays_open: bool },
     /// The decision timeout has passed, and the user has received an event about the timeout.
     NotInTime,
-    /// The Request requires markers, which the listener refuses.
+    /// The Request asks for markers, which the listener refuses.
     Markers,
     /// The Request offers an older version of InfiniBand's semantics.
     OldAgreement,

@@ -38,17 +38,14 @@ impl Timers {
         self.deadline.min(self.idle_check)
     }
 
-    /// Returns the deadline of the phase.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline.get()
     }
 
-    /// Sets the deadline of the phase.
     pub(super) fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline.into();
     }
 
-    /// Removes the deadline of the phase.
     pub(super) fn clear_deadline(&mut self) {
         self.deadline = Deadline::NONE;
     }
@@ -106,7 +103,6 @@ impl RnrTimers {
         (self.timeout < FOR_EVER).then(|| now + self.timeout)
     }
 
-    /// Returns the time when our waiting message fails.
     #[inline]
     pub(super) fn peer(&self) -> Deadline {
         self.peer

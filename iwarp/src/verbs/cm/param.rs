@@ -405,7 +405,7 @@ pub struct ListenOptions {
     /// Maximum number of connections of one address that may fail through the peer's fault per second, on
     /// each engine; `None`: no limit. Faults are an invalid or late Request, a late RTR, a message for which
     /// we send a Terminate, and a Terminate of the peer. Once the limit is reached, SYNs of the address get
-    /// no answer for the rest of the second. After that second, the address can connect again. Default: 32.
+    /// no answer for the rest of the second. Default: 32.
     pub failures_per_address: Option<u32>,
     /// Maximum number of TCP connections that are not established; `None`: no limit other than
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
@@ -428,9 +428,7 @@ pub struct ListenOptions {
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {
-    /// Returns the options of a listener on `port` for at most 16,384 connections (the default limit on queue
-    /// pairs) from any address. At most 128 of these connections may be neither accepted nor rejected yet. On
-    /// each engine, at most 32 connections of an address may fail in a second through the peer's fault.
+    /// Returns the options of a listener on `port`, with the default of each other field.
     pub fn new(port: u16) -> Self {
         Self {
             port,

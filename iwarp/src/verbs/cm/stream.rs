@@ -156,7 +156,7 @@ impl PlainBytes {
         for (place, byte) in out.iter_mut().zip(buffers.recv.drain(..taken)) {
             *place = byte;
         }
-        // Bytes that arrive from now on need a new event.
+        // Once the buffer is empty, the next bytes, or the end of the stream, need a new event.
         buffers.announced &= !buffers.recv.is_empty() || (buffers.ended && taken == 0);
         match taken {
             0 if buffers.ended => StreamRead::Ended,
