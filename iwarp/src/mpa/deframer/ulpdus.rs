@@ -92,8 +92,7 @@ impl<'a> Ulpdus<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
-        // The usual cases come first and are short: `take_adjacent` runs for each FPDU, and `is_used_up` runs
-        // for each buffer.
+        // The usual cases come first.
         if let Some(extent) = self.take_adjacent() {
             return self.view_adjacent(&extent).map(Some);
         }

@@ -7,7 +7,7 @@
 //! | here | the state of one stream: messages that find no receive request, at either peer |
 //! | `agreement.rs` | the offer and the consent, in the private data of MPA's startup frames |
 //! | `message.rs` | the messages of queue 4 |
-//! | `rules.rs` | every question whose answer depends on the agreement |
+//! | `rules.rs` | the rules that depend on the agreement |
 //!
 //! **A Send or Write completes when the peer has accepted its message.** A message is accepted when it is
 //! placed, and has its receive request if it needs one. (With iWARP a Send or Write usually completes when it
