@@ -1,7 +1,6 @@
 //! The rules that a stream follows: iWARP's, or InfiniBand's if both peers have agreed on them.
 //!
-//! The methods of [`Rules`] answer questions, or act, by the rules of the stream. The other files of a stream
-//! call these methods, and do not check the agreement itself.
+//! The methods of [`Rules`] answer questions, or act, by the rules of the stream.
 
 use super::{IbProfile, News};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};
