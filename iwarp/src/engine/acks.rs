@@ -1,5 +1,5 @@
 //! Acknowledgements and limits on connections with InfiniBand's semantics. On such a connection, a Send or a
-//! Write completes only after the peer has acknowledged its bytes.
+//! Write succeeds only after the peer has acknowledged its bytes.
 
 use std::collections::VecDeque;
 

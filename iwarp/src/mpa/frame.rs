@@ -157,7 +157,7 @@ pub struct Frame {
     pub markers: bool,
     /// Bit C: whether the sender wants CRCs.
     pub crc: bool,
-    /// Bit R: whether the connection is rejected. Always `false` in a Request, where the bit is reserved.
+    /// Bit R: whether the connection is rejected. In a Request the bit is reserved.
     pub reject: bool,
     /// Rev: the MPA revision. [`Frame::parse`] accepts every value.
     pub revision: u8,

@@ -32,8 +32,8 @@ pub struct ContextConfig {
     /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If the field is `false`, the post of
     /// such a request is refused. Default: `false`.
     pub late_memory_checks: bool,
-    /// The seed of the STags. `None`: the seed is entropy from the system. Only tests set a seed. Default:
-    /// `None`.
+    /// The seed of the STags. `None`: the seed is entropy from the system. A fixed seed makes the STags
+    /// predictable, so it is only for tests. Default: `None`.
     pub seed: Option<[u8; 32]>,
 }
 

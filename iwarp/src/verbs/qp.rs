@@ -178,9 +178,10 @@ impl QueuePair {
     /// Posts a request to the send queue, from any thread (`ibv_post_send`). Requests complete in the order
     /// in which they are posted.
     ///
-    /// In `Terminate` and `Error` the request is accepted and completes as flushed. In `Idle` the request
-    /// waits for the connection, if [`QpInit::early_sends`] is set. A request that is posted while another
-    /// thread requests a graceful close is refused, sent or flushed.
+    /// In `Terminate` and `Error` the request is accepted and completes as flushed, unless the user has
+    /// requested a graceful close. In `Idle` the request waits for the connection, if [`QpInit::early_sends`]
+    /// is set. A request that is posted while another thread requests a graceful close is refused, sent or
+    /// flushed.
     ///
     /// # Errors
     /// [`VerbsError`] if the request was not posted. The error is [`VerbsError::InvalidState`] in `Closing`,

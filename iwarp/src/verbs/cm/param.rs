@@ -130,13 +130,12 @@ pub struct ConnParam {
     ///
     /// - A Send or Write completes when the peer has accepted the request. A Send is accepted when the
     ///   message is in the buffer of a receive request, and a Write when its data is in the memory of the
-    ///   peer. The peer reports the acceptance by a TCP acknowledgement, which its engine sends in the poll
-    ///   that places the bytes, or soon afterwards. Requests after a message that waits for a receive request
-    ///   complete after that message. If the peer refuses a request, this request fails, and all later
-    ///   requests are flushed. A message that arrives after the peer's close resets the connection. A Send
-    ///   completes before an answer to it is received. A graceful close waits until the peer has posted
-    ///   receive requests for our messages. If the engine's `close_timeout` passes without progress, the
-    ///   remaining requests are flushed.
+    ///   peer. The peer's engine acknowledges the bytes in the poll that places them, or soon afterwards.
+    ///   Requests after a message that waits for a receive request complete after that message. If the peer
+    ///   refuses a request, this request fails, and all later requests are flushed. A message that reaches a
+    ///   peer after that peer has closed resets the connection. A Send completes before an answer to it is
+    ///   received. A graceful close waits until the peer has posted receive requests for our messages. If the
+    ///   engine's `close_timeout` passes without progress, the remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. The responder detects such a proxy by TCP's initial sequence numbers, and then does not
