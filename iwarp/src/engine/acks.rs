@@ -27,7 +27,6 @@ pub(super) struct Acks {
 }
 
 impl Acks {
-    /// Allocates room for `connections` connections.
     pub(super) fn new(connections: usize) -> Self {
         Self {
             arrived: Vec::with_capacity(connections),

@@ -39,7 +39,6 @@ pub(super) struct EngineState {
 }
 
 impl EngineState {
-    /// Schedules a connection to send.
     pub(super) fn schedule_tx(&mut self, conn: ConnId) {
         self.tx_scheduler.schedule(conn.slot() as u32);
     }

@@ -362,7 +362,6 @@ pub struct FpduWriter<'a> {
     at: usize,
     /// Number of bytes of `out` that have been added to `crc`. Small pieces are added together.
     summed: usize,
-    /// Position of the length field.
     length_at: u64,
     ulpdu_bytes: usize,
     /// Number of ULPDU bytes that have not been written yet.
@@ -484,7 +483,6 @@ impl FpduWriter<'_> {
         (marker::at_or_after(position) - position) as usize
     }
 
-    /// Writes the marker at index `at` of `out`.
     fn write_marker(&mut self, at: usize) {
         let marker = marker::encode(marker::pointer(self.framer.position + at as u64, self.length_at));
         self.out[at..at + marker.len()].copy_from_slice(&marker);

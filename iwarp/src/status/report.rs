@@ -203,7 +203,6 @@ impl ConnectionReport {
     }
 }
 
-/// Returns the name of the state in reports.
 fn state_name(state: QpState) -> &'static str {
     match state {
         QpState::Idle => "IDLE",

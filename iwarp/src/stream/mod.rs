@@ -130,7 +130,6 @@ impl Stream {
         self.state.rules.fail_when_peer_vanishes()
     }
 
-    /// Returns the queue pair of the stream.
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
         &self.state.qp
     }

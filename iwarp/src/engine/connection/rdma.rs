@@ -33,7 +33,6 @@ use super::{Event, Holdings, Phase, TurnOutcome};
 mod not_ready;
 mod teardown;
 
-/// A connection in Full Operation.
 pub(super) struct Rdma {
     deframer: Deframer,
     stream: Stream,
@@ -47,7 +46,6 @@ pub(super) struct Rdma {
     rnr: RnrTimers,
 }
 
-/// The stage of a connection in Full Operation.
 pub(super) enum RdmaStage {
     /// The connection waits for the peer's first FPDU, its RTR. When the RTR has arrived, the connection is
     /// announced to the user with these values.
@@ -233,7 +231,6 @@ impl Rdma {
         self.deframer.at_boundary() && !self.stream.awaits_answers()
     }
 
-    /// Handles bytes that arrived.
     #[inline(always)]
     pub(super) fn receive(
         &mut self,
@@ -252,7 +249,6 @@ impl Rdma {
         self.after_receiving(base, state, before, result)
     }
 
-    /// Acts on the result of receiving FPDUs.
     #[inline(always)]
     fn after_receiving(
         &mut self,

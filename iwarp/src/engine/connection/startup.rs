@@ -25,13 +25,11 @@ use super::retry::{Attempt, Retry};
 use super::streaming::Streaming;
 use super::{Event, Holdings, Phase, Reassembly, duration};
 
-/// MPA startup.
 pub(super) struct Startup {
     pub(super) reassembly: Reassembly,
     pub(super) role: Role,
 }
 
-/// The role of this side in MPA startup.
 pub(super) enum Role {
     /// This side has sent the Request.
     Initiator(Initiating),
@@ -129,7 +127,6 @@ impl Startup {
         matches!(self.role, Role::Responder(_, RequestState::Deciding { .. }))
     }
 
-    /// Handles bytes that arrived.
     fn receive(
         mut self: Box<Self>,
         base: &mut Base,
@@ -359,7 +356,6 @@ impl Startup {
         rdma.receive_rest(base, state, guard, self.reassembly)
     }
 
-    /// Rejects the Request.
     fn reject(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, why: Reject<'_>) -> Phase {
         base.count_rejected();
         let Role::Responder(responder, RequestState::Deciding { .. }) = &mut self.role else {
@@ -558,7 +554,6 @@ impl Reject<'_> {
     }
 }
 
-/// An event of startup.
 enum StartupEvent {
     Reply(InitiatorEvent),
     Request(ConnectRequest),

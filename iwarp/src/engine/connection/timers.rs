@@ -9,7 +9,6 @@ const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as
 
 /// The times of a connection in any phase: the deadline of the phase, and the idle timeout.
 pub(super) struct Timers {
-    /// The deadline of the phase.
     deadline: Deadline,
     /// Maximum idle time of the connection after it is established, or [`FOR_EVER`].
     idle_timeout: tcp_lite::Duration,

@@ -283,7 +283,6 @@ impl Deframer {
         Ok(self.take_whole(wire, early)?.map(|extent| NextFpdu::InSlot(head, extent)))
     }
 
-    /// Returns the first FPDU that was placed early, if any.
     fn first_early(&self, slab: &HeldSlab) -> Option<EarlyFpdu> {
         self.early.head().and_then(|id| slab.early.at(id)).copied()
     }

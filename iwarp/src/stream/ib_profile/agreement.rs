@@ -61,7 +61,6 @@ impl RnrConfig {
         Self { min_rnr_timer: byte >> 3, rnr_retry: byte & 7 }
     }
 
-    /// Returns the byte that encodes the parameters.
     fn to_byte(self) -> u8 {
         self.min_rnr_timer << 3 | self.rnr_retry
     }

@@ -333,7 +333,6 @@ impl ResponderOptions {
         self.mpa_config().validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// Returns the configuration of MPA.
     pub(crate) fn mpa_config(&self) -> MpaConfig {
         let depth = |depth: u16| depth.min(Depths::MAX);
         MpaConfig {

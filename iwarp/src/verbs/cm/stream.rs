@@ -82,7 +82,6 @@ impl PlainBytes {
         taken
     }
 
-    /// Records that the peer has closed.
     pub(crate) fn set_ended(&self) {
         self.buffers().ended = true;
     }
