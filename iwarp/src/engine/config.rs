@@ -13,7 +13,7 @@ use crate::verbs::{VerbsError, entropy};
 /// two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
-/// How long connections by default survive the loss of the link to their only peer. A device that is
+/// The default time for which connections survive the loss of the link to their only peer. A device that is
 /// reconfigured takes its link down for a moment. A longer time would delay the report of a lost peer.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 

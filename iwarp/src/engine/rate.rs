@@ -1,8 +1,8 @@
-//! The limits for each address at one listener in one second. One limit is the maximum number of admitted
-//! connections (`ListenOptions::rate_per_address`). The other limit is the maximum number of connections that
-//! fail through the peer's fault (`ListenOptions::failures_per_address`). At either limit, the listener
-//! admits no more connections of the address in this second. Startup and teardown cost much more than frames
-//! do, so a peer that repeatedly connects and fails could use up the CPU.
+//! The limits for each address at one listener in one second: on the connections that are admitted
+//! (`ListenOptions::rate_per_address`), and on those that fail through the peer's fault
+//! (`ListenOptions::failures_per_address`). At either limit, the listener admits no more connections of the
+//! address in this second. Startup and teardown cost much more than frames do, so a peer that repeatedly
+//! connects and fails could use up the CPU.
 //!
 //! Each engine counts separately, in seconds of its own time. A forged SYN counts against no address: a
 //! connection counts as admitted only when the peer has answered our SYN-ACK, and can fail only later.

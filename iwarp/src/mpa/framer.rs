@@ -252,7 +252,7 @@ impl Framer {
         FpduAround { before, behind }
     }
 
-    /// Advances the position after the planned FPDU. The caller has sent this FPDU.
+    /// Moves the position to the end of the planned FPDU, which the caller has sent.
     ///
     /// # Panics
     /// Panics if the plan is for another position.

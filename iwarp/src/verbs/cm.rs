@@ -43,11 +43,10 @@ use param::ENHANCED_BYTES;
 /// One connection or one listener (`rdma_cm_id`). Cheap to clone. Two handles are equal if they refer to the
 /// same identifier.
 ///
-/// Dropping the last clone ends everything that only the identifier could continue: a listener stops
-/// listening, a connect request is rejected, and a connection in streaming mode is reset. Requests that a
-/// listener has already announced can still be accepted or rejected. A connection with a queue pair lives as
-/// long as the queue pair. An event in a channel counts as a clone of the event's own identifier, but not as
-/// a clone of its listener.
+/// Dropping the last clone stops a listener, rejects a connect request, and resets a connection in streaming
+/// mode. Requests that a listener has already announced can still be accepted or rejected. A connection with
+/// a queue pair lives as long as the queue pair. An event in a channel counts as a clone of the event's own
+/// identifier, but not as a clone of its listener.
 #[derive(Clone)]
 pub struct CmId {
     pub(crate) shared: Arc<CmShared>,

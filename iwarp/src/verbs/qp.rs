@@ -329,9 +329,9 @@ impl QueuePair {
     /// With [`ConnParam::outlives_peer`](super::ConnParam::outlives_peer): sets how long a request is retried
     /// after the peer has ended the connection, as InfiniBand does (`timeout` and `retry_cnt` of
     /// `ibv_qp_attr`). During this time, new sends and sends that the peer has not accepted wait. At the end
-    /// of this time, the first send fails. So a program whose peer ends first sees its earlier completions
-    /// before this failure. A send that is posted after this time fails at once. Initially the time is zero,
-    /// so the first send fails at once. The time is at most 71 minutes.
+    /// of this time, the oldest of these sends fails. So a program whose peer ends first sees its earlier
+    /// completions before this failure. A send that is posted later fails at once. Initially the time is
+    /// zero. The time is at most 71 minutes.
     pub fn set_retry_time(&self, time: Duration) {
         self.shared.attributes.set_retry_time(time);
     }

@@ -1,11 +1,9 @@
 //! The entry points for a received ULPDU, and the fast path.
 //!
 //! The engine passes a ULPDU that the deframer finds whole and in order in one segment of a received buffer
-//! to [`deliver_usual`](Delivery::deliver_usual), and other ULPDUs to [`Delivery::deliver`]. The fast path
-//! accepts most ULPDUs: a segment of an RDMA Write, or a Send of one segment without Solicited Event and
-//! Invalidate. All unusual or invalid ULPDUs take the general path, [`deliver_any`](Delivery::deliver_any),
-//! which alone reports errors. For a ULPDU that both paths accept, they have the same result (`tests.rs`
-//! compares them).
+//! to [`deliver_usual`](Delivery::deliver_usual), and other ULPDUs to [`Delivery::deliver`]. Most ULPDUs take
+//! the fast path. All others take the general path, [`deliver_any`](Delivery::deliver_any), which alone
+//! reports errors. For a ULPDU that both paths accept, they have the same result (`tests.rs` compares them).
 
 use dp::profile::{self, Layer};
 

@@ -46,9 +46,8 @@ impl Rdma {
     }
 
     /// Called when nothing can be sent now; acts only in a graceful close. Sends a limit if the peer waits
-    /// for one, and otherwise FIN if all requests are finished. If neither is possible, the next request
-    /// waits (because of a fence, ORD, a missing receive request or a full send buffer), or answers to Reads
-    /// or atomics are missing. In this case, sets a deadline, since the peer may never send what is missing.
+    /// for one, and otherwise FIN if all requests are finished. If neither is possible, sets a deadline,
+    /// since the peer may never send what is missing.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = self else { return Next::Same };
         // The limit is sent so that the accepted requests of the peer succeed, since no later message
