@@ -72,6 +72,7 @@ pub(super) fn acknowledged_of(request: &SendEntry, offset: u64, send_msn: u32) -
 
 /// One of our requests that waits for its response.
 pub(super) enum Outstanding {
+    /// A Read.
     Read { sink: ReadSink, part: ReadPart },
     /// An atomic. `sink` receives the previous value of the word.
     Atomic { id: u32, sink: Sge },

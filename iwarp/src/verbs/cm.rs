@@ -86,8 +86,8 @@ impl CmId {
     /// follows.
     ///
     /// # Errors
-    /// [`VerbsError`] if the identifier is in use, the queue pair is not idle, a parameter is out of range, a
-    /// limit is reached, or there is no engine.
+    /// [`VerbsError`] if the identifier is in use, the queue pair is not idle or of another context, a
+    /// parameter is out of range, a limit is reached, or there is no engine.
     pub fn connect(&self, qp: &QueuePair, remote: SocketAddr, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let engine = self.shared.context.engine(param.engine)?;
@@ -158,8 +158,8 @@ impl CmId {
     ///
     /// # Errors
     /// [`VerbsError`] if no request waits for a decision, the private data is too long, a parameter is out of
-    /// range, the queue pair is not idle, or a limit is reached. After an error, the connect request can
-    /// still be accepted or rejected, unless it has ended.
+    /// range, the queue pair is not idle or of another context, or a limit is reached. After an error, the
+    /// connect request can still be accepted or rejected, unless it has ended.
     pub fn accept(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();

@@ -142,6 +142,7 @@ pub(super) struct Impossible;
 /// The effect of a message of queue 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
+    /// No change.
     None,
     /// More messages have a receive request.
     Limit,

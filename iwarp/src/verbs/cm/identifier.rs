@@ -125,6 +125,7 @@ impl CmPhase {
 
 /// A command to an engine, from a user or from another engine.
 pub(crate) enum CmCommand {
+    /// Start a connection.
     Connect { id: Arc<CmShared>, qp: Arc<QpShared>, remote: SocketAddr, param: Box<ConnParam> },
     /// Start a connection in streaming mode.
     ConnectStream { id: Arc<CmShared>, stream: Arc<PlainBytes>, remote: SocketAddr, param: Box<ConnParam> },
@@ -138,6 +139,7 @@ pub(crate) enum CmCommand {
     Listen { id: Arc<CmShared>, listener: Arc<ListenerShared> },
     /// Stop accepting connections.
     Unlisten { port: u16 },
+    /// Accept a connect request.
     Accept { id: Arc<CmShared>, conn: ConnId, qp: Arc<QpShared>, param: Box<ConnParam> },
     /// Reject a connect request. If `stays_open`, the TCP connection returns to streaming mode.
     Reject { conn: ConnId, private_data: ArrayVec<u8, MAX_PRIVATE_DATA>, stays_open: bool },
@@ -147,6 +149,7 @@ pub(crate) enum CmCommand {
     Abort { id: Arc<CmShared> },
     /// Poll the port queue of an engine that was dropped.
     Adopt { port: Box<dyn Port> },
+    /// Report the engine's status.
     Status { engine: Arc<EngineHandle> },
 }
 
@@ -257,6 +260,7 @@ impl CmShared {
         self.state().addresses.map(|[local, remote]| (local.into(), remote.into()))
     }
 
+    /// Sets the connection in the engine.
     pub(crate) fn set_conn(&self, conn: ConnId) {
         self.state().conn = Some(conn);
     }

@@ -237,7 +237,7 @@ impl CmId {
     ///
     /// # Errors
     /// [`VerbsError`] if the connection is not in streaming mode, some bytes of the peer are unread, the
-    /// queue pair is not idle, a parameter is out of range, or a limit is reached.
+    /// queue pair is not idle or of another context, a parameter is out of range, or a limit is reached.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
