@@ -95,7 +95,7 @@ impl Engine {
         self.poller.poll(now, Clock::cycles(), &guard)
     }
 
-    /// Polls once at the time of the engine's own clock.
+    /// Polls once at the time of the engine's own clock. Returns whether there was any work.
     pub fn poll(&mut self) -> bool {
         let cycles = Clock::cycles();
         let now = self.time_at(cycles);

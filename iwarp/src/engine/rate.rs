@@ -44,8 +44,8 @@ impl Rate {
         Self { begun_limit, failed_limit, second: 0, used: BTreeMap::new() }
     }
 
-    /// Checks the limits of `address`. If the connection is admitted and admitted connections are limited,
-    /// counts the connection. Otherwise returns the limit that is reached.
+    /// Checks the limits of `address`. Fails with the limit that is reached, if any. Counts an admitted
+    /// connection if admitted connections are limited.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Result<(), Exhausted> {
         self.roll_over(now);
         let Used { begun, failed } = self.used.get(&address).copied().unwrap_or_default();

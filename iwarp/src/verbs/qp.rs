@@ -386,7 +386,7 @@ impl QueuePair {
 
     /// Returns the error that ended the stream, found here or reported by a Terminate of the peer. If the
     /// peer's FIN arrived too early, for example in the middle of an FPDU, the error is 2/0/01 (layer, type,
-    /// code). For every other end, use [`cause`](Self::cause).
+    /// code). For every other end, returns `None`; see [`cause`](Self::cause).
     pub fn error(&self) -> Option<StreamError> {
         self.shared.state.error()
     }

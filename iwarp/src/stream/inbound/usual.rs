@@ -63,8 +63,9 @@ impl Delivery<'_> {
         self.deliver_any(Deframed::InOrder(Ulpdu::in_one_run(position, ulpdu))).map(drop)
     }
 
-    /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. A zero-length Write needs no right:
-    /// if this function refuses such a Write, the general path accepts it.
+    /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. Returns whether the segment was
+    /// accepted. A zero-length Write needs no right: if this function refuses such a Write, the general path
+    /// accepts it.
     #[inline(always)]
     fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
@@ -90,9 +91,9 @@ impl Delivery<'_> {
         placed
     }
 
-    /// [`deliver_usual`](Self::deliver_usual) for a Send. If this function refuses a Send, it may already
-    /// have bound a receive request, or processed the Send's limit. When the general path repeats these
-    /// steps, they have no effect.
+    /// [`deliver_usual`](Self::deliver_usual) for a Send. Returns whether the Send was accepted. If this
+    /// function refuses a Send, it may already have bound a receive request, or processed the Send's limit.
+    /// When the general path repeats these steps, they have no effect.
     #[inline]
     fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };

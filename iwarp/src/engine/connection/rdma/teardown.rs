@@ -142,7 +142,7 @@ impl Rdma {
     }
 
     /// Called when TCP is closed. Puts the queue pair into the state of a lost connection if the loss has
-    /// ended the stream ([`is_lost`](Self::is_lost)).
+    /// ended the stream ([`is_lost`](Self::is_lost)), and ends the phase.
     pub(super) fn lose(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Closing {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
         // The state is set before `end`, which drops the stream.
