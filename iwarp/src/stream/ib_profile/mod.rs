@@ -190,7 +190,8 @@ impl IbProfile {
         offset.min(self.ends)
     }
 
-    /// Whether the peer has promised a receive request for our message with this MSN on queue 0.
+    /// Whether the peer has promised a receive request for our message with this MSN on queue 0, or has
+    /// reported the end of its stream.
     #[inline]
     pub(super) fn is_promised(&self, msn: u32) -> bool {
         // If the peer has reported where its stream ends, it has accepted all messages before that offset.
