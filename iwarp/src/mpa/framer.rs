@@ -364,7 +364,6 @@ pub struct FpduWriter<'a> {
     summed: usize,
     length_at: u64,
     ulpdu_bytes: usize,
-    /// Number of ULPDU bytes that have not been written yet.
     left: usize,
     crc: Crc32c,
 }

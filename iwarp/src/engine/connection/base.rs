@@ -224,8 +224,6 @@ impl Base {
 
     // ---- TCP ----
 
-    /// Schedules the connection to send, for example because requests were posted to its queue pair, or
-    /// because TCP has space again.
     pub(super) fn schedule_tx(&self, state: &mut EngineState) {
         state.schedule_tx(self.conn);
     }

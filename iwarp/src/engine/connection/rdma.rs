@@ -375,7 +375,6 @@ impl Rdma {
 
     // ---- acknowledgements ----
 
-    /// Called when the peer has acknowledged bytes that requests may wait for.
     pub(super) fn on_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         if let Some(offset) = state.tcp.acknowledged(base.conn) {
             self.stream.on_acknowledged(offset);
@@ -386,7 +385,6 @@ impl Rdma {
         }
     }
 
-    /// Completes the requests that wait for the acknowledgement.
     pub(super) fn complete_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         self.stream.complete_acknowledged();
         if self.is_draining() {
@@ -394,7 +392,6 @@ impl Rdma {
         }
     }
 
-    /// Sends the limit to the peer, unless an earlier answer has contained the limit.
     pub(super) fn tell_limit(&mut self, base: &Base, state: &mut EngineState) {
         self.owes_limit = false;
         if !self.is_terminating() && self.stream.owes_limit() {
@@ -403,7 +400,6 @@ impl Rdma {
         }
     }
 
-    /// Called when the acknowledgement that the connection owes is sent.
     pub(super) fn on_acknowledging(&mut self) {
         self.owes_ack = false;
     }
@@ -462,7 +458,6 @@ impl Rdma {
 
     // ---- for tests ----
 
-    /// Checks that the user and the deadline fit this phase. Returns the slots that the phase holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
         ensure!(base.user.id().is_some(), "Full Operation has no user");

@@ -503,7 +503,6 @@ impl Startup {
 
     // ---- for tests ----
 
-    /// Checks that the user and the deadline fit this phase. Returns the slots that the phase holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let (is_known, has_deadline) = (base.user.id().is_some(), base.timers.deadline().is_some());
         match &self.role {

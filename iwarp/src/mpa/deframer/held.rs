@@ -121,8 +121,6 @@ pub(crate) struct Taken {
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
-    /// Total size in bytes of the packet buffers that are held out of order ([`HeldBuf::ahead`]), including
-    /// their headroom and tailroom.
     pinned: usize,
 }
 

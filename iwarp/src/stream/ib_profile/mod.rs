@@ -215,7 +215,6 @@ impl IbProfile {
         self.peer == Peer::Takes && !self.has_urgent_messages()
     }
 
-    /// Whether our requests wait until the peer has a receive request.
     pub(super) fn awaits_peer(&self) -> bool {
         self.peer == Peer::NotReady
     }
