@@ -1,6 +1,6 @@
 //! Counters of RDMA streams.
 
-/// Counters of all streams of an engine. `EngineCounters` has the same fields, and describes them.
+/// Counters of all streams of an engine. `EngineCounters` describes these fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCounters {
     pub(crate) rx_fpdus: u64,
