@@ -146,8 +146,9 @@
 //! * **A dead peer is detected within ten seconds**, or within a time that you set: see
 //!   [`KeepalivePolicy`](verbs::KeepalivePolicy).
 //! * **A responder sends second** (RFC 5044 section 7.1.2): the posts of a responder wait for the first
-//!   message of the initiator, unless the initiator has requested peer-to-peer setup, which is the default
-//!   here. `Established::ready` reports whether posts are sent at once.
+//!   message of the initiator, unless the initiator has requested peer-to-peer setup (the default here) or
+//!   [`ConnParam::await_first_fpdu`](verbs::ConnParam::await_first_fpdu) is `false`. `Established::ready`
+//!   reports whether posts are sent at once.
 //! * **A peer may change registered memory** as long as the memory is registered with the rights of remote
 //!   writes or atomics. So the memory is read and written by copies, never through references.
 //!   [Memory order](#memory-order) says in which order other threads see the copied bytes.
@@ -165,7 +166,7 @@
 //!   For a completion, the order holds in any case: all bytes that were placed before the completion are
 //!   visible to the thread that polls the completion.
 //! * **An aligned word of eight bytes is stored at once**, unless a message, an FPDU or a TCP segment begins
-//!   or ends within the word. An atomic always changes its word at once.
+//!   or ends within the word, or a marker splits the word. An atomic always changes its word at once.
 //! * **A read has no order within itself.** This is true of
 //!   [`MemoryRegion::read_at`](verbs::MemoryRegion::read_at), and of the engine when it fetches the bytes of
 //!   a Send, a Write or the answer to a Read. The engine fetches the bytes of each FPDU when the FPDU is

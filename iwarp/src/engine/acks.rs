@@ -1,5 +1,5 @@
 //! Acknowledgements and limits on connections with InfiniBand's semantics. On such a connection, a Send or a
-//! Write completes only after the peer has acknowledged its bytes.
+//! Write succeeds only after the peer has acknowledged its bytes.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,6 @@ pub(super) struct Acks {
 }
 
 impl Acks {
-    /// Allocates room for `connections` connections.
     pub(super) fn new(connections: usize) -> Self {
         Self {
             arrived: Vec::with_capacity(connections),
@@ -74,7 +73,6 @@ impl Acks {
         self.limits.push_back(conn);
     }
 
-    /// Returns the number of connections that owe a limit.
     #[inline]
     pub(super) fn owed_limits(&self) -> usize {
         self.limits.len()
@@ -91,7 +89,6 @@ impl Acks {
         self.limits.pop_front()
     }
 
-    /// Returns the number of connections that owe an acknowledgement.
     #[inline]
     pub(super) fn owed(&self) -> usize {
         self.owed.len()

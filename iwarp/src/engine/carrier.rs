@@ -7,11 +7,10 @@ use crate::verbs::AsyncEventKind;
 
 /// The time between two queries of the port while the link is up or the port is gone. A port that detects
 /// departed neighbours is queried in every poll instead. In these two states, an engine wakes for a query
-/// only on a point-to-point port, where the loss of the link means the loss of the peer. A listening
-/// point-to-point device accepts its next peer during a query, so the engine queries the device even without
-/// connections. On other ports, a link that fails while nothing is sent does no harm. Ten queries per second
-/// cost nothing noticeable, even if a query is a system call or a read over the bus. By default, the shortest
-/// timeout that depends on the result of a query is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// only on a point-to-point port: there the loss of the link is the loss of the peer, and a listening device
+/// accepts its next peer during a query. On other ports, a link that fails while nothing is sent does no
+/// harm. Ten queries per second cost nothing noticeable, even if a query is a system call. By default, the
+/// shortest timeout that depends on a query is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The time between two queries of the port while the link is down. The engine wakes for each query. Data

@@ -13,7 +13,7 @@ use crate::verbs::{VerbsError, entropy};
 /// two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
-/// How long connections by default survive the loss of the link to their only peer. A device that is
+/// The default time for which connections survive the loss of the link to their only peer. A device that is
 /// reconfigured takes its link down for a moment. A longer time would delay the report of a lost peer.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 
@@ -49,8 +49,8 @@ pub struct EngineConfig {
     pub request_records: usize,
     /// Maximum time that the end of a connection waits for one step. Such a step is the sending of a
     /// Terminate, the peer's FIN after our FIN, or progress of a graceful close, for example an answer to a
-    /// Read. After this time the connection is reset. While the peer acknowledges bytes that are sent before
-    /// our FIN, the time restarts. Default: 5 s.
+    /// Read. After this time the connection is reset. While the peer acknowledges the bytes before our FIN,
+    /// the time for its FIN restarts. Default: 5 s.
     pub close_timeout: Duration,
     /// Whether messages of a peer with InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) are acknowledged in the poll in

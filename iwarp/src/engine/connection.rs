@@ -57,7 +57,6 @@ use startup::Startup;
 use streaming::Streaming;
 use timers::duration;
 
-/// One connection.
 pub(super) struct Connection {
     base: Base,
     phase: Phase,
@@ -83,11 +82,10 @@ enum Phase {
     Closing(Closing),
 }
 
-/// An event of a connection.
 pub(super) enum Event<'a> {
     /// A listener has accepted the connection.
     Accepted,
-    /// Our SYN was answered.
+    /// The peer has answered our SYN.
     Established,
     /// Bytes arrived, in any phase except Full Operation, which receives its bytes through `Rdma::receive`.
     Received { guard: &'a EpochGuard<'a>, received: Received },
@@ -275,7 +273,6 @@ impl Connection {
         };
     }
 
-    /// Handles bytes that arrived.
     #[inline(always)]
     pub(super) fn on_received(
         &mut self,
@@ -407,14 +404,12 @@ impl Connection {
         self.base.schedule_tx(state);
     }
 
-    /// Prefetches the state of the stream.
     pub(super) fn prefetch_stream(&self) {
         if let Phase::Rdma(rdma) = &self.phase {
             dp::prefetch(&**rdma);
         }
     }
 
-    /// Prefetches the queue pair.
     pub(super) fn prefetch_queue_pair(&self) {
         if let Some(qp) = &self.base.qp {
             dp::prefetch(&**qp);

@@ -9,7 +9,6 @@ use crate::verbs::{Admitted, CmShared, ListenerShared};
 
 use super::rate::{Exhausted, Rate};
 
-/// A listening port of one engine.
 pub(super) struct EngineListener {
     pub(super) id: Arc<CmShared>,
     pub(super) shared: Arc<ListenerShared>,

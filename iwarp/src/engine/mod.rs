@@ -95,7 +95,7 @@ impl Engine {
         self.poller.poll(now, Clock::cycles(), &guard)
     }
 
-    /// Polls once at the time of the engine's own clock.
+    /// Polls once at the time of the engine's own clock. Returns whether there was any work.
     pub fn poll(&mut self) -> bool {
         let cycles = Clock::cycles();
         let now = self.time_at(cycles);
@@ -151,7 +151,8 @@ impl Engine {
         if limit.is_zero() || !self.poller.handle().doorbells().prepare_sleep() {
             return None;
         }
-        // From now on, a frame ends the sleep. A frame that arrived earlier is found now.
+        // A frame that arrived before this call would not end the sleep, so `arm_wakeup` reports such a
+        // frame.
         if self.poller.has_handed() || !self.poller.port_mut().arm_wakeup() {
             self.end_sleep();
             return None;

@@ -217,7 +217,7 @@ impl Poller {
         busy
     }
 
-    /// Sets the engine's time from `clock`. `poll`, `send_posted` and `shut_down` call this first.
+    /// Sets the engine's time from `clock`.
     #[inline]
     fn set_time(&mut self, clock: Instant) -> Instant {
         let (now, is_pause) = self.time.advance(clock);
@@ -324,7 +324,7 @@ impl Poller {
     }
 
     /// Handles the queued events of TCP, and then completes the requests whose bytes the peer has
-    /// acknowledged. Only [`step`](Self::step) calls this. Returns whether there were events.
+    /// acknowledged. Returns whether there were events.
     fn run_events(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(event) = self.state.tcp.event() {

@@ -1,8 +1,8 @@
-//! The limits for each address at one listener in one second. One limit is the maximum number of admitted
-//! connections (`ListenOptions::rate_per_address`). The other limit is the maximum number of connections that
-//! fail through the peer's fault (`ListenOptions::failures_per_address`). At either limit, the listener
-//! admits no more connections of the address in this second. Startup and teardown cost much more than frames
-//! do, so a peer that repeatedly connects and fails could use up the CPU.
+//! The limits for each address at one listener in one second: on the connections that are admitted
+//! (`ListenOptions::rate_per_address`), and on those that fail through the peer's fault
+//! (`ListenOptions::failures_per_address`). At either limit, the listener admits no more connections of the
+//! address in this second. Startup and teardown cost much more than frames do, so a peer that repeatedly
+//! connects and fails could use up the CPU.
 //!
 //! Each engine counts separately, in seconds of its own time. A forged SYN counts against no address: a
 //! connection counts as admitted only when the peer has answered our SYN-ACK, and can fail only later.
@@ -44,8 +44,8 @@ impl Rate {
         Self { begun_limit, failed_limit, second: 0, used: BTreeMap::new() }
     }
 
-    /// Checks the limits of `address`. If the connection is admitted and admitted connections are limited,
-    /// counts the connection. Otherwise returns the limit that is reached.
+    /// Checks the limits of `address`. Fails with the limit that is reached, if any. Counts an admitted
+    /// connection if admitted connections are limited.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Result<(), Exhausted> {
         self.roll_over(now);
         let Used { begun, failed } = self.used.get(&address).copied().unwrap_or_default();

@@ -408,8 +408,8 @@ impl Turned {
         debug_assert!(taken.is_ok(), "a private descriptor stays open");
     }
 
-    /// Sleeps until a doorbell rings, a frame arrives, another thread notifies `call`, `until` is readable,
-    /// or `limit` passes.
+    /// Sleeps until a doorbell rings, a frame arrives on a port with a descriptor, another thread notifies
+    /// `call`, `until` is readable, or `limit` passes.
     fn sleep(&self, limit: Duration, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) {
         let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 4>::new();
         fds.push(PollFd::from_borrowed_fd(self.handle.doorbells().waker(), PollFlags::IN));

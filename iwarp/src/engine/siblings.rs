@@ -60,9 +60,9 @@ impl Siblings {
 
 impl Engine {
     /// Creates an engine on each of several queues of one device. The engines share the addresses of
-    /// `config`. `ports` are the queues, as [`dp::dpdk::open`] returns them. With `cpus`, the memory of each
-    /// engine is allocated while the calling thread runs on that engine's CPU, so that the memory is near the
-    /// CPU.
+    /// `config`. `ports` are the queues, as [`dp::dpdk::open`] returns them. If `cpus` has an entry `n`, the
+    /// memory of engine `n` is allocated while the calling thread runs on the CPU `cpus[n]`, so that the
+    /// memory is near the CPU.
     ///
     /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; by default
     /// it is the engine with the fewest connections. Listeners accept connections on all engines. If an

@@ -23,7 +23,7 @@ pub(super) struct EngineState {
     pub(super) held: HeldSlab,
     pub(super) request_pool: RequestPool,
     pub(super) counters: EngineCounters,
-    /// The counters of all RDMA streams. `Poller::counters` returns them together with `counters`.
+    /// The counters of all RDMA streams.
     pub(super) stream_counters: StreamCounters,
     pub(super) config: EngineConfig,
     pub(super) handle: Arc<EngineHandle>,
@@ -39,7 +39,6 @@ pub(super) struct EngineState {
 }
 
 impl EngineState {
-    /// Schedules a connection to send.
     pub(super) fn schedule_tx(&mut self, conn: ConnId) {
         self.tx_scheduler.schedule(conn.slot() as u32);
     }

@@ -32,11 +32,10 @@ pub struct ThreadOptions {
 
 impl Default for ThreadOptions {
     fn default() -> Self {
-        // An idle poll takes some hundred nanoseconds. The thread spins for a few tenths of a millisecond,
-        // longer than a round trip in a data centre, so it is awake when a prompt answer arrives. Then the
-        // thread polls 200 more times and yields after each poll, so that other threads get the CPU while a
-        // slower answer is still likely. Then the thread sleeps. A sleep costs two system calls. Sleeps of
-        // 200 us keep this cost below a few percent of a core, and delay a first frame by at most 200 us.
+        // An idle poll takes some hundred nanoseconds. The thread spins for longer than a round trip in a
+        // data centre, so it is awake when a prompt answer arrives. Then the thread yields after each poll,
+        // so that other threads get the CPU while a slower answer is still likely. A sleep costs two system
+        // calls. Sleeps of 200 us keep this cost below a few percent of a core.
         Self { cpu: None, spin_polls: 2_000, yield_polls: 200, max_sleep: Duration::from_micros(200) }
     }
 }
@@ -136,7 +135,7 @@ fn snapshot(engine: &Engine, control: &ThreadControl) {
     *control.counters.lock().expect("no holder of this lock panics") = engine.counters();
 }
 
-/// Pins the thread to a CPU if possible: if the CPU is missing or not allowed, the thread is not pinned.
+/// Pins the calling thread to a CPU if possible.
 pub(super) fn pin(cpu: usize) {
     #[cfg(target_os = "linux")]
     {

@@ -42,7 +42,6 @@ impl Crc32c {
         }
     }
 
-    /// Returns the CRC of `bytes`.
     #[inline]
     pub(super) fn of_bytes(bytes: &[u8]) -> Self {
         Self::of(crc32c::append(0, bytes))
@@ -54,7 +53,6 @@ impl Crc32c {
         Self { crc, in_use: true }
     }
 
-    /// Adds the bytes of `front` to the CRC.
     #[inline]
     pub(super) fn update_front(&mut self, front: &Front) {
         if self.in_use {

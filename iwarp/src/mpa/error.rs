@@ -44,7 +44,7 @@ pub enum Action {
     Terminate,
     /// Close the TCP connection at once and send nothing.
     Close,
-    /// Only report the error: the TCP connection is already closed.
+    /// Only report the error: TCP's receive direction has ended.
     Report,
 }
 

@@ -1,8 +1,7 @@
 //! The bytes of the MPA Request and Reply Frames (RFC 5044 section 7.1.1; RFC 6581 sections 6 and 9).
 //!
 //! This module only encodes and decodes frames; [`startup`](super::startup) decides what a frame means. The
-//! parser never needs more than the 532 bytes of the longest frame. The parser rejects a wrong key at its
-//! first wrong byte, and any other malformed frame as soon as the header is complete.
+//! parser never needs more than the 532 bytes of the longest frame.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;
@@ -158,7 +157,7 @@ pub struct Frame {
     pub markers: bool,
     /// Bit C: whether the sender wants CRCs.
     pub crc: bool,
-    /// Bit R: whether the connection is rejected. Always `false` in a Request, where the bit is reserved.
+    /// Bit R: whether the connection is rejected. In a Request the bit is reserved.
     pub reject: bool,
     /// Rev: the MPA revision. [`Frame::parse`] accepts every value.
     pub revision: u8,
@@ -184,8 +183,9 @@ impl Frame {
     /// A rejecting Reply of revision 2 without its depths is accepted, since Linux siw sends such a Reply.
     ///
     /// # Errors
-    /// [`Malformed`] says why `bytes` cannot be the beginning of a frame. The function returns this error as
-    /// soon as `bytes` contains the byte that shows the fault. The caller checks the revision.
+    /// [`Malformed`] says why `bytes` cannot be the beginning of a frame. A wrong key is an error at its
+    /// first wrong byte, and any other fault as soon as the header is complete. The caller checks the
+    /// revision.
     pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
         let key = &bytes[..bytes.len().min(KEY_BYTES)];
         // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): a key that is not the key of `kind`

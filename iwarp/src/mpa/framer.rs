@@ -252,7 +252,7 @@ impl Framer {
         FpduAround { before, behind }
     }
 
-    /// Advances the position after the planned FPDU. The caller has sent this FPDU.
+    /// Moves the position to the end of the planned FPDU, which the caller has sent.
     ///
     /// # Panics
     /// Panics if the plan is for another position.
@@ -362,10 +362,8 @@ pub struct FpduWriter<'a> {
     at: usize,
     /// Number of bytes of `out` that have been added to `crc`. Small pieces are added together.
     summed: usize,
-    /// Position of the length field.
     length_at: u64,
     ulpdu_bytes: usize,
-    /// Number of ULPDU bytes that have not been written yet.
     left: usize,
     crc: Crc32c,
 }
@@ -484,7 +482,6 @@ impl FpduWriter<'_> {
         (marker::at_or_after(position) - position) as usize
     }
 
-    /// Writes the marker at index `at` of `out`.
     fn write_marker(&mut self, at: usize) {
         let marker = marker::encode(marker::pointer(self.framer.position + at as u64, self.length_at));
         self.out[at..at + marker.len()].copy_from_slice(&marker);

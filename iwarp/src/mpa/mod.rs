@@ -43,8 +43,8 @@ pub const LENGTH_BYTES: usize = 2;
 /// not in use.
 pub const CRC_BYTES: usize = 4;
 
-/// Maximum number of bytes of a ULPDU that may be sent: the maximum payload of an IP datagram with all
-/// options, rounded down to a multiple of 128 (RFC 5044 section 3).
+/// Maximum number of bytes of a ULPDU that may be sent (RFC 5044 section 3). Its FPDU fits into an IP
+/// datagram, even with all options of IP and TCP.
 pub const MAX_ULPDU: usize = 64_768;
 
 /// The smallest MULPDU that a framer reports, however small EMSS is (RFC 5044 section 4.5).

@@ -36,8 +36,7 @@ enum StatusAnswer {
 /// Asks all processes that have a socket in `folder`. Removes the sockets of dead processes.
 ///
 /// # Errors
-/// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
-/// the error says so in one line.
+/// An error of the system, or an error if the folder belongs to another user or other users may enter it.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (own_pid, path) in folder::sockets(folder)? {

@@ -34,7 +34,7 @@ pub struct ProcessReport {
     pub registered_bytes: u64,
     /// The engines that have answered.
     pub engines: Vec<EngineReport>,
-    /// The indices of the engines that have not answered in time, since no thread polled them.
+    /// The indices of the engines that have not answered in time.
     pub silent_engines: Vec<usize>,
 }
 
@@ -203,7 +203,6 @@ impl ConnectionReport {
     }
 }
 
-/// Returns the name of the state in reports.
 fn state_name(state: QpState) -> &'static str {
     match state {
         QpState::Idle => "IDLE",

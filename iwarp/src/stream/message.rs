@@ -30,7 +30,6 @@ pub(super) enum Addressing {
     Profile(UntaggedHeader),
 }
 
-/// The source of the payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PayloadSource {
     /// The oldest request of the send queue.
@@ -114,7 +113,6 @@ impl Message {
         Self { addressing, segmenter: Segmenter::untagged(length), source: PayloadSource::Own }
     }
 
-    /// Returns the header of one of the message's segments.
     #[inline]
     fn head(&self, segment: &Segment) -> UlpduHead {
         self.addressing.head(segment)

@@ -130,7 +130,6 @@ impl Stream {
         self.state.rules.fail_when_peer_vanishes()
     }
 
-    /// Returns the queue pair of the stream.
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
         &self.state.qp
     }
@@ -396,8 +395,7 @@ impl Stream {
     /// Completes all started requests, oldest first: finished requests with success, the other requests in
     /// error. The queue pair flushes the requests that are still queued. A request that is known to be the
     /// cause has its own status. Without such a request, `first` is the status of the request that the peer's
-    /// Terminate names, or else of the oldest unfinished request. (If the cause is known, the failure is
-    /// ours, and `first` of [`Outcome`](crate::queues::Outcome) is a flush error.) On InfiniBand no request
+    /// Terminate names, or else of the oldest unfinished request. With InfiniBand's semantics, no request
     /// succeeds after a request in error. So a request is also flushed if the peer has accepted it while an
     /// older Read or atomic waited for its response. Returns whether any request completed in error.
     fn complete_started(

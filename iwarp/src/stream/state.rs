@@ -22,7 +22,6 @@ pub(super) struct StreamState {
     /// The protection domain of the buffers in receive requests.
     pub(super) recv_pd: PdId,
     pub(super) extensions: Extensions,
-    /// The rules that the stream follows.
     pub(super) rules: Rules,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,

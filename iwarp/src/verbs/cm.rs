@@ -43,11 +43,10 @@ use param::ENHANCED_BYTES;
 /// One connection or one listener (`rdma_cm_id`). Cheap to clone. Two handles are equal if they refer to the
 /// same identifier.
 ///
-/// Dropping the last clone ends everything that only the identifier could continue: a listener stops
-/// listening, a connect request is rejected, and a connection in streaming mode is reset. Requests that a
-/// listener has already announced can still be accepted or rejected. A connection with a queue pair lives as
-/// long as the queue pair. An event in a channel counts as a clone of the event's own identifier, but not as
-/// a clone of its listener.
+/// Dropping the last clone stops a listener, rejects a connect request, and resets a connection in streaming
+/// mode. Requests that a listener has already announced can still be accepted or rejected. A connection with
+/// a queue pair lives as long as the queue pair. An event in a channel counts as a clone of the event's own
+/// identifier, but not as a clone of its listener.
 #[derive(Clone)]
 pub struct CmId {
     pub(crate) shared: Arc<CmShared>,
@@ -87,8 +86,8 @@ impl CmId {
     /// follows.
     ///
     /// # Errors
-    /// [`VerbsError`] if the identifier is in use, the queue pair is not idle, a parameter is out of range, a
-    /// limit is reached, or there is no engine.
+    /// [`VerbsError`] if the identifier is in use, the queue pair is not idle or of another context, a
+    /// parameter is out of range, a limit is reached, or there is no engine.
     pub fn connect(&self, qp: &QueuePair, remote: SocketAddr, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let engine = self.shared.context.engine(param.engine)?;
@@ -159,8 +158,8 @@ impl CmId {
     ///
     /// # Errors
     /// [`VerbsError`] if no request waits for a decision, the private data is too long, a parameter is out of
-    /// range, the queue pair is not idle, or a limit is reached. After an error, the connect request can
-    /// still be accepted or rejected, unless it has ended.
+    /// range, the queue pair is not idle or of another context, or a limit is reached. After an error, the
+    /// connect request can still be accepted or rejected, unless it has ended.
     pub fn accept(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();

@@ -32,8 +32,8 @@ pub struct ContextConfig {
     /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If the field is `false`, the post of
     /// such a request is refused. Default: `false`.
     pub late_memory_checks: bool,
-    /// The seed of the STags. `None`: the seed is entropy from the system. Only tests set a seed. Default:
-    /// `None`.
+    /// The seed of the STags. `None`: the seed is entropy from the system. A fixed seed makes the STags
+    /// predictable, so it is only for tests. Default: `None`.
     pub seed: Option<[u8; 32]>,
 }
 
@@ -279,8 +279,8 @@ impl Context {
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
         let mut queue_pairs = self.shared.resources.qps();
-        // The list contains the queue pair of each listed connection, even if the connection has ended since
-        // the engine answered.
+        // A queue pair of a listed connection may have been destroyed since the engine answered: the earlier
+        // list has such a queue pair.
         let connections = engines.iter().flat_map(|engine| &engine.connections);
         let mut missing: HashSet<u32> = connections.filter_map(|conn| Some(conn.qp?.0)).collect();
         for qp in &queue_pairs {

@@ -30,7 +30,7 @@ dp::counters! {
         pub tx_zero_copy_bytes: u64,
         /// Terminates handed to TCP.
         pub tx_terminates: u64,
-        /// Terminates received, including unreadable Terminates. Each Terminate ended its stream.
+        /// Terminates received, including unreadable Terminates.
         pub rx_terminates: u64,
         /// Connections established, whichever side began them.
         pub connections: u64,

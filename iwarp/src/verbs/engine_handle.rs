@@ -37,7 +37,6 @@ impl EngineHandle {
         }
     }
 
-    /// Returns the index of the engine in its context.
     pub(crate) fn index(&self) -> usize {
         self.index
     }

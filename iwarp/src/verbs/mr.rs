@@ -122,7 +122,7 @@ impl MemoryRegion {
         self.registration.access()
     }
 
-    /// Whether the region is valid. A region becomes invalid when this side or the peer invalidates it.
+    /// Whether the region is valid.
     pub fn is_valid(&self) -> bool {
         self.registration.is_valid()
     }
@@ -170,10 +170,9 @@ impl MemoryRegion {
         self.registration.memory().as_ptr()
     }
 
-    /// Returns the number of STags of other protection domains that let a peer write to this memory. Two
-    /// peers that write to the same bytes can overwrite each other's data, and a peer that may read these
-    /// bytes sees what another peer wrote. If the peers do not trust each other, there should be no such STag
-    /// (RFC 5042 section 6.3.6). The call walks the whole table, so it is too slow for the data path.
+    /// Returns the number of STags of other protection domains that let a peer write to this memory. If the
+    /// peers do not trust each other, there should be no such STag (RFC 5042 section 6.3.6). The call walks
+    /// the whole table, so it is too slow for the data path.
     pub fn other_writers(&self) -> usize {
         self.registration.other_writers()
     }

@@ -10,7 +10,7 @@ use super::{BindWindow, MemoryRegion, ProtectionDomain, QueuePair, SendOp, SendR
 /// Options of a new memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwOptions {
-    /// The type of the window, which is type 1 or type 2.
+    /// The type of the window.
     pub kind: WindowKind,
     /// Forbids the peer to invalidate the window. (A peer can never invalidate a window of type 1.)
     pub keep: bool,

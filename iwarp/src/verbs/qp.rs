@@ -178,9 +178,10 @@ impl QueuePair {
     /// Posts a request to the send queue, from any thread (`ibv_post_send`). Requests complete in the order
     /// in which they are posted.
     ///
-    /// In `Terminate` and `Error` the request is accepted and completes as flushed. In `Idle` the request
-    /// waits for the connection, if [`QpInit::early_sends`] is set. A request that is posted while another
-    /// thread requests a graceful close is refused, sent or flushed.
+    /// In `Terminate` and `Error` the request is accepted and completes as flushed, unless the user has
+    /// requested a graceful close. In `Idle` the request waits for the connection, if [`QpInit::early_sends`]
+    /// is set. A request that is posted while another thread requests a graceful close is refused, sent or
+    /// flushed.
     ///
     /// # Errors
     /// [`VerbsError`] if the request was not posted. The error is [`VerbsError::InvalidState`] in `Closing`,
@@ -328,9 +329,9 @@ impl QueuePair {
     /// With [`ConnParam::outlives_peer`](super::ConnParam::outlives_peer): sets how long a request is retried
     /// after the peer has ended the connection, as InfiniBand does (`timeout` and `retry_cnt` of
     /// `ibv_qp_attr`). During this time, new sends and sends that the peer has not accepted wait. At the end
-    /// of this time, the first send fails. So a program whose peer ends first sees its earlier completions
-    /// before this failure. A send that is posted after this time fails at once. Initially the time is zero,
-    /// so the first send fails at once. The time is at most 71 minutes.
+    /// of this time, the oldest of these sends fails. So a program whose peer ends first sees its earlier
+    /// completions before this failure. A send that is posted later fails at once. Initially the time is
+    /// zero. The time is at most 71 minutes.
     pub fn set_retry_time(&self, time: Duration) {
         self.shared.attributes.set_retry_time(time);
     }
@@ -384,8 +385,8 @@ impl QueuePair {
     }
 
     /// Returns the error that ended the stream, found here or reported by a Terminate of the peer. If the
-    /// peer's FIN arrived too early, for example in the middle of an FPDU, the error is layer 2, type 0, code
-    /// 1. For every other end, use [`cause`](Self::cause).
+    /// peer's FIN arrived too early, for example in the middle of an FPDU, the error is 2/0/01 (layer, type,
+    /// code). For every other end, returns `None`; see [`cause`](Self::cause).
     pub fn error(&self) -> Option<StreamError> {
         self.shared.state.error()
     }

@@ -24,7 +24,7 @@ pub struct ContextStatus {
     pub queue_pairs: Vec<QpStatus>,
     /// The engines that have answered, in the order of their indices.
     pub engines: Vec<Arc<EngineStatus>>,
-    /// The indices of the engines that did not answer in time, since no thread polled them.
+    /// The indices of the engines that did not answer in time.
     pub silent: Vec<usize>,
 }
 
@@ -124,8 +124,7 @@ struct Asked {
 
 impl StatusDesk {
     /// Records that the caller requests the status of the engine. Returns the number of answers so far, and
-    /// whether the caller has to queue the command. The caller does not have to do so if the command of
-    /// another thread is queued already.
+    /// whether the caller has to queue the command.
     pub(crate) fn ask(&self) -> (u64, bool) {
         let mut state = self.state();
         (state.answers, !std::mem::replace(&mut state.is_pending, true))

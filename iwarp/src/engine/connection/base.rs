@@ -18,7 +18,6 @@ use super::report::{Announced, Announcement, Report, User};
 use super::retry::Attempt;
 use super::timers::{Timers, duration};
 
-/// The part of a connection's state that every phase has.
 pub(super) struct Base {
     pub(super) conn: ConnId,
     /// The queue pair of the connection; `None` while there is no queue pair.
@@ -59,7 +58,6 @@ impl Base {
         }
     }
 
-    /// Announces to the user that the RDMA stream is established.
     pub(super) fn announce_established(&mut self, state: &mut EngineState, announcement: Announcement) {
         let Announcement { negotiated, agreement, idle_timeout, ready } = announcement;
         self.report.announced = Announced::Established;
@@ -110,7 +108,6 @@ impl Base {
         is_idle
     }
 
-    /// Removes the connection from its listener's backlog.
     pub(super) fn leave_backlog(&mut self) {
         if let Some(admitted) = &mut self.admitted {
             admitted.decide();
@@ -227,8 +224,6 @@ impl Base {
 
     // ---- TCP ----
 
-    /// Schedules the connection to send, for example because requests were posted to its queue pair, or
-    /// because TCP has space again.
     pub(super) fn schedule_tx(&self, state: &mut EngineState) {
         state.schedule_tx(self.conn);
     }

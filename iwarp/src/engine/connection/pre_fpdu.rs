@@ -13,7 +13,6 @@ use crate::verbs::PlainBytes;
 
 use super::super::state::EngineState;
 
-/// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
     /// The pieces that TCP has not accepted, in order. The bytes that the user sends in streaming mode after
@@ -30,7 +29,6 @@ enum Piece {
     Frame(VecDeque<u8>),
 }
 
-/// The result of sending.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Sent {
     /// TCP has accepted all bytes.
@@ -43,7 +41,6 @@ pub(super) enum Sent {
     NoMbuf,
 }
 
-/// The result of [`PreFpdu::send`].
 pub(super) struct Progress {
     pub(super) result: Sent,
     /// Whether TCP has accepted at least one byte.
@@ -71,7 +68,6 @@ impl PreFpdu {
         self.sent = Sent::Blocked;
     }
 
-    /// Adds a startup frame.
     pub(super) fn push_frame(&mut self, bytes: &[u8]) {
         self.pieces.push_back(Piece::Frame(bytes.iter().copied().collect()));
         self.sent = Sent::Blocked;

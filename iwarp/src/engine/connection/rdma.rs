@@ -33,7 +33,6 @@ use super::{Event, Holdings, Phase, TurnOutcome};
 mod not_ready;
 mod teardown;
 
-/// A connection in Full Operation.
 pub(super) struct Rdma {
     deframer: Deframer,
     stream: Stream,
@@ -47,7 +46,6 @@ pub(super) struct Rdma {
     rnr: RnrTimers,
 }
 
-/// The stage of a connection in Full Operation.
 pub(super) enum RdmaStage {
     /// The connection waits for the peer's first FPDU, its RTR. When the RTR has arrived, the connection is
     /// announced to the user with these values.
@@ -233,7 +231,6 @@ impl Rdma {
         self.deframer.at_boundary() && !self.stream.awaits_answers()
     }
 
-    /// Handles bytes that arrived.
     #[inline(always)]
     pub(super) fn receive(
         &mut self,
@@ -252,7 +249,6 @@ impl Rdma {
         self.after_receiving(base, state, before, result)
     }
 
-    /// Acts on the result of receiving FPDUs.
     #[inline(always)]
     fn after_receiving(
         &mut self,
@@ -344,7 +340,7 @@ impl Rdma {
 
     /// Handles the peer's FIN.
     fn on_peer_closed(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
-        // The Terminate is still being sent: our FIN follows it.
+        // The end of the stream is still being sent: our FIN follows it.
         if self.is_terminating() {
             return Next::Same;
         }
@@ -360,8 +356,7 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair. The `Ask` was set by a call of a user, or because a completion
-    /// queue has lost a completion.
+    /// Acts on an `Ask` of the queue pair.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
             // After any `Ask`, the caller calls `on_recv_posted`.
@@ -380,7 +375,6 @@ impl Rdma {
 
     // ---- acknowledgements ----
 
-    /// Called when the peer has acknowledged bytes that requests may wait for.
     pub(super) fn on_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         if let Some(offset) = state.tcp.acknowledged(base.conn) {
             self.stream.on_acknowledged(offset);
@@ -391,7 +385,6 @@ impl Rdma {
         }
     }
 
-    /// Completes the requests that wait for the acknowledgement.
     pub(super) fn complete_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         self.stream.complete_acknowledged();
         if self.is_draining() {
@@ -399,7 +392,6 @@ impl Rdma {
         }
     }
 
-    /// Sends the limit to the peer, unless an earlier answer has contained the limit.
     pub(super) fn tell_limit(&mut self, base: &Base, state: &mut EngineState) {
         self.owes_limit = false;
         if !self.is_terminating() && self.stream.owes_limit() {
@@ -408,7 +400,6 @@ impl Rdma {
         }
     }
 
-    /// Called when the acknowledgement that the connection owes is sent.
     pub(super) fn on_acknowledging(&mut self) {
         self.owes_ack = false;
     }
@@ -443,7 +434,7 @@ impl Rdma {
             base.note_progress(state);
         }
         if is_terminating {
-            // Requests that were posted after the failure are flushed. No request follows the Terminate.
+            // Requests that were posted after the failure are flushed.
             self.flush_late();
         }
         match result {
@@ -467,7 +458,6 @@ impl Rdma {
 
     // ---- for tests ----
 
-    /// Checks that the user and the deadline fit this phase. Returns the slots that the phase holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
         ensure!(base.user.id().is_some(), "Full Operation has no user");

@@ -98,7 +98,7 @@ impl Reassembly {
     pub(super) fn pop_rest(&mut self, slab: &mut HeldSlab) -> Option<Rest> {
         let HeldBuf { start: offset, buf, ahead, .. } = self.held.pop(slab)?;
         let frontier = self.frontier;
-        // The bytes of a buffer that arrived out of order and is in order now are released only here.
+        // A buffer that arrived out of order and is in order now is released here.
         let released = if ahead && offset < frontier { buf.len() } else { 0 };
         Some(Rest { offset, buf, frontier, released })
     }

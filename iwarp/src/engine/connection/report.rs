@@ -51,9 +51,7 @@ pub(super) struct Report {
 pub(super) enum Announced {
     #[default]
     Nothing,
-    /// The connection is in streaming mode.
     Streaming,
-    /// The connection is established.
     Established,
 }
 

@@ -25,13 +25,11 @@ use super::retry::{Attempt, Retry};
 use super::streaming::Streaming;
 use super::{Event, Holdings, Phase, Reassembly, duration};
 
-/// MPA startup.
 pub(super) struct Startup {
     pub(super) reassembly: Reassembly,
     pub(super) role: Role,
 }
 
-/// The role of this side in MPA startup.
 pub(super) enum Role {
     /// This side has sent the Request.
     Initiator(Initiating),
@@ -129,7 +127,6 @@ impl Startup {
         matches!(self.role, Role::Responder(_, RequestState::Deciding { .. }))
     }
 
-    /// Handles bytes that arrived.
     fn receive(
         mut self: Box<Self>,
         base: &mut Base,
@@ -359,7 +356,6 @@ impl Startup {
         rdma.receive_rest(base, state, guard, self.reassembly)
     }
 
-    /// Rejects the Request.
     fn reject(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, why: Reject<'_>) -> Phase {
         base.count_rejected();
         let Role::Responder(responder, RequestState::Deciding { .. }) = &mut self.role else {
@@ -507,7 +503,6 @@ impl Startup {
 
     // ---- for tests ----
 
-    /// Checks that the user and the deadline fit this phase. Returns the slots that the phase holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let (is_known, has_deadline) = (base.user.id().is_some(), base.timers.deadline().is_some());
         match &self.role {
@@ -535,7 +530,7 @@ pub(in crate::engine) enum Reject<'a> {
     ByUser { private_data: &'a [u8], stays_open: bool },
     /// The decision timeout has passed, and the user has received an event about the timeout.
     NotInTime,
-    /// The Request requires markers, which the listener refuses.
+    /// The Request asks for markers, which the listener refuses.
     Markers,
     /// The Request offers an older version of InfiniBand's semantics.
     OldAgreement,
@@ -558,7 +553,6 @@ impl Reject<'_> {
     }
 }
 
-/// An event of startup.
 enum StartupEvent {
     Reply(InitiatorEvent),
     Request(ConnectRequest),

@@ -25,7 +25,6 @@ use super::report::{Announced, User};
 use super::startup::{Initiating, Role, Startup};
 use super::{Event, Holdings, Phase, Reassembly, duration};
 
-/// A connection in streaming mode.
 pub(super) struct Streaming {
     /// The bytes that the user and the engine exchange.
     plain: Arc<PlainBytes>,

@@ -9,7 +9,6 @@ const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as
 
 /// The times of a connection in any phase: the deadline of the phase, and the idle timeout.
 pub(super) struct Timers {
-    /// The deadline of the phase.
     deadline: Deadline,
     /// Maximum idle time of the connection after it is established, or [`FOR_EVER`].
     idle_timeout: tcp_lite::Duration,
@@ -38,17 +37,14 @@ impl Timers {
         self.deadline.min(self.idle_check)
     }
 
-    /// Returns the deadline of the phase.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline.get()
     }
 
-    /// Sets the deadline of the phase.
     pub(super) fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline.into();
     }
 
-    /// Removes the deadline of the phase.
     pub(super) fn clear_deadline(&mut self) {
         self.deadline = Deadline::NONE;
     }
@@ -106,7 +102,6 @@ impl RnrTimers {
         (self.timeout < FOR_EVER).then(|| now + self.timeout)
     }
 
-    /// Returns the time when our waiting message fails.
     #[inline]
     pub(super) fn peer(&self) -> Deadline {
         self.peer

@@ -118,7 +118,6 @@ impl Poller {
         }
     }
 
-    /// Opens a TCP connection.
     fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
         let (now, port) = (self.state.now, param.local_port);
         let opened = self.state.tcp.connect(now, remote, port).map_err(|error| match error {

@@ -68,7 +68,8 @@ impl Poller {
     }
 
     /// Receives the frames that engines of other queues have handed over, and the frames on the queues of
-    /// engines that are gone. Publishes the frames that this engine has handed to other engines.
+    /// engines that are gone. Publishes the frames that this engine has handed to other engines. Returns
+    /// whether there were frames.
     #[inline(never)]
     fn receive_for_queues(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) -> bool {
         let mut busy = false;

@@ -32,8 +32,8 @@ struct Pass {
     fresh: usize,
     /// Number of turns that are left for the other connections. `None` before the first of these turns.
     tries: Option<usize>,
-    /// Number of bytes that may still be handed to TCP. Only payload that is fetched from memory counts,
-    /// since fetching is the cost of sending. Headers and Read Requests, for example, do not count.
+    /// Number of DDP payload bytes that may still be handed to TCP. The headers of DDP and MPA do not count,
+    /// since fetching the payload is the cost of sending.
     left: usize,
     /// Whether the turn of a connection has sent something, or has ended for another reason than the lack of
     /// a packet buffer.

@@ -6,7 +6,6 @@ use super::Poller;
 use crate::verbs::{ConnectionStatus, EngineStatus};
 
 impl Poller {
-    /// Returns the current state of the engine.
     #[cold]
     pub(super) fn status(&self) -> EngineStatus {
         let info = self.port.info();

@@ -23,9 +23,8 @@ pub(super) struct Extent {
     pub(super) ulpdu_bytes: usize,
 }
 
-/// Splits off the FPDU at the front of `bytes`, in a stream without markers. This is the usual case, so the
-/// code is short. Returns the FPDU's ULPDU and the bytes after the FPDU. Returns `None` if the FPDU is
-/// incomplete or not valid.
+/// Splits off the FPDU at the front of `bytes`, in a stream without markers. Returns the FPDU's ULPDU and the
+/// bytes after the FPDU. Returns `None` if the FPDU is incomplete or not valid.
 #[inline]
 pub(super) fn split_valid(bytes: &[u8], crc: bool) -> Option<(&[u8], &[u8])> {
     let ulpdu_bytes = usize::from(u16::from_be_bytes(*bytes.first_chunk()?));

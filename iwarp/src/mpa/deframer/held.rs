@@ -121,8 +121,6 @@ pub(crate) struct Taken {
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
-    /// Total size in bytes of the packet buffers that are held out of order ([`HeldBuf::ahead`]), including
-    /// their headroom and tailroom.
     pinned: usize,
 }
 
@@ -311,9 +309,9 @@ impl HeldList {
     /// Returns the slot that holds `position`, if at most `BUFFERS` buffers hold all bytes from this position
     /// to slot `from`.
     pub(super) fn back_to(slab: &HeldSlab, from: u32, position: u64) -> Option<u32> {
-        /// Maximum number of buffers of an early FPDU: enough for the longest FPDU in segments of 1024 bytes.
-        /// An FPDU in more buffers is checked only when it is in order. With a larger limit each arriving
-        /// buffer would cause a longer walk backwards.
+        /// Maximum number of buffers of an early FPDU: about enough for the longest FPDU in segments of 1024
+        /// bytes. An FPDU in more buffers is checked only when it is in order. With a larger limit each
+        /// arriving buffer would cause a longer walk backwards.
         const BUFFERS: usize = 64;
         let mut id = from;
         for _ in 0..BUFFERS {

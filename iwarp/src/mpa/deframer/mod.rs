@@ -285,8 +285,8 @@ impl Deframer {
         cut_known(&slab.early, self.early, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
-    /// Holds bytes that cannot be handed up yet. If the stream has markers, starts a search for FPDUs beyond
-    /// the hole that the new bytes have completed.
+    /// Holds a buffer that is out of order, or that follows held bytes. Returns where to search for the FPDUs
+    /// that the buffer completes.
     fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> FpduSource {
         let before = buf.len();
         // TCP does not hand up a byte twice, so `insert` removes nothing from `buf`: all bytes of

@@ -65,7 +65,6 @@ impl List {
 }
 
 impl<T: StreamRange> RangeSlots<T> {
-    /// Returns a set of `count` free slots.
     pub(super) fn new(count: usize) -> Self {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let slots = (0..count)
@@ -85,12 +84,10 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// Number of slots in use.
     pub(super) const fn used(&self) -> usize {
         self.used
     }
 
-    /// Number of all slots.
     pub(super) const fn capacity(&self) -> usize {
         self.slots.len()
     }

@@ -175,7 +175,6 @@ impl<'a> Iterator for Slices<'a> {
 /// RFC 5044 section 4.3 (MPA-076): markers, length, pad and CRC are not part of a ULPDU.
 #[derive(Clone, Copy)]
 pub struct Ulpdu<'a> {
-    /// Position of the length field.
     length_at: u64,
     bytes: UlpduBytes<'a>,
 }

@@ -92,8 +92,7 @@ impl<'a> Ulpdus<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
-        // The usual cases come first and are short: `take_adjacent` runs for each FPDU, and `is_used_up` runs
-        // for each buffer.
+        // The usual cases come first.
         if let Some(extent) = self.take_adjacent() {
             return self.view_adjacent(&extent).map(Some);
         }
@@ -284,7 +283,6 @@ impl Deframer {
         Ok(self.take_whole(wire, early)?.map(|extent| NextFpdu::InSlot(head, extent)))
     }
 
-    /// Returns the first FPDU that was placed early, if any.
     fn first_early(&self, slab: &HeldSlab) -> Option<EarlyFpdu> {
         self.early.head().and_then(|id| slab.early.at(id)).copied()
     }

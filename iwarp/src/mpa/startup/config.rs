@@ -121,7 +121,6 @@ impl MpaConfig {
         Ok(())
     }
 
-    /// Returns the depths of a Request.
     pub(super) fn request_depths(&self) -> Depths {
         if self.depths_left_to_ulp {
             return Depths { ird: Depths::LEFT_TO_ULP, ord: Depths::LEFT_TO_ULP };

@@ -4,8 +4,8 @@
 //! private data of the Reply agree to the offer. The bytes are part of the private data because MPA has no
 //! field for an offer: its reserved bits are 0 (RFC 5044 section 7.1.1). A program for InfiniBand usually
 //! gets more private data than the peer's program has sent, with zeros at the end, so additional bytes at the
-//! end do no harm. The receiver removes the bytes that it knows. The offer and the consent differ, so a peer
-//! that echoes private data does not agree by the echo.
+//! end do no harm. The offer and the consent differ, so a peer that echoes private data does not agree by the
+//! echo.
 //!
 //! The last byte of the offer and of the consent has two values that InfiniBand's connection manager
 //! exchanges. The five upper bits are a code of InfiniBand for a time. After this time, the other side may
@@ -61,7 +61,6 @@ impl RnrConfig {
         Self { min_rnr_timer: byte >> 3, rnr_retry: byte & 7 }
     }
 
-    /// Returns the byte that encodes the parameters.
     fn to_byte(self) -> u8 {
         self.min_rnr_timer << 3 | self.rnr_retry
     }

@@ -31,7 +31,6 @@ const CONTROL: u8 = 0x4F;
 /// Length of the payload in bytes.
 pub(crate) const PAYLOAD_BYTES: usize = 8;
 
-/// A message of queue 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProfileMessage {
     /// Each message to queue 0 up to this MSN has found a receive request, or will find one.

@@ -7,7 +7,7 @@
 //! | here | the state of one stream: messages that find no receive request, at either peer |
 //! | `agreement.rs` | the offer and the consent, in the private data of MPA's startup frames |
 //! | `message.rs` | the messages of queue 4 |
-//! | `rules.rs` | every question whose answer depends on the agreement |
+//! | `rules.rs` | the rules that depend on the agreement |
 //!
 //! **A Send or Write completes when the peer has accepted its message.** A message is accepted when it is
 //! placed, and has its receive request if it needs one. (With iWARP a Send or Write usually completes when it
@@ -190,7 +190,8 @@ impl IbProfile {
         offset.min(self.ends)
     }
 
-    /// Whether the peer has promised a receive request for our message with this MSN on queue 0.
+    /// Whether the peer has promised a receive request for our message with this MSN on queue 0, or has
+    /// reported the end of its stream.
     #[inline]
     pub(super) fn is_promised(&self, msn: u32) -> bool {
         // If the peer has reported where its stream ends, it has accepted all messages before that offset.
@@ -214,7 +215,6 @@ impl IbProfile {
         self.peer == Peer::Takes && !self.has_urgent_messages()
     }
 
-    /// Whether our requests wait until the peer has a receive request.
     pub(super) fn awaits_peer(&self) -> bool {
         self.peer == Peer::NotReady
     }

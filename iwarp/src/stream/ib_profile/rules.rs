@@ -1,7 +1,6 @@
 //! The rules that a stream follows: iWARP's, or InfiniBand's if both peers have agreed on them.
 //!
-//! The methods of [`Rules`] answer questions, or act, by the rules of the stream. The other files of a stream
-//! call these methods, and do not check the agreement itself.
+//! The methods of [`Rules`] answer questions, or act, by the rules of the stream.
 
 use super::{IbProfile, News};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};
@@ -54,7 +53,6 @@ impl Rules {
         self.profile().is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
     }
 
-    /// Records that the peer has accepted a request of ours.
     pub(in crate::stream) fn note_progress(&mut self) {
         if let Some(ib) = self.profile_mut() {
             ib.note_progress();
@@ -120,7 +118,6 @@ impl Rules {
         self.0.is_some()
     }
 
-    /// Called when the peer's message with this MSN on queue 0 finds no receive request.
     pub(in crate::stream) fn refuse(&mut self, msn: u32, terminate: Terminate) {
         if let Some(ib) = self.profile_mut() {
             ib.refuse(msn, terminate);
@@ -167,7 +164,6 @@ impl Rules {
         self.0.is_some()
     }
 
-    /// Whether a message of queue 4 waits to be sent.
     #[inline(always)]
     pub(in crate::stream) fn have_messages(&self) -> bool {
         self.profile().is_some_and(IbProfile::has_messages)
@@ -192,7 +188,6 @@ impl Rules {
         self.profile().is_some_and(IbProfile::owes_limit)
     }
 
-    /// Records that this side has written FPDUs up to this stream offset.
     #[inline]
     pub(in crate::stream) fn set_written(&mut self, end: u64) {
         if let Some(ib) = self.profile_mut() {

@@ -45,7 +45,6 @@ impl Delivery<'_> {
         }
     }
 
-    /// Called when this side has accepted the peer's message with this MSN on queue 0.
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
         if let Some(ib) = self.state.rules.profile_mut() {

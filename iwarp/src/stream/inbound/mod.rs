@@ -43,9 +43,8 @@ pub(super) struct Inbound {
     /// Queue 2, with one buffer for the peer's Terminate.
     terminates: UntaggedQueue,
     /// Maximum number of receive requests that are bound to messages after the current message, if segments
-    /// of these messages arrived out of order. The number is 0 if Sends are not placed out of order. An
-    /// example is a stream with a shared receive queue, whose requests go to the connection that first needs
-    /// one.
+    /// of these messages arrived out of order. The number is 0, for example, with a shared receive queue,
+    /// whose requests go to the connection that first needs one.
     ahead_max: u8,
     /// The Immediate Data that is being received.
     immediate: ImmediateData,
@@ -69,8 +68,9 @@ enum NextSend {
 }
 
 impl Inbound {
-    /// Creates the state. If `binds_ahead` is set, an out-of-order Send may be placed, since markers locate
-    /// the Send and no other queue pair removes requests from the receive queue.
+    /// Creates the state. If `binds_ahead` is set, receive requests may be bound to messages after the
+    /// current message, since markers locate out-of-order Sends and no other queue pair removes requests from
+    /// the receive queue.
     pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, binds_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
         // RFC 5040 section 5.4 (RDMAP-255, RDMAP-256): exactly one buffer for a Terminate is always posted.

@@ -72,7 +72,7 @@ impl Delivery<'_> {
             PeerOp::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.state.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
-            // The alignment is checked first, as for an atomic that the stream supports.
+            // With InfiniBand's semantics, the alignment is checked before the rights.
             PeerOp::Atomic(AtomicRequest { to, .. })
                 if self.state.rules.check_alignment_first() && to % 8 != 0 =>
             {

@@ -46,8 +46,8 @@ impl Delivery<'_> {
         while self.state.consumer.taken_recvs() <= ahead && bind_next_recv(self.state, self.inbound) {}
     }
 
-    /// Places an out-of-order Send. Returns whether the Send was placed. Immediate Data is held until it is
-    /// in order, since placing eight bytes early saves nothing.
+    /// Places an out-of-order segment of a Send. Returns whether the segment was placed. Immediate Data is
+    /// held until it is in order, since placing eight bytes early saves nothing.
     pub(super) fn early_send(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,

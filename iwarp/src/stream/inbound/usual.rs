@@ -1,11 +1,9 @@
 //! The entry points for a received ULPDU, and the fast path.
 //!
 //! The engine passes a ULPDU that the deframer finds whole and in order in one segment of a received buffer
-//! to [`deliver_usual`](Delivery::deliver_usual), and other ULPDUs to [`Delivery::deliver`]. The fast path
-//! accepts most ULPDUs: a segment of an RDMA Write, or a Send of one segment without Solicited Event and
-//! Invalidate. All unusual or invalid ULPDUs take the general path, [`deliver_any`](Delivery::deliver_any),
-//! which alone reports errors. For a ULPDU that both paths accept, they have the same result (`tests.rs`
-//! compares them).
+//! to [`deliver_usual`](Delivery::deliver_usual), and other ULPDUs to [`Delivery::deliver`]. Most ULPDUs take
+//! the fast path. All others take the general path, [`deliver_any`](Delivery::deliver_any), which alone
+//! reports errors. For a ULPDU that both paths accept, they have the same result (`tests.rs` compares them).
 
 use dp::profile::{self, Layer};
 
@@ -65,8 +63,9 @@ impl Delivery<'_> {
         self.deliver_any(Deframed::InOrder(Ulpdu::in_one_run(position, ulpdu))).map(drop)
     }
 
-    /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. A zero-length Write needs no right:
-    /// if this function refuses such a Write, the general path accepts it.
+    /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. Returns whether the segment was
+    /// accepted. A zero-length Write needs no right: if this function refuses such a Write, the general path
+    /// accepts it.
     #[inline(always)]
     fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
@@ -92,9 +91,9 @@ impl Delivery<'_> {
         placed
     }
 
-    /// [`deliver_usual`](Self::deliver_usual) for a Send. If this function refuses a Send, it may already
-    /// have bound a receive request, or processed the Send's limit. When the general path repeats these
-    /// steps, they have no effect.
+    /// [`deliver_usual`](Self::deliver_usual) for a Send. Returns whether the Send was accepted. If this
+    /// function refuses a Send, it may already have bound a receive request, or processed the Send's limit.
+    /// When the general path repeats these steps, they have no effect.
     #[inline]
     fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };

@@ -104,7 +104,7 @@ impl Outbound {
     }
 
     /// Starts the Read or atomic at the head of the send queue, or continues a Read, unless ORD does not
-    /// allow it. The response completes the request.
+    /// allow it. Returns whether a message was started. The response completes the request.
     ///
     /// A Read with several scatter/gather elements stays at the head of the send queue until the Read Request
     /// for its last element is generated. With an ORD of 1, the Read Requests are sent one by one.
@@ -158,7 +158,7 @@ impl Outbound {
     }
 
     /// Executes the local request at the head of the send queue, unless the maximum number of local requests
-    /// was executed in this call.
+    /// was executed in this call. Returns whether the request was executed.
     fn run_local(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         let state = &mut *cx.state;
         if self.local_left == 0 {

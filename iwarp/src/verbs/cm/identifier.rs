@@ -30,9 +30,9 @@ pub(crate) struct CmShared {
     times: Times,
 }
 
-/// The handles' common owner, which is dropped with the user's last handle. The drop ends what only the user
-/// could continue: a listener stops, a request that is neither accepted nor rejected yet is rejected, and a
-/// connection in streaming mode is reset.
+/// The handles' common owner, which is dropped with the user's last handle. The drop stops a listener,
+/// rejects a request that is neither accepted nor rejected yet, and resets a connection that has no queue
+/// pair.
 pub(crate) struct CmOwner {
     shared: Arc<CmShared>,
 }
@@ -149,8 +149,7 @@ pub(crate) enum CmCommand {
     Abort { id: Arc<CmShared> },
     /// Poll the port queue of an engine that was dropped.
     Adopt { port: Box<dyn Port> },
-    /// Report the engine's status. If the engine is gone, the command is refused, and the thread that waits
-    /// for the status is woken without an answer.
+    /// Report the engine's status.
     Status { engine: Arc<EngineHandle> },
 }
 

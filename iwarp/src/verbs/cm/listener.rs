@@ -91,7 +91,6 @@ impl ListenerShared {
         self.tally().stats
     }
 
-    /// Changes the counters.
     pub(crate) fn count(&self, count: impl FnOnce(&mut ListenerStats)) {
         count(&mut self.tally().stats);
     }
@@ -154,7 +153,6 @@ impl Admitted {
         }
     }
 
-    /// Returns the IP address of the peer.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }

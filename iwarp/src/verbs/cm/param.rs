@@ -130,13 +130,12 @@ pub struct ConnParam {
     ///
     /// - A Send or Write completes when the peer has accepted the request. A Send is accepted when the
     ///   message is in the buffer of a receive request, and a Write when its data is in the memory of the
-    ///   peer. The peer reports the acceptance by a TCP acknowledgement, which its engine sends in the poll
-    ///   that places the bytes, or soon afterwards. Requests after a message that waits for a receive request
-    ///   complete after that message. If the peer refuses a request, this request fails, and all later
-    ///   requests are flushed. A message that arrives after the peer's close resets the connection. A Send
-    ///   completes before an answer to it is received. A graceful close waits until the peer has posted
-    ///   receive requests for our messages. If the engine's `close_timeout` passes without progress, the
-    ///   remaining requests are flushed.
+    ///   peer. The peer's engine acknowledges the bytes in the poll that places them, or soon afterwards.
+    ///   Requests after a message that waits for a receive request complete after that message. If the peer
+    ///   refuses a request, this request fails, and all later requests are flushed. A message that reaches a
+    ///   peer after that peer has closed resets the connection. A Send completes before an answer to it is
+    ///   received. A graceful close waits until the peer has posted receive requests for our messages. If the
+    ///   engine's `close_timeout` passes without progress, the remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. The responder detects such a proxy by TCP's initial sequence numbers, and then does not
@@ -334,7 +333,6 @@ impl ResponderOptions {
         self.mpa_config().validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// Returns the configuration of MPA.
     pub(crate) fn mpa_config(&self) -> MpaConfig {
         let depth = |depth: u16| depth.min(Depths::MAX);
         MpaConfig {
@@ -405,7 +403,7 @@ pub struct ListenOptions {
     /// Maximum number of connections of one address that may fail through the peer's fault per second, on
     /// each engine; `None`: no limit. Faults are an invalid or late Request, a late RTR, a message for which
     /// we send a Terminate, and a Terminate of the peer. Once the limit is reached, SYNs of the address get
-    /// no answer for the rest of the second. After that second, the address can connect again. Default: 32.
+    /// no answer for the rest of the second. Default: 32.
     pub failures_per_address: Option<u32>,
     /// Maximum number of TCP connections that are not established; `None`: no limit other than
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
@@ -428,9 +426,7 @@ pub struct ListenOptions {
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {
-    /// Returns the options of a listener on `port` for at most 16,384 connections (the default limit on queue
-    /// pairs) from any address. At most 128 of these connections may be neither accepted nor rejected yet. On
-    /// each engine, at most 32 connections of an address may fail in a second through the peer's fault.
+    /// Returns the options of a listener on `port`, with the default of each other field.
     pub fn new(port: u16) -> Self {
         Self {
             port,

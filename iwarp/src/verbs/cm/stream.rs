@@ -82,7 +82,6 @@ impl PlainBytes {
         taken
     }
 
-    /// Records that the peer has closed.
     pub(crate) fn set_ended(&self) {
         self.buffers().ended = true;
     }
@@ -156,7 +155,7 @@ impl PlainBytes {
         for (place, byte) in out.iter_mut().zip(buffers.recv.drain(..taken)) {
             *place = byte;
         }
-        // Bytes that arrive from now on need a new event.
+        // Once the buffer is empty, the next bytes, or the end of the stream, need a new event.
         buffers.announced &= !buffers.recv.is_empty() || (buffers.ended && taken == 0);
         match taken {
             0 if buffers.ended => StreamRead::Ended,
@@ -238,7 +237,7 @@ impl CmId {
     ///
     /// # Errors
     /// [`VerbsError`] if the connection is not in streaming mode, some bytes of the peer are unread, the
-    /// queue pair is not idle, a parameter is out of range, or a limit is reached.
+    /// queue pair is not idle or of another context, a parameter is out of range, or a limit is reached.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();

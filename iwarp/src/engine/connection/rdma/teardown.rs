@@ -46,9 +46,8 @@ impl Rdma {
     }
 
     /// Called when nothing can be sent now; acts only in a graceful close. Sends a limit if the peer waits
-    /// for one, and otherwise FIN if all requests are finished. If neither is possible, the next request
-    /// waits (because of a fence, ORD, a missing receive request or a full send buffer), or answers to Reads
-    /// or atomics are missing. In this case, sets a deadline, since the peer may never send what is missing.
+    /// for one, and otherwise FIN if all requests are finished. If neither is possible, sets a deadline,
+    /// since the peer may never send what is missing.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = self else { return Next::Same };
         // The limit is sent so that the accepted requests of the peer succeed, since no later message
@@ -143,7 +142,7 @@ impl Rdma {
     }
 
     /// Called when TCP is closed. Puts the queue pair into the state of a lost connection if the loss has
-    /// ended the stream ([`is_lost`](Self::is_lost)).
+    /// ended the stream ([`is_lost`](Self::is_lost)), and ends the phase.
     pub(super) fn lose(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Closing {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
         // The state is set before `end`, which drops the stream.
