@@ -43,9 +43,9 @@ impl Clock {
         self.us_at(Self::cycles())
     }
 
-    /// Converts a reading of [`cycles`](Self::cycles) to microseconds since the clock was made. If a caller
-    /// needs the cycles and the microseconds, the caller should use this function: a second reading of the
-    /// counter would take as long as about a hundred instructions.
+    /// Converts a reading of [`cycles`](Self::cycles) to microseconds since the clock was made. A caller that
+    /// needs both cycles and microseconds reads the counter only once with this function: a reading takes as
+    /// long as about a hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
         // The counters of two cores may differ by a few cycles, so `cycles` may be less than `start_cycles`.

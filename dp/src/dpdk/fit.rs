@@ -19,7 +19,6 @@ pub(super) enum Fit {
 pub(super) struct TxLimits {
     /// Maximum number of bytes of a frame that is not cut.
     pub(super) frame_bytes: usize,
-    /// The limits of the driver.
     pub(super) driver: Driver,
 }
 

@@ -1,9 +1,9 @@
 //! Finds, makes and removes the devices that DPDK drives.
 //!
 //! When EAL starts, EAL makes a DPDK port for each PCI device in its list. All other devices, and devices
-//! that were removed, are probed when they are opened. A device is removed when its last port is dropped, so
-//! the device can be opened again or bound to another Linux driver. (A device that cannot be closed is not
-//! removed.)
+//! that were removed, are probed when they are opened. When the last port of a device is dropped, the device
+//! is removed, unless it cannot be closed. So the device can be opened again or bound to another Linux
+//! driver.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -21,7 +21,6 @@ use super::{DeviceError, unplug, vdev};
 use crate::eal::pci::{Holder, NoAddress, PciAddress, SYSFS, split};
 use crate::eal::{self, Eal};
 
-/// The name of the PCI bus.
 const PCI: &CStr = c"pci";
 
 /// The open ports, and the lock under which devices are added, opened, closed and removed.
@@ -60,7 +59,6 @@ impl DeviceHandle {
         &self.watch.gone
     }
 
-    /// Whether the device is virtual.
     pub(super) fn is_virtual(&self) -> bool {
         self.bus != PCI
     }

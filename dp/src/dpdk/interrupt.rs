@@ -84,8 +84,8 @@ impl RxInterrupt {
     /// Makes the interrupt of a queue of a started device. The interrupt uses the file descriptors that were
     /// found when the device was probed (`probed`). If no such file descriptors were found and `driver_tells`
     /// is `true`, the driver is asked for a file descriptor. Returns `None` if the queue has no interrupt, or
-    /// if a file descriptor cannot be made. The caller keeps the device started until the returned value is
-    /// dropped.
+    /// if a file descriptor cannot be made or watched. The caller keeps the device started until the returned
+    /// value is dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,

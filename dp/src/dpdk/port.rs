@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Number of attempts to send on a full ring between two checks of the link state. A check may need a system
-/// call. One check per 64 attempts costs little, and detects a lost peer only a little later.
+/// call.
 const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 
 /// Number of buffers that a vhost device allocates at once for reception (`VHOST_MAX_PKT_BURST` of its

@@ -80,7 +80,7 @@ impl RssConfig {
         let mut conf: sys::rte_eth_rss_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         (conf.rss_key, conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
         // SAFETY: the caller has the port open. `conf` is a local variable. The key of `conf` has
-        // `rss_key_len` writable bytes, which is the length of the device's key.
+        // `rss_key_len` writable bytes, which is at least the length of the device's key.
         let done = unsafe { sys::rte_eth_dev_rss_hash_conf_get(port_id, &mut conf) };
         (done == 0).then_some((key, conf.rss_hf))
     }

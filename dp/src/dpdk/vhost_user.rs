@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::descriptors::{self, inode};
 use super::vdev;
 
-/// Timeout for an answer. The timeout is short, since the backend answers on a dedicated thread.
+/// Timeout for an answer. A second is long enough, since the backend answers on a dedicated thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The message `VHOST_USER_GET_FEATURES` of version 1, without payload. The message is allowed at any time,

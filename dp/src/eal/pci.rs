@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Root of sysfs.
 pub(crate) const SYSFS: &str = "/sys";
 
 /// The Linux driver that passes a device to user space behind the IOMMU, if there is an IOMMU.
@@ -110,7 +109,6 @@ impl Holder {
 }
 
 impl Holder {
-    /// Whether the device is bound to a `uio` driver.
     pub(crate) fn is_uio(&self) -> bool {
         matches!(self, Self::UserSpace { driver, .. } if UIO.contains(&driver.as_str()))
     }
