@@ -38,8 +38,8 @@ pub enum LinkTso {
 /// The configuration of a link that [`pair`](super::pair) makes: the link's buffers, faults and offloads.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// Maximum number of bytes of an IP packet for both ports. A longer frame is dropped, unless
-    /// [`tso`](Self::tso) is on and the frame requests to be cut. Default: 1500.
+    /// Maximum number of bytes of an IP packet for both ports. A longer frame is dropped, unless the ports
+    /// offer TSO ([`tso`](Self::tso)) and the frame requests to be cut. Default: 1500.
     pub mtu: u16,
     /// Number of buffers in the pool of each port. Default: 8192.
     pub mbufs: usize,

@@ -16,7 +16,7 @@ use crate::{
 /// packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
-/// Number of bytes of a large buffer.
+/// Minimum number of bytes of a large buffer.
 const BULK_BYTES: usize = 32 << 10;
 
 /// Minimum number of bytes of a buffer in a link's pool. Devices usually have the same minimum.

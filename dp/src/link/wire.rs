@@ -200,7 +200,7 @@ impl Receiver {
         taken
     }
 
-    /// Whether no frame is in flight on this wire. Frames that are due but not received are in flight.
+    /// Whether no frame is in flight on this wire. A frame that is due is in flight until it is received.
     pub(super) fn is_empty(&self) -> bool {
         self.ring.is_empty() && self.waiting.is_empty()
     }

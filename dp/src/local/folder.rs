@@ -271,7 +271,6 @@ mod tests {
 
     const FOLDER: &str = "/a/b";
 
-    /// A path is used only if the path names the folder that was checked.
     #[test]
     fn a_path_leads_to_the_folder_that_is_open_or_to_another_one() {
         let opened = File::open("/dev").unwrap();

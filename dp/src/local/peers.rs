@@ -21,9 +21,9 @@ use super::memory::{self, SharedMemory};
 use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
 use super::{LocalCounters, LocalError};
 
-/// Maximum time for a station to answer the hello of this port. The two ports only have to be polled once or
-/// twice, but the station's process may be stopped, or may start together with a thousand other processes.
-/// TCP usually gives up earlier.
+/// Maximum time for connecting to a station and receiving its answer. The two ports only have to be polled
+/// once or twice, but the station's process may be stopped, or may start together with a thousand other
+/// processes. TCP usually gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
 /// Maximum time for which an accepted socket may wait for a hello that can be answered. After this time the
@@ -123,8 +123,8 @@ impl Peers {
         })
     }
 
-    /// A descriptor that is readable when [`look`](Self::look) has something to do, or when a peer has woken
-    /// this port.
+    /// A descriptor that is readable when an event waits for [`look`](Self::look), for example because a peer
+    /// has woken this port.
     pub(super) fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -359,7 +359,7 @@ impl Peers {
         None
     }
 
-    /// Listens from now on, or from the time `deaf_until_us` on.
+    /// Listens from now on, or ignores the listener until `deaf_until_us`.
     fn listen(&mut self, deaf_until_us: Option<u64>) {
         self.deaf_until_us = deaf_until_us;
         let flags = if deaf_until_us.is_some() { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
