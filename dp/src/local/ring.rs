@@ -166,7 +166,6 @@ pub(super) struct Producer {
     capacity: u64,
     /// Number of bytes by which the ring has grown.
     grown: usize,
-    /// The strategy for copying long frames.
     choice: StrategyChoice,
 }
 
@@ -210,7 +209,7 @@ impl Producer {
         self.grown
     }
 
-    /// The present size of the data area in bytes. It grows up to `Place::limit`.
+    /// The present size of the data area in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.place.bytes
     }
@@ -383,7 +382,7 @@ impl Consumer {
         }
     }
 
-    /// The present size of the data area in bytes. It grows up to `Place::limit`.
+    /// The present size of the data area in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.place.bytes
     }

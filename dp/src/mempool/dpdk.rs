@@ -31,7 +31,6 @@ pub(crate) const ANY_NODE: i32 = -1;
 /// Maximum number of data bytes of a buffer: in DPDK the length of a buffer with its headroom has 16 bits.
 pub(crate) const MAX_DATA_BYTES: usize = u16::MAX as usize - HEADROOM;
 
-/// A pool in DPDK's memory.
 pub(crate) struct DpdkPool {
     name: String,
     data_bytes: usize,
