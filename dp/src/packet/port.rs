@@ -297,8 +297,8 @@ fn offloads(config: &PacketConfig) -> Offloads {
     let always = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
     let state = Offloads::RX_TCP_CHECKSUM | Offloads::RX_LRO;
     let mut offloads = config.offloads & (always | state | VNET_OFFLOADS);
-    // TSO needs both offloads: each piece has its own checksum, and the payload is not in the buffer of the
-    // headers.
+    // TSO needs the TCP checksum of each piece, and frames of several buffers: the payload is not in the
+    // buffer of the headers.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::TX_MULTI_SEGMENT) {
         offloads.remove(Offloads::TX_TSO);
     }

@@ -105,7 +105,6 @@ impl RxRing {
         Ok(Self { base, slots: geometry.slots(), slot_bytes: geometry.slot_bytes, next: 0 })
     }
 
-    /// The start of the next slot.
     #[inline]
     fn slot(&self) -> *mut u8 {
         self.base.as_ptr().wrapping_add(self.next * self.slot_bytes)

@@ -29,9 +29,7 @@ const MIN_BULK_BYTES: usize = 32 << 10;
 pub(super) struct Sizes {
     /// Number of bytes of a slot of the ring, a multiple of [`SLOT_UNIT`].
     pub(super) slot: usize,
-    /// Number of bytes of a packet buffer.
     pub(super) mbuf: usize,
-    /// Number of bytes of a large packet buffer.
     pub(super) bulk: usize,
 }
 
