@@ -3,7 +3,7 @@
 //!
 //! [`complete`] is for frames that need a right checksum although no device will fill it in, for example
 //! captured frames, the pieces of a large TCP frame, and frames that a link corrupts. The function is not
-//! meant for the data path. It parses Ethernet, VLAN tags and IP only to find a TCP or UDP checksum field.
+//! meant for the data path.
 
 mod partial;
 #[cfg(test)]

@@ -182,7 +182,6 @@ fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
 
 #[cfg(target_os = "linux")]
 mod hugepages {
-    /// Number of bytes of a hugepage.
     pub(super) const BYTES: usize = 2 << 20;
 
     /// Number of hugepages that are free and not reserved. `None` if the number is not known, for example

@@ -28,8 +28,8 @@ impl Mss {
 /// limits, the port has to copy it into fewer buffers, or drops it each time it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
-    /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. The value is
-    /// at least 2 if the port has TSO and sends frames of several segments.
+    /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. A port that
+    /// has TSO and sends frames of several segments has to accept at least 2 buffers.
     pub buffers: usize,
     /// The supported payload sizes of the pieces.
     pub mss: Mss,

@@ -81,8 +81,8 @@ pub(super) struct Device {
     /// `true` if the driver does not count missing receive buffers, so that only the port can notice a
     /// missing buffer.
     pub(super) lacks_rx_no_mbuf_count: bool,
-    /// `true` if the device has no TSO, but the driver at the other side of its vhost-user socket may accept
-    /// large TCP frames uncut.
+    /// `true` if the driver at the other side of the device's vhost-user socket may accept large TCP frames
+    /// uncut, and the configuration allows such frames.
     may_pass_large_frames: bool,
     /// `true` if the device was configured with an interrupt for each receive queue.
     has_rx_interrupts: bool,

@@ -21,8 +21,8 @@ const TABLE_ENTRIES: usize = 128;
 /// How a link with [several queues](super::queues) chooses the receiving queue of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSteering {
-    /// A hash of addresses and TCP ports chooses the queue, as in a NIC: [`Rss`]. Frames without a TCP
-    /// segment are sent to the first queue.
+    /// A hash of addresses and TCP ports chooses the queue, as in a NIC: [`Rss`]. Frames without a flow
+    /// ([`Flow::of_frame`]) are sent to the first queue.
     #[default]
     Rss,
     /// The receiving queue has the same number as the sending queue, as with vhost-user. The ports announce
