@@ -1,5 +1,5 @@
 //! Page-aligned zeroed memory for registered buffers. On Linux, a region of at least 1 MiB is in hugepages if
-//! enough are free. Other regions are in ordinary pages.
+//! enough are free. Other regions are in ordinary pages, for which Linux may use transparent hugepages.
 //!
 //! A region is an address and a length, but never a slice, since a peer may write the bytes while the
 //! application reads them.

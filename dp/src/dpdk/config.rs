@@ -45,8 +45,8 @@ pub struct DeviceConfig {
     /// if the device may deliver frames that are larger than the MTU. A frame that is larger than a buffer is
     /// received into several buffers, if the device supports this. Default: `None`.
     pub mbuf_bytes: Option<usize>,
-    /// Number of large buffers of each queue for bulk sending. Each buffer has room for several segments. The
-    /// buffers are allocated only if the device can send frames of several buffers. Default: 512.
+    /// Number of large buffers of each queue for bulk sending. The buffers are allocated only if the port can
+    /// send frames of several buffers. Default: 512.
     pub bulk_mbufs: u32,
     /// Offloads to use. Offloads that the device does not have are ignored. Default: all.
     pub offloads: Offloads,

@@ -92,7 +92,7 @@ pub(super) struct Device {
 #[derive(Clone)]
 pub(super) struct QueuePools {
     pub(super) pool: Arc<DpdkPool>,
-    /// Large buffers for transmission. `None` if the device cannot send frames of several buffers, or if no
+    /// Large buffers for transmission. `None` if the port cannot send frames of several buffers, or if no
     /// large buffers are configured.
     pub(super) bulk: Option<Arc<DpdkPool>>,
 }

@@ -40,7 +40,7 @@ impl Listener {
     }
 
     pub(super) fn wake(&self) {
-        // The write fails only after 2^64 - 1 events. Even then the descriptor is readable.
+        // The write fails only if the eventfd's counter is full. Even then the descriptor is readable.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 

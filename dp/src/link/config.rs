@@ -22,8 +22,8 @@ pub struct LinkPlan {
     pub drop_exactly: Vec<u64>,
 }
 
-/// How a link handles a large TCP frame that requests to be cut at
-/// [`TxOffload::tso_segment_bytes`](crate::TxOffload).
+/// How the ports of a link handle a large TCP frame that requests to be cut
+/// ([`TxOffload::tso_segment_bytes`](crate::TxOffload)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkTso {
     /// The ports of the link do not support large frames.
@@ -45,8 +45,7 @@ pub struct LinkConfig {
     pub mbufs: usize,
     /// Number of large buffers of each port, for bulk sending. Default: 0.
     pub bulk_mbufs: usize,
-    /// Maximum number of frames in flight in one direction. With this number of frames, the sender's ring is
-    /// full. Default: 1024.
+    /// Number of frames in flight in one direction at which the sender's ring is full. Default: 1024.
     pub ring_frames: usize,
     /// Seed of the random faults. Default: 0.
     pub seed: u64,

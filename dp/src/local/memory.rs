@@ -25,7 +25,7 @@ use super::{fork, streaming};
 /// The file system of a memfd in ordinary pages (`TMPFS_MAGIC` of Linux).
 const TMPFS: u64 = 0x0102_1994;
 
-/// The seals that fix the size of a file. With these seals, every page of the mapping is always valid.
+/// The seals that fix the size of a file. With these seals, the mapping never exceeds the file.
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Makes a memfd of `bytes` zeroed bytes with a fixed size. The pages of the ranges in `used` are allocated

@@ -9,8 +9,8 @@ use crate::Offloads;
 pub struct PacketConfig {
     /// The name of the interface, for example `eth0`.
     pub interface: String,
-    /// The port's IP addresses on the interface. There must be at least one address, and no address may be an
-    /// address of the kernel. Frames to other addresses are not received.
+    /// The port's IP addresses on the interface: 1 to 64 addresses that the kernel does not have. Other IP
+    /// packets are not received, except Neighbor Discovery.
     pub addresses: Vec<IpAddr>,
     /// A separate Ethernet address for the port, for networks that deliver frames to more than one Ethernet
     /// address of an interface (container bridges do; most clouds do not). `None` means the address of the
