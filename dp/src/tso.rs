@@ -54,7 +54,6 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// The offsets of a frame's headers.
 struct Headers {
     l3: usize,
     l4: usize,

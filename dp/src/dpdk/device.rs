@@ -76,7 +76,6 @@ pub(super) struct Device {
     pub(super) port_id: u16,
     pub(super) pools: Vec<QueuePools>,
     pub(super) limits: TxLimits,
-    /// Locked while statistics are read.
     pub(super) stats_lock: Mutex<()>,
     /// `true` if the driver does not count missing receive buffers, so that only the port can notice a
     /// missing buffer.
@@ -88,7 +87,6 @@ pub(super) struct Device {
     has_rx_interrupts: bool,
 }
 
-/// The packet buffers of a queue.
 #[derive(Clone)]
 pub(super) struct QueuePools {
     pub(super) pool: Arc<DpdkPool>,

@@ -17,7 +17,6 @@ use dpdk_sys as sys;
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Mss, TsoLimits};
 
-/// The limits and other properties of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
     /// Maximum number of bytes in one buffer of a frame (`data_len`).

@@ -3,7 +3,6 @@
 use super::drivers::Driver;
 use crate::{Mbuf, Mempool};
 
-/// Result of [`TxLimits::fit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// The device can send the frame.

@@ -38,7 +38,6 @@ pub(super) struct DeviceHandle {
     pub(super) port_id: u16,
     watch: Watch,
     bus: &'static CStr,
-    /// The name of the device on the bus.
     name: CString,
     /// The vhost-user backend for whose answers the driver waits.
     pub(super) backend: Option<VhostUserBackend>,
@@ -54,7 +53,6 @@ pub(super) struct DeviceHandle {
 }
 
 impl DeviceHandle {
-    /// The flag that is set when the device is removed.
     pub(super) fn gone(&self) -> &Gone {
         &self.watch.gone
     }
@@ -136,7 +134,6 @@ pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), D
     Ok((name, DeviceHandle::take(&mut open, port_id, PCI, c_name)?))
 }
 
-/// Makes a virtual device and returns its name and handle.
 pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();

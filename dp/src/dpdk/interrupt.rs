@@ -54,13 +54,12 @@ pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let Ok(address) = text.parse::<PciAddress>() else { return false };
     match Holder::of(Path::new(SYSFS), address) {
         Holder::UserSpace { driver, .. } => driver == VFIO,
-        // The driver shares the device with Linux.
+        // The DPDK driver shares the device with Linux.
         Holder::Linux(_) => true,
         Holder::Absent | Holder::Nobody => false,
     }
 }
 
-/// The interrupt of a receive queue.
 pub(super) struct RxInterrupt {
     port_id: u16,
     queue: u16,

@@ -18,13 +18,11 @@ const USUAL_KEY_BYTES: u8 = 40;
 /// Number of entries of the table in one `rte_eth_rss_reta_entry64`.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
-/// The RSS configuration of a device.
 pub(super) struct RssConfig {
     /// The key of the hash. The key is random, so that no peer can choose flows that all go to one queue.
     key: Vec<u8>,
     /// The types of packets that are hashed (`rss_hf`).
     functions: u64,
-    /// Number of entries of the redirection table.
     table_entries: u16,
 }
 

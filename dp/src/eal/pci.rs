@@ -51,7 +51,6 @@ impl FromStr for PciAddress {
     }
 }
 
-/// Writes the address in the form of Linux and DPDK.
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
@@ -76,7 +75,6 @@ pub(crate) enum Holder {
     Linux(String),
     /// A driver that passes the device to user space.
     UserSpace {
-        /// The driver's name.
         driver: String,
         /// `true` if an IOMMU translates the device's addresses.
         iommu: bool,

@@ -56,10 +56,8 @@ pub(super) trait Wires: Send {
     /// `frames` that use the same wire.
     fn choose(&mut self, frames: &Burst) -> (usize, usize);
 
-    /// The sending end of a wire.
     fn sender(&self, wire: usize) -> &Sender;
 
-    /// The sending end of a wire, as a mutable reference.
     fn sender_mut(&mut self, wire: usize) -> &mut Sender;
 
     /// Makes the frames that were sent since the last call visible to the receiving queues.
@@ -135,7 +133,6 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
-    /// Makes the wires of the queue `index`.
     pub(super) fn new(
         senders: Vec<Sender>,
         receivers: Vec<Receiver>,

@@ -25,7 +25,6 @@ pub struct LinkFaults {
     pub no_mbuf: u64,
 }
 
-/// A frame in flight.
 pub(super) struct InFlight {
     pub(super) due_us: u64,
     /// `true` if the frame has no delay: it is due at once, whatever the receiver's clock shows.

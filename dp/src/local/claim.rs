@@ -87,7 +87,6 @@ pub(super) fn socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// The state of a station.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Probed {
     /// No process has claimed the station.

@@ -123,7 +123,6 @@ impl SharedMemory {
         unsafe { madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite) }
     }
 
-    /// The size of the mapping in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes
     }

@@ -63,7 +63,6 @@ pub(super) struct Peer {
     pause_us: u64,
 }
 
-/// The state of the connection with a station.
 pub(super) enum PeerState {
     /// This port connects again at `again_us`. Either the last attempt has failed for a reason that may pass,
     /// or the station has answered `Crossed` or `Again`.
@@ -74,7 +73,6 @@ pub(super) enum PeerState {
     Paired(Pair),
 }
 
-/// The result of sending a frame.
 #[derive(Debug)]
 pub(super) enum Sent {
     /// The frame is in the ring.
@@ -189,7 +187,6 @@ pub(super) enum Side {
     Taker,
 }
 
-/// A pair of rings with another station.
 pub(super) struct Pair {
     /// The socket to the other process. `None` if the other process has ended. Even then, the last frames of
     /// the other process may not be read yet.

@@ -76,7 +76,6 @@ pub(super) struct Peers {
     ring_bytes: usize,
     /// The random number of this port: see [`Message::instance`].
     instance: u64,
-    /// Number of hellos that were sent.
     serial: u64,
     /// The station numbers of `list`, in the same order. The numbers are searched linearly, since most ports
     /// have few peers.
@@ -304,7 +303,6 @@ impl Peers {
         }
     }
 
-    /// Accepts waiting connections.
     fn accept(&mut self, now_us: u64) {
         for _ in 0..MAX_GREETINGS {
             if self.greetings.len() >= MAX_GREETINGS
@@ -486,7 +484,6 @@ impl Peers {
         }
     }
 
-    /// Starts to use a pair.
     fn pair_up(&mut self, at: usize, pair: Pair) {
         self.counters.pairs += 1;
         self.backlogged |= !self.list[at].waiting.is_empty();

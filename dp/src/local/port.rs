@@ -276,7 +276,6 @@ impl LocalPort {
     }
 }
 
-/// The result of reading from a peer.
 enum Received {
     /// Any number of frames was received, and more frames may follow.
     Some,

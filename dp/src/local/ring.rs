@@ -121,7 +121,6 @@ impl Place {
         (self.data + offset, self.bytes - offset)
     }
 
-    /// Whether the ring may grow further.
     fn may_grow(&self) -> bool {
         self.bytes < self.limit
     }
@@ -261,7 +260,6 @@ impl Producer {
         self.capacity - (self.tail - self.head)
     }
 
-    /// Reads the reader's position.
     fn look(&mut self) -> Result<(), Broken> {
         let head = self.memory.word(self.place.control + HEAD).load(Ordering::Acquire);
         let whole = head.is_multiple_of(LINE as u64);
@@ -272,7 +270,6 @@ impl Producer {
         Ok(())
     }
 
-    /// Number of bytes in records that are not published.
     #[inline]
     pub(super) fn unpublished(&self) -> u64 {
         self.tail - self.published
@@ -322,7 +319,6 @@ fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], stra
 /// A record that the reader has not consumed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Number of bytes of the frame.
     pub(super) bytes: usize,
     pub(super) marks: u32,
 }

@@ -113,7 +113,6 @@ fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
     panic!("{} of {count} frames arrive", arrived.len());
 }
 
-/// Makes two stations with a pair of rings.
 fn paired(scratch: &Scratch) -> (LocalPort, LocalPort) {
     let (mut a, mut b) = (scratch.open(1), scratch.open(2));
     pair_up(&mut a, &mut b);

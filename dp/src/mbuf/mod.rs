@@ -350,7 +350,6 @@ impl fmt::Debug for Mbuf {
 #[derive(Clone)]
 pub struct Segments<'a>(RawSegments<'a>);
 
-/// The segments of either backend.
 #[derive(Clone)]
 enum RawSegments<'a> {
     Heap(heap::HeapSegments<'a>),

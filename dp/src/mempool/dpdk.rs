@@ -53,7 +53,6 @@ struct PoolMemory {
 pub(crate) struct Home {
     /// The mempool of descriptors for further views.
     pub(crate) descriptors: *mut sys::rte_mempool,
-    /// Number of failed allocations.
     pub(crate) exhausted: AtomicU64,
 }
 

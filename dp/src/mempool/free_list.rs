@@ -27,7 +27,6 @@ const CACHE_MAX: usize = 128;
 /// no caches.
 const CACHE_MIN: usize = 8;
 
-/// The free items of a pool.
 pub(super) struct FreeList<T> {
     depot: Stack<T>,
     /// The cache of each slot.
@@ -69,7 +68,6 @@ impl<T> FreeList<T> {
         found.or_else(|| Claimed::unowned().find_map(|slot| self.abandoned(&slot).pop()))
     }
 
-    /// Returns an item to the list.
     #[inline]
     pub(super) fn push(&self, item: T) {
         let Some(mut cache) = self.own_cache() else { return self.push_to_depot(item) };
@@ -84,7 +82,6 @@ impl<T> FreeList<T> {
         self.depot.lock().items.push(item);
     }
 
-    /// Moves a batch from the depot to the cache.
     fn refill(&self, cache: &mut Taken<'_, T>) {
         let mut depot = self.depot.lock();
         let rest = depot.items.len().saturating_sub(self.batch());

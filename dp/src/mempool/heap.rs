@@ -175,7 +175,6 @@ impl HeapPool {
     }
 }
 
-/// The storage of a segment's view.
 enum Storage {
     /// No storage, in a spare descriptor.
     None,
@@ -200,7 +199,6 @@ pub(crate) struct Segment {
     pub(crate) meta: ChainMeta,
 }
 
-/// Metadata of a chain.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ChainMeta {
     pub(crate) bytes: usize,

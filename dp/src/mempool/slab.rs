@@ -14,7 +14,6 @@ const ALIGN: usize = 16;
 pub(super) struct Slab {
     start: NonNull<u8>,
     layout: Layout,
-    /// The first block.
     base: NonNull<u8>,
     stride: usize,
     count: usize,

@@ -266,7 +266,6 @@ impl PacketPort {
     }
 }
 
-/// The result of receiving the frame in a slot.
 enum SlotOutcome {
     Frame(Mbuf),
     /// The frame cannot be passed on, for example because it is incomplete or too long.

@@ -24,7 +24,6 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// The size of a slot is a multiple of this number of bytes, so that some number of slots fills whole pages.
 pub(super) const SLOT_UNIT: usize = 1024;
 
-/// The sizes of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     slot_bytes: usize,

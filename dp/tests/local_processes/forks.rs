@@ -83,7 +83,6 @@ fn fork(run: impl FnOnce() -> u8) -> i32 {
     child
 }
 
-/// Waits for the end of a child, and returns its status.
 fn wait(child: i32) -> i32 {
     let mut status = 0;
     // SAFETY: `status` is a writable local variable.
