@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use restart::Restarts;
 
-/// Time for which the counter is compared with the system's clock. The time is so long that the rate has an
-/// error of only a few parts per million, and so short that the start of the process is not noticeably
-/// delayed.
+/// Time for which the counter is compared with the system's clock. After this time, the rate has an error of
+/// only a few parts per million.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
 /// A monotonic clock. (See [`cycles`](Self::cycles) for restarts of the processor's counter.) The time starts

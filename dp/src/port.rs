@@ -239,9 +239,8 @@ pub trait Sleep: PortLayer {
     }
 
     /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
-    /// arrives. `None` if the port needs no such poll. There are several reasons for such a poll, for example
-    /// the next frame of a simulated link, a handshake on a local wire, or a NIC whose interrupt is not known
-    /// to work.
+    /// arrives. `None` if the port needs no such poll. Reasons are, for example, the next frame of a
+    /// simulated link, a handshake on a local wire, or a NIC whose interrupt is not known to work.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }

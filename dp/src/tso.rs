@@ -1,6 +1,6 @@
 //! Cuts a large TCP frame like a device with TSO ([`TxOffload::tso_segment_bytes`](crate::TxOffload)). For
-//! example, links use this module to send the frames that a device would send on a wire, and DPDK ports use
-//! it for frames that their driver refuses.
+//! example, links send the frames that a device would send on a wire, and DPDK ports cut frames that their
+//! driver refuses.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};

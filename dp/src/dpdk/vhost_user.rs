@@ -183,8 +183,7 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// A request on the socket of another device would disturb that device, since the backend that listens
-    /// there would regard the request as a request of its own device.
+    /// A request on the socket of another device would disturb that device and its backend.
     #[test]
     fn a_device_without_a_backend_leaves_the_sockets_of_others_alone() {
         let folders = ["one", "other"].map(|name| {

@@ -14,8 +14,8 @@ pub struct LocalCounters {
     /// Number of connecting processes that the port has refused, for example because they belong to another
     /// user or sent an invalid hello.
     pub refused: u64,
-    /// Number of connecting processes that had to connect again, because they sent no hello that the port
-    /// could answer within two seconds, or because other processes were waiting.
+    /// Number of connecting processes that had to connect again. Either the port received no hello that it
+    /// could answer within two seconds, or other processes were waiting.
     pub put_off: u64,
     /// Number of frames that the port has accepted and then dropped, for example because their station has
     /// ended, does not answer or does not read.

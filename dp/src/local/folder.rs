@@ -3,9 +3,9 @@
 //!
 //! The folder itself has to belong to this user, and the folder's mode must not allow other users to enter
 //! it. The ancestor folders have to belong to this user or to root. (In a user namespace, root's number may
-//! be shown as 65534.) If other users may write to an ancestor without the sticky bit, they can replace the
-//! entries of this ancestor. A folder below such an ancestor is used through a descriptor, which still refers
-//! to the same folder after the folder was moved ([`WireFolder`]).
+//! be shown as 65534.) If an ancestor has no sticky bit and other users may write to it, they can replace its
+//! entries. A folder below such an ancestor is used through a descriptor, which still refers to the same
+//! folder after the folder was moved ([`WireFolder`]).
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -21,9 +21,8 @@ use super::memory::{self, SharedMemory};
 use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
 use super::{LocalCounters, LocalError};
 
-/// Maximum time for connecting to a station and receiving its answer. The two ports only have to be polled
-/// once or twice, but the station's process may be stopped, or may start together with a thousand other
-/// processes. TCP usually gives up earlier.
+/// Maximum time for connecting to a station and receiving its answer. The time is long, since the station's
+/// process may be stopped. TCP usually gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
 /// Maximum time for which an accepted socket may wait for a hello that can be answered. After this time the

@@ -175,8 +175,8 @@ impl PacketPort {
     }
 
     /// Returns the state of an interface that may just have been set up. The kernel passes frames only some
-    /// time after the carrier is up. This call waits for this time, but at most for [`LINK_SETTLES_WITHIN`],
-    /// since a program that checks the link only once would find that the link is down.
+    /// time after the carrier is up. This call waits for this time, but at most for [`LINK_SETTLES_WITHIN`].
+    /// Otherwise a program that checks the link only once would find that the link is down.
     fn first_link(&mut self) -> LinkState {
         let end = Instant::now() + LINK_SETTLES_WITHIN;
         loop {
