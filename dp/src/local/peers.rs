@@ -1,8 +1,8 @@
 //! All stations with which a port communicates, and the sockets to these stations. This module connects to
 //! stations, accepts connections, and detects stations that have ended.
 //!
-//! No function of this module blocks. [`Peers::look`] handles timers and socket events. If there are very
-//! many events, it leaves some of them to the next call.
+//! No function of this module blocks. [`Peers::look`] handles timers and socket events. If there are many
+//! events, a call leaves some of them to the next call.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;

@@ -124,8 +124,8 @@ impl PacketPort {
         Ok(port)
     }
 
-    /// Hints for a log, one line each. The hints name settings of this host that make the port slower or
-    /// noisier than necessary, and say how to change these settings.
+    /// Hints for a log, one line each. The hints name settings of this host that cause losses or needless
+    /// traffic, and say how to change these settings.
     pub fn hints(&self) -> &[String] {
         &self.hints
     }
