@@ -92,7 +92,7 @@ impl WireFolder {
         let Some(movable) = movable else {
             return Ok((Self { path: folder.to_owned(), _held: None }, opened));
         };
-        // `held` is a second open file of the folder, since the lock ends when the first open file is closed.
+        // `held` is a second open file of the folder: the first open file is closed to release the lock.
         let held = rustix::fs::openat(&opened, ".", FOLDER, Mode::empty());
         let held = File::from(held.map_err(|errno| failed(errno.into()))?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
