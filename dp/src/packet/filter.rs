@@ -70,7 +70,7 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     ];
     let sections = [(ETHERTYPE_IPV4, ipv4(&v4)), (ETHERTYPE_ARP, arp(&v4)), (ETHERTYPE_IPV6, ipv6(&v6))];
     for (ethertype, section) in sections {
-        // A conditional jump reaches at most 255 instructions.
+        // A conditional jump reaches at most 255 instructions, so `JA` skips the section.
         program.extend([branch(JEQ, ethertype, 1, 0), load(JA, section.len() as u32)]);
         program.extend(section);
     }
