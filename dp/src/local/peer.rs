@@ -96,7 +96,8 @@ impl Peer {
         matches!(self.state, PeerState::Paired(_)) && !self.waiting.is_empty()
     }
 
-    /// Returns the time of the next attempt to connect to the station, and doubles the pause.
+    /// Returns the time of the next attempt to connect to the station, and doubles the pause up to its
+    /// maximum.
     pub(super) fn next_attempt_us(&mut self, now_us: u64) -> u64 {
         let again_us = now_us + self.pause_us;
         self.pause_us = (2 * self.pause_us).min(MAX_REDIAL_US);
