@@ -1,9 +1,9 @@
-//! The Internet checksum (RFC 1071): this module computes the checksum of bytes, and fills in a checksum that
+//! The Internet checksum (RFC 1071). This module computes the checksum of bytes, and fills in checksums that
 //! the sender has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
 //! [`complete`] is for frames that need a right checksum although no device will fill it in, for example
 //! captured frames, the pieces of a large TCP frame, and frames that a link corrupts. The function is not
-//! meant for the data path. It parses Ethernet, VLAN tags and IP only to find a TCP or UDP checksum field.
+//! meant for the data path.
 
 mod partial;
 #[cfg(test)]

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use restart::Restarts;
 
-/// Time for which the counter is compared with the system's clock. The time is so long that the rate has an
-/// error of only a few parts per million, and so short that the start of the process is not noticeably
-/// delayed.
+/// Time for which the counter is compared with the system's clock. After this time, the rate has an error of
+/// only a few parts per million.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
 /// A monotonic clock. (See [`cycles`](Self::cycles) for restarts of the processor's counter.) The time starts
@@ -43,9 +42,9 @@ impl Clock {
         self.us_at(Self::cycles())
     }
 
-    /// Converts a reading of [`cycles`](Self::cycles) to microseconds since the clock was made. If a caller
-    /// needs the cycles and the microseconds, the caller should use this function: a second reading of the
-    /// counter would take as long as about a hundred instructions.
+    /// Converts a reading of [`cycles`](Self::cycles) to microseconds since the clock was made. A caller that
+    /// needs both cycles and microseconds reads the counter only once with this function: a reading takes as
+    /// long as about a hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
         // The counters of two cores may differ by a few cycles, so `cycles` may be less than `start_cycles`.

@@ -1,8 +1,7 @@
 //! Invariants: conditions that must hold between any two calls, whatever frames have arrived.
 //!
-//! The invariants of a structure are in its method `check` or `check_invariants`. The simulator calls all
-//! checks after every poll, the fuzz targets call them regularly, and some other tests call single checks.
-//! Ordinary programs call no check, so the checks cost them nothing. A check may allocate.
+//! The invariants of a structure are in its method `check` or `check_invariants`. The simulator, the fuzz
+//! targets and other tests call these methods. Ordinary programs do not call them. A check may allocate.
 
 /// The result of a check: the invariant that does not hold, as an error.
 pub type Check<T = ()> = Result<T, String>;
@@ -20,8 +19,7 @@ macro_rules! ensure {
 
 pub use ensure;
 
-/// Asserts that a check fails with a message that contains `what`. Only tests call this function. The
-/// function is generic, so builds without tests have no code for it.
+/// Asserts that a check fails with a message that contains `what`. Only tests call this function.
 ///
 /// # Panics
 /// If the check succeeds, or if its message does not contain `what`.

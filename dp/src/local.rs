@@ -56,8 +56,8 @@ pub use port::LocalPort;
 
 use crate::Port;
 
-/// Opens a port: claims a station and listens. The call waits while other processes claim a station, which
-/// usually takes a few milliseconds at most.
+/// Opens a port: claims a station and listens. The call waits while other processes claim a station, usually
+/// for at most a few milliseconds.
 ///
 /// # Errors
 /// [`LocalError`] if the port cannot be opened.

@@ -24,7 +24,6 @@ pub struct Mempool {
     pub(crate) backend: Backend,
 }
 
-/// The pool's backend.
 #[derive(Clone)]
 pub(crate) enum Backend {
     /// Ordinary memory of this process.
@@ -76,7 +75,7 @@ impl Mempool {
         }
     }
 
-    /// Number of free buffers. The number is approximate while other threads allocate.
+    /// Number of free buffers. The number is approximate while other threads allocate or free buffers.
     pub fn available(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.available(),

@@ -6,9 +6,8 @@ use std::ops::Range;
 use crate::mbuf::Raw;
 use crate::{Mbuf, Mempool};
 
-/// A packet buffer that its owner fills from the front. Nothing else fills the buffer. There may be any
-/// number of [`view`](Self::view)s of the filled bytes. So one buffer can be used for many small pieces, or
-/// for pieces that are sent together.
+/// A packet buffer that its owner fills from the front. There may be any number of [`view`](Self::view)s of
+/// the filled bytes. So one buffer can be used for many small pieces, or for pieces that are sent together.
 ///
 /// ```
 /// # use dp::{Mempool, Page};

@@ -25,8 +25,7 @@ use crate::{
 };
 use block::Direction;
 
-/// Number of bytes that the tap collects before it writes them to the file. The number is so large that
-/// system calls are rare.
+/// Number of bytes that the tap collects before it writes them to the file.
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// Maximum time until the tap writes a frame to the file, if the port is polled. The time is so short that a

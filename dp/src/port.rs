@@ -187,9 +187,9 @@ pub trait Link: PortLayer {
 
     /// Returns the Ethernet address of a neighbour that has ended, or of a destination that does not exist.
     /// Returns `None` if nothing is to be reported. Each end, and each failed attempt to reach a destination,
-    /// is reported once. All frames of the neighbour were received before the report. Until the report, the
-    /// port does not receive frames of a new owner of the address. The caller has to call this function in
-    /// each poll of a port that [tells departures](PortInfo::tells_departures).
+    /// is reported once. The frames that a neighbour sent before it ended are received before the report.
+    /// Until the report, the port does not receive frames of a new owner of the address. The caller has to
+    /// call this function in each poll of a port that [tells departures](PortInfo::tells_departures).
     fn next_departed(&mut self) -> Option<[u8; 6]> {
         self.below_mut().port()?.next_departed()
     }
@@ -239,9 +239,8 @@ pub trait Sleep: PortLayer {
     }
 
     /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
-    /// arrives. `None` if the port needs no such poll. There are several reasons for such a poll, for example
-    /// the next frame of a simulated link, a handshake on a local wire, or a NIC whose interrupt is not known
-    /// to work.
+    /// arrives. `None` if the port needs no such poll. Reasons are, for example, the next frame of a
+    /// simulated link, a handshake on a local wire, or a NIC whose interrupt is not known to work.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }

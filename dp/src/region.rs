@@ -1,5 +1,5 @@
 //! Page-aligned zeroed memory for registered buffers. On Linux, a region of at least 1 MiB is in hugepages if
-//! enough are free. Other regions are in ordinary pages.
+//! enough are free. Other regions are in ordinary pages, for which Linux may use transparent hugepages.
 //!
 //! A region is an address and a length, but never a slice, since a peer may write the bytes while the
 //! application reads them.
@@ -182,7 +182,6 @@ fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
 
 #[cfg(target_os = "linux")]
 mod hugepages {
-    /// Number of bytes of a hugepage.
     pub(super) const BYTES: usize = 2 << 20;
 
     /// Number of hugepages that are free and not reserved. `None` if the number is not known, for example

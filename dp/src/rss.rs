@@ -1,8 +1,8 @@
 //! Receive side scaling (RSS): how a device chooses the receive queue of a frame.
 //!
-//! The device computes with a key the Toeplitz hash of a packet's addresses and usually its ports, and looks
-//! up the queue in the device's redirection table (RETA). Code with the same key and table can compute the
-//! queue of a flow before the first frame of the flow arrives: see [`Rss::queue`].
+//! The device computes the Toeplitz hash of a packet's addresses, and usually also of its ports, with a key.
+//! Then the device looks up the queue in its redirection table (RETA). Code with the same key and table can
+//! compute the queue of a flow before the first frame of the flow arrives: see [`Rss::queue`].
 
 mod frame;
 

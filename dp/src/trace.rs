@@ -22,14 +22,12 @@ macro_rules! events {
 
 #[cfg(feature = "dpdk")]
 events! {
-    /// EAL has started.
     fn eal_started(config: &dyn std::fmt::Debug) {
         tracing::info!(?config, "EAL started");
     }
 }
 
 events! {
-    /// A port was opened.
     fn port_opened(info: &dyn std::fmt::Debug) {
         tracing::info!(?info, "port opened");
     }

@@ -1,6 +1,6 @@
 //! Cuts a large TCP frame like a device with TSO ([`TxOffload::tso_segment_bytes`](crate::TxOffload)). For
-//! example, links use this module to send the frames that a device would send on a wire, and DPDK ports use
-//! it for frames that their driver refuses.
+//! example, links send the frames that a device would send on a wire, and DPDK ports cut frames that their
+//! driver refuses.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
@@ -28,8 +28,8 @@ impl Mss {
 /// limits, the port has to copy it into fewer buffers, or drops it each time it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
-    /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. The value is
-    /// at least 2 if the port has TSO and sends frames of several segments.
+    /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. A port that
+    /// has TSO and sends frames of several segments has to accept at least 2 buffers.
     pub buffers: usize,
     /// The supported payload sizes of the pieces.
     pub mss: Mss,
@@ -54,7 +54,6 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// The offsets of a frame's headers.
 struct Headers {
     l3: usize,
     l4: usize,

@@ -43,7 +43,7 @@ fn eal_runs_once_and_devices_come_and_go() {
         assert_eq!(port.tx_burst(0, &mut frames), taken);
         assert!(frames.is_empty() && register_thread());
         assert_eq!(port.counters().tx_bytes, 100 * taken as u64);
-        // The driver's own counts are available through any wrapper. The list of counts is empty after the
+        // The driver's own counts are available through a wrapper. The list of counts is empty after the
         // device is closed.
         let port = Loopback::new(port);
         let stats = port.device_stats().unwrap();

@@ -1,4 +1,4 @@
-//! Tries every interleaving of a writer that publishes and a reader that goes to sleep (`local/wake.rs`).
+//! Tries every interleaving of writers that publish and a reader that goes to sleep (`local/wake.rs`).
 //!
 //! This test compiles the crate's file with loom's atomics. Another test runs a copy of the handshake that
 //! lacks the fences, and expects loom to find the race. Otherwise the first test would prove nothing.
@@ -28,7 +28,7 @@ struct Words {
 
 trait Handshake: 'static {
     fn publish(words: &Words, tail: u64) -> bool;
-    /// Marks the rings before the reader checks them.
+    /// Announces that the reader is about to sleep.
     fn mark_sleeping(words: &Words);
     fn settle();
     fn mark_awake(words: &Words);
@@ -68,8 +68,9 @@ impl Handshake for Unfenced {
     }
 }
 
-/// Each of `writers` writers publishes `records` records in its own ring. The reader then goes to sleep. The
-/// test checks that the reader has seen all records, or that a wake-up was sent after the reader's mark.
+/// Each of `writers` writers publishes `records` records in its own ring. Meanwhile the reader goes to sleep,
+/// unless it finds a record. The test checks that a sleeping reader receives a wake-up, and that each writer
+/// sends at most one wake-up.
 fn no_record_is_slept_through<H: Handshake>(writers: usize, records: u64) {
     loom::model(move || {
         let rings: Vec<Arc<Words>> = (0..writers)

@@ -12,8 +12,8 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// Maximum time for closing the device: longer than the timeout for an answer of the vhost process (1 s,
-/// `ANSWER_TIMEOUT` in `vhost_user.rs`), and short enough that a program's end does not seem to hang.
+/// Maximum time for closing the device. The timeout for an answer of the vhost process is 1 s
+/// (`ANSWER_TIMEOUT` in `vhost_user.rs`).
 const LIMIT: Duration = Duration::from_secs(8);
 
 #[test]

@@ -1,6 +1,6 @@
 //! Finds DPDK, links its drivers statically, and generates the bindings.
 //!
-//! If something is missing, the script prints one line that names the package to install.
+//! If something is missing, the script prints one line that usually names the package to install.
 
 #[path = "build/bind.rs"]
 mod bind;

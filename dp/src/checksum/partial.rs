@@ -19,9 +19,9 @@ use plain::{BLOCK, small};
 /// CPU's features counts as a part of adding vectors.
 const LONG: usize = 2 * BLOCK;
 
-/// Returns the partial checksum of `bytes`: the sum of the 16-bit words in memory order, which is neither
-/// folded nor complemented. If the number of bytes is odd, the last byte is padded with zero. For any frame
-/// the sum is below 2^48.
+/// Returns the partial checksum of `bytes`. Modulo 65,535, the result equals the sum of the 16-bit words in
+/// memory order. If the number of bytes is odd, the last byte is padded with zero. For any frame the result
+/// is below 2^48.
 ///
 /// ```
 /// let folded = (dp::checksum::partial(&[1, 2, 3]) % 0xffff) as u16;

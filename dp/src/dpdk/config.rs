@@ -15,12 +15,11 @@ pub enum PortSpec {
     Pci(String),
     /// A virtual device in the form of DPDK's `--vdev`: `net_vhost0,iface=/tmp/wire.sock`.
     ///
-    /// If the device listens on a unix socket, a stale socket file is removed first. On a vhost-user socket,
-    /// the listening side continues when its peer ends, and accepts the next peer. The listening side is a
-    /// `net_vhost`, or a `net_virtio_user` with `server=1`. (A `net_virtio_user` with `server=1` blocks until
-    /// its first peer connects. This peer is, for example, a `net_vhost` with `client=1`.) When the peer of a
-    /// `net_virtio_user` that connects (without `server=1`) ends, the device's link stays down, so the device
-    /// has to be opened again.
+    /// If the device listens on a unix socket, a stale socket file is removed first. A device that listens on
+    /// a vhost-user socket (a `net_vhost` without `client=1`, or a `net_virtio_user` with `server=1`) accepts
+    /// the next peer when its peer has ended. A `net_virtio_user` with `server=1` blocks until its first peer
+    /// connects. A `net_virtio_user` without `server=1` stays down when its peer has ended, so the device has
+    /// to be opened again.
     Vdev(String),
 }
 
@@ -45,8 +44,8 @@ pub struct DeviceConfig {
     /// if the device may deliver frames that are larger than the MTU. A frame that is larger than a buffer is
     /// received into several buffers, if the device supports this. Default: `None`.
     pub mbuf_bytes: Option<usize>,
-    /// Number of large buffers of each queue for bulk sending. Each buffer has room for several segments. The
-    /// buffers are allocated only if the device can send frames of several buffers. Default: 512.
+    /// Number of large buffers of each queue for bulk sending. The buffers are allocated only if the port can
+    /// send frames of several buffers. Default: 512.
     pub bulk_mbufs: u32,
     /// Offloads to use. Offloads that the device does not have are ignored. Default: all.
     pub offloads: Offloads,

@@ -24,10 +24,8 @@ use crate::{Offloads, PortInfo, Queue};
 const L2_BYTES: usize = 18;
 
 /// Drivers that report a maximum frame of 1518 bytes although their devices send and receive larger frames.
-/// For these drivers the port uses the configured MTU.
 const UNDERSTATED_MTU: &[&str] = &["net_af_packet", "net_memif"];
 
-/// Minimum number of bytes of a packet buffer.
 const MIN_MBUF_BYTES: usize = 2048;
 
 /// Minimum number of bytes of a packet buffer if frames of 64 KiB arrive in chains. Each boundary between two
@@ -76,27 +74,23 @@ pub(super) struct Device {
     /// This field is dropped before the pools, so that the device is closed before the pools are released.
     handle: DeviceHandle,
     pub(super) port_id: u16,
-    /// The pools of each queue.
     pub(super) pools: Vec<QueuePools>,
-    /// The limits for frames to send.
     pub(super) limits: TxLimits,
-    /// Locked while statistics are read.
     pub(super) stats_lock: Mutex<()>,
     /// `true` if the driver does not count missing receive buffers, so that only the port can notice a
     /// missing buffer.
     pub(super) lacks_rx_no_mbuf_count: bool,
-    /// `true` if the device has no TSO, but the driver at the other side of its vhost-user socket may accept
-    /// large TCP frames uncut.
+    /// `true` if the driver at the other side of the device's vhost-user socket may accept large TCP frames
+    /// uncut, and the configuration allows such frames.
     may_pass_large_frames: bool,
     /// `true` if the device was configured with an interrupt for each receive queue.
     has_rx_interrupts: bool,
 }
 
-/// The packet buffers of a queue.
 #[derive(Clone)]
 pub(super) struct QueuePools {
     pub(super) pool: Arc<DpdkPool>,
-    /// Large buffers for transmission. `None` if the device cannot send frames of several buffers, or if no
+    /// Large buffers for transmission. `None` if the port cannot send frames of several buffers, or if no
     /// large buffers are configured.
     pub(super) bulk: Option<Arc<DpdkPool>>,
 }
@@ -416,7 +410,7 @@ impl Device {
 
     /// Whether the device can send frames while the driver reports that the link is up. The vhost driver
     /// reports that the link is up before the queues know the number of the connection, and drops frames
-    /// until the queues know this number. For a device that may not pass large frames, the result is `true`.
+    /// until then. For a device that may not pass large frames, the result is `true`.
     pub(super) fn is_connected(&self) -> bool {
         !self.may_pass_large_frames || self.vhost_connection().is_some()
     }

@@ -1,11 +1,11 @@
 //! Properties of drivers, such as the maximum number and length of a frame's buffers, the segment sizes for
 //! TSO, and offloads that do not work. Ethdev does not report most of these properties.
 //!
-//! Of the limits for frames to send, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and
-//! `nb_mtu_seg_max`. If a frame exceeds another limit, the driver may drop the frame each time it is sent,
-//! send different bytes, or block its ring. A test checks that every linked driver has a row, even if the
-//! limits of [`UNKNOWN`] are right for this driver. So the source of a new driver has to be checked before
-//! the driver is added. File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
+//! Of the limits for the buffers of a frame to send, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max`
+//! and `nb_mtu_seg_max`. If a frame exceeds another limit, the driver may drop the frame each time it is
+//! sent, send different bytes, or block its ring. So the source of a new driver has to be checked before the
+//! driver is added: a test requires a row for every linked driver, even if the limits of [`UNKNOWN`] are
+//! right for this driver. File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
 //!
 //! Some limits are not listed, because all frames of this crate's users comply with them. These limits are a
 //! minimum length (17 bytes for i40e, iavf and ice, 14 bytes for ixgbe), and at most 512 bytes of headers for
@@ -17,7 +17,6 @@ use dpdk_sys as sys;
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Mss, TsoLimits};
 
-/// The limits and other properties of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
     /// Maximum number of bytes in one buffer of a frame (`data_len`).
@@ -54,7 +53,6 @@ pub(super) struct Driver {
 const UNKNOWN: Driver = Driver {
     // Most descriptors have at least 14 bits for the length.
     buffer_bytes: (16 << 10) - 1,
-    // The number of buffers is limited only by the maximum that the device reports.
     buffers: MAX_SEGMENTS,
     tso_buffers: MAX_SEGMENTS,
     spare_buffers: 0,

@@ -93,7 +93,7 @@ pub enum DeviceError {
         /// The device as it was requested.
         device: String,
     },
-    /// Another process listens on the device's unix socket.
+    /// Another process may already listen on the device's unix socket.
     #[error("another process listens on {path}: stop it, or use another path")]
     SocketInUse {
         /// The socket's path.

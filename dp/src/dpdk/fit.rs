@@ -3,7 +3,6 @@
 use super::drivers::Driver;
 use crate::{Mbuf, Mempool};
 
-/// Result of [`TxLimits::fit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// The device can send the frame.
@@ -19,7 +18,6 @@ pub(super) enum Fit {
 pub(super) struct TxLimits {
     /// Maximum number of bytes of a frame that is not cut.
     pub(super) frame_bytes: usize,
-    /// The limits of the driver.
     pub(super) driver: Driver,
 }
 

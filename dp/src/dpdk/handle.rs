@@ -1,9 +1,9 @@
 //! Finds, makes and removes the devices that DPDK drives.
 //!
 //! When EAL starts, EAL makes a DPDK port for each PCI device in its list. All other devices, and devices
-//! that were removed, are probed when they are opened. A device is removed when its last port is dropped, so
-//! the device can be opened again or bound to another Linux driver. (A device that cannot be closed is not
-//! removed.)
+//! that were removed, are probed when they are opened. When the last port of a device is dropped, the device
+//! is removed, unless it cannot be closed. So the device can be opened again or bound to another Linux
+//! driver.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -21,7 +21,6 @@ use super::{DeviceError, unplug, vdev};
 use crate::eal::pci::{Holder, NoAddress, PciAddress, SYSFS, split};
 use crate::eal::{self, Eal};
 
-/// The name of the PCI bus.
 const PCI: &CStr = c"pci";
 
 /// The open ports, and the lock under which devices are added, opened, closed and removed.
@@ -39,7 +38,6 @@ pub(super) struct DeviceHandle {
     pub(super) port_id: u16,
     watch: Watch,
     bus: &'static CStr,
-    /// The name of the device on the bus.
     name: CString,
     /// The vhost-user backend for whose answers the driver waits.
     pub(super) backend: Option<VhostUserBackend>,
@@ -55,12 +53,10 @@ pub(super) struct DeviceHandle {
 }
 
 impl DeviceHandle {
-    /// The flag that is set when the device is removed.
     pub(super) fn gone(&self) -> &Gone {
         &self.watch.gone
     }
 
-    /// Whether the device is virtual.
     pub(super) fn is_virtual(&self) -> bool {
         self.bus != PCI
     }
@@ -138,7 +134,6 @@ pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), D
     Ok((name, DeviceHandle::take(&mut open, port_id, PCI, c_name)?))
 }
 
-/// Makes a virtual device and returns its name and handle.
 pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();

@@ -54,13 +54,12 @@ pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let Ok(address) = text.parse::<PciAddress>() else { return false };
     match Holder::of(Path::new(SYSFS), address) {
         Holder::UserSpace { driver, .. } => driver == VFIO,
-        // The driver shares the device with Linux.
+        // The DPDK driver shares the device with Linux.
         Holder::Linux(_) => true,
         Holder::Absent | Holder::Nobody => false,
     }
 }
 
-/// The interrupt of a receive queue.
 pub(super) struct RxInterrupt {
     port_id: u16,
     queue: u16,
@@ -84,8 +83,8 @@ impl RxInterrupt {
     /// Makes the interrupt of a queue of a started device. The interrupt uses the file descriptors that were
     /// found when the device was probed (`probed`). If no such file descriptors were found and `driver_tells`
     /// is `true`, the driver is asked for a file descriptor. Returns `None` if the queue has no interrupt, or
-    /// if a file descriptor cannot be made. The caller keeps the device started until the returned value is
-    /// dropped.
+    /// if a file descriptor cannot be made or watched. The caller keeps the device started until the returned
+    /// value is dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,

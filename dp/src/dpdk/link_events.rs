@@ -1,5 +1,5 @@
-//! Events that a driver reports while a port sleeps: the link has changed, queues were added or removed, or
-//! the device was removed.
+//! Events that a driver may report while a port sleeps: the link has changed, queues were added or removed,
+//! or the device was removed.
 //!
 //! Drivers report these events on DPDK's threads. Such a thread also ends a vhost connection, and frees the
 //! connection's memory after the callback has returned. So the callback waits while a port uses the
@@ -40,7 +40,7 @@ impl Listener {
     }
 
     pub(super) fn wake(&self) {
-        // The write fails only after 2^64 - 1 events. Even then the descriptor is readable.
+        // The write fails only if the eventfd's counter is full. Even then the descriptor is readable.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 

@@ -7,9 +7,9 @@
 //! `net_virtio_user` device may not answer when the last port is dropped, because the backend's process is
 //! stopped. In this case the device and its memory exist until this process ends.
 //!
-//! The ports of most devices have a descriptor to sleep on (see the table at
-//! [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The receive interrupts of a NIC or of a peer are enabled only
-//! before a sleep, so received frames cause no interrupts while the port is polled.
+//! Many ports have a descriptor to sleep on (see the table at [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The
+//! receive interrupts of a NIC or of a peer are enabled only before a sleep, so received frames cause no
+//! interrupts while the port is polled.
 
 mod config;
 mod descriptors;

@@ -85,7 +85,6 @@ pub(super) struct Known {
     pub(super) is_virtual: bool,
     /// `true` if EAL has found no driver for the device.
     pub(super) lacks_driver: bool,
-    /// The text that EAL logged.
     pub(super) log: String,
 }
 

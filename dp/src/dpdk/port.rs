@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Number of attempts to send on a full ring between two checks of the link state. A check may need a system
-/// call. One check per 64 attempts costs little, and detects a lost peer only a little later.
+/// call.
 const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 
 /// Number of buffers that a vhost device allocates at once for reception (`VHOST_MAX_PKT_BURST` of its
@@ -125,7 +125,6 @@ impl QueuePort {
         }
     }
 
-    /// Receives frames from the device. Returns the number of frames.
     fn receive(&mut self, frames: &mut Burst) -> usize {
         register_thread();
         let room = frames.remaining_capacity().min(self.rx_limit.frames());
@@ -162,8 +161,8 @@ impl QueuePort {
         count
     }
 
-    /// Copies the frame into buffers that the device can send. Returns `None` if no buffers are free, or if
-    /// the device cannot send the frame in any buffers.
+    /// Copies the frame into buffers that the device can send. Returns `None` if too few buffers are free, or
+    /// if the copy would have more buffers than the device can send.
     fn copy(&self, frame: &Mbuf) -> Option<Mbuf> {
         self.device.limits.copy(frame, &self.base.mempool, self.base.bulk_mempool.as_ref())
     }

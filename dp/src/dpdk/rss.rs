@@ -18,13 +18,11 @@ const USUAL_KEY_BYTES: u8 = 40;
 /// Number of entries of the table in one `rte_eth_rss_reta_entry64`.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
-/// The RSS configuration of a device.
 pub(super) struct RssConfig {
     /// The key of the hash. The key is random, so that no peer can choose flows that all go to one queue.
     key: Vec<u8>,
     /// The types of packets that are hashed (`rss_hf`).
     functions: u64,
-    /// Number of entries of the redirection table.
     table_entries: u16,
 }
 
@@ -80,7 +78,7 @@ impl RssConfig {
         let mut conf: sys::rte_eth_rss_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         (conf.rss_key, conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
         // SAFETY: the caller has the port open. `conf` is a local variable. The key of `conf` has
-        // `rss_key_len` writable bytes, which is the length of the device's key.
+        // `rss_key_len` writable bytes, which is at least the length of the device's key.
         let done = unsafe { sys::rte_eth_dev_rss_hash_conf_get(port_id, &mut conf) };
         (done == 0).then_some((key, conf.rss_hf))
     }

@@ -3,8 +3,7 @@
 use crate::BURST;
 
 /// Approximate maximum number of bytes of a burst. With this limit, the bytes are usually still in the core's
-/// L2 cache when they are placed. 512 KiB is half of an L2 cache of 1 MiB, so there is space for the
-/// destination. A full burst of 64 KiB frames would be 4 MiB.
+/// L2 cache when they are placed: 512 KiB is half of an L2 cache of 1 MiB.
 const BYTES: usize = 512 << 10;
 
 /// Minimum number of frames of a burst. Smaller bursts cost more than they save.

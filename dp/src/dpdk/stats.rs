@@ -16,7 +16,6 @@ use crate::port::{DeviceStat, DeviceStats};
 pub(super) struct Basic {
     /// Number of frames that arrived while no descriptor was free.
     pub(super) missed: u64,
-    /// Number of frames with errors.
     pub(super) errors: u64,
     /// Number of times that no buffer was free.
     pub(super) no_mbuf: u64,

@@ -162,7 +162,6 @@ fn lacks_privilege(spec: &str, held: CapabilitySet) -> Option<DeviceError> {
     is_missing.then(|| DeviceError::NoPrivilege { device: name(spec).to_owned(), capability })
 }
 
-/// The capabilities of this thread.
 fn capabilities() -> CapabilitySet {
     rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective)
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::descriptors::{self, inode};
 use super::vdev;
 
-/// Timeout for an answer. The timeout is short, since the backend answers on a dedicated thread.
+/// Timeout for an answer. A second is long enough, since the backend answers on a dedicated thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The message `VHOST_USER_GET_FEATURES` of version 1, without payload. The message is allowed at any time,
@@ -183,8 +183,7 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// A request on the socket of another device would disturb that device, since the backend that listens
-    /// there would regard the request as a request of its own device.
+    /// A request on the socket of another device would disturb that device and its backend.
     #[test]
     fn a_device_without_a_backend_leaves_the_sockets_of_others_alone() {
         let folders = ["one", "other"].map(|name| {

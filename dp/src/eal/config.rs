@@ -28,8 +28,8 @@ pub struct EalConfig {
     /// Address mode of devices. [`Iova::Auto`] means virtual addresses unless PCI devices are listed
     /// ([`pci`](Self::pci)). Default: [`Iova::Auto`].
     pub iova: Iova,
-    /// `true` if one file has all memory, and `false` if each page has its own file. A virtio-user device can
-    /// pass only a few files to its peer. Default: `true`.
+    /// `true` if a file has many hugepages, and `false` if each hugepage has its own file. A virtio-user
+    /// device can pass only a few files to its peer. Default: `true`.
     pub single_file_segments: bool,
     /// `true` if lines of DPDK's log with level notice or higher are copied to standard error. If `false`,
     /// the log only appears in errors. Default: `false`.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dpdk_sys as sys;
 
-/// Maximum number of stored lines. The limit bounds the memory. An error shows at most the last four lines.
+/// Maximum number of stored lines. The limit bounds the memory.
 const KEPT: usize = 64;
 /// `RTE_LOG_WARNING`; smaller numbers are more severe.
 const WARNING: i32 = 5;

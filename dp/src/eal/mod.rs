@@ -33,10 +33,8 @@ pub struct Eal {
 /// The options with which EAL runs. `None` until EAL has started.
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
-/// The content of [`STARTED`].
 struct Started {
     config: EalConfig,
-    /// `true` if packet buffers are in ordinary pages.
     is_ordinary: bool,
 }
 
@@ -144,7 +142,6 @@ pub(crate) fn errno() -> i32 {
     unsafe { *place }
 }
 
-/// The text of a DPDK error number.
 pub(crate) fn errno_text(errno: i32) -> String {
     // SAFETY: the function accepts any number. The returned C string is valid until this thread calls the
     // function again.

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Root of sysfs.
 pub(crate) const SYSFS: &str = "/sys";
 
 /// The Linux driver that passes a device to user space behind the IOMMU, if there is an IOMMU.
@@ -52,7 +51,6 @@ impl FromStr for PciAddress {
     }
 }
 
-/// Writes the address in the form of Linux and DPDK.
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
@@ -77,7 +75,6 @@ pub(crate) enum Holder {
     Linux(String),
     /// A driver that passes the device to user space.
     UserSpace {
-        /// The driver's name.
         driver: String,
         /// `true` if an IOMMU translates the device's addresses.
         iommu: bool,
@@ -110,7 +107,6 @@ impl Holder {
 }
 
 impl Holder {
-    /// Whether the device is bound to a `uio` driver.
     pub(crate) fn is_uio(&self) -> bool {
         matches!(self, Self::UserSpace { driver, .. } if UIO.contains(&driver.as_str()))
     }

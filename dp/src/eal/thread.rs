@@ -14,7 +14,7 @@ const NO_LCORE: u32 = u32::MAX;
 /// receives or sends. The call has no effect if the thread is already registered.
 ///
 /// Returns whether the thread is registered now. The result is `false` if EAL's table is full (128 threads)
-/// or EAL is not running. A thread without registration can do everything, but more slowly.
+/// or EAL is not running. A thread without registration can also use ports and pools, but more slowly.
 #[inline]
 pub fn register_thread() -> bool {
     REGISTRATION.with(|registration| match registration.state.get() {
@@ -36,7 +36,7 @@ enum RegistrationState {
     Registered,
     /// EAL itself has registered the thread.
     Known,
-    /// EAL's table is full.
+    /// EAL has refused the thread, for example because the table is full.
     Refused,
 }
 

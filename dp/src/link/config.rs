@@ -22,8 +22,8 @@ pub struct LinkPlan {
     pub drop_exactly: Vec<u64>,
 }
 
-/// How a link handles a large TCP frame that requests to be cut at
-/// [`TxOffload::tso_segment_bytes`](crate::TxOffload).
+/// How the ports of a link handle a large TCP frame that requests to be cut
+/// ([`TxOffload::tso_segment_bytes`](crate::TxOffload)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkTso {
     /// The ports of the link do not support large frames.
@@ -38,15 +38,14 @@ pub enum LinkTso {
 /// The configuration of a link that [`pair`](super::pair) makes: the link's buffers, faults and offloads.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// Maximum number of bytes of an IP packet for both ports. A longer frame is dropped, unless
-    /// [`tso`](Self::tso) is on and the frame requests to be cut. Default: 1500.
+    /// Maximum number of bytes of an IP packet for both ports. A longer frame is dropped, unless the ports
+    /// offer TSO ([`tso`](Self::tso)) and the frame requests to be cut. Default: 1500.
     pub mtu: u16,
     /// Number of buffers in the pool of each port. Default: 8192.
     pub mbufs: usize,
     /// Number of large buffers of each port, for bulk sending. Default: 0.
     pub bulk_mbufs: usize,
-    /// Maximum number of frames in flight in one direction. With this number of frames, the sender's ring is
-    /// full. Default: 1024.
+    /// Number of frames in flight in one direction at which the sender's ring is full. Default: 1024.
     pub ring_frames: usize,
     /// Seed of the random faults. Default: 0.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! The random generator of one port, which decides the faults of each frame that the port sends.
+//! Decides the faults of the frames that one port sends.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};

@@ -16,7 +16,7 @@ use crate::{
 /// packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
-/// Number of bytes of a large buffer.
+/// Minimum number of bytes of a large buffer.
 const BULK_BYTES: usize = 32 << 10;
 
 /// Minimum number of bytes of a buffer in a link's pool. Devices usually have the same minimum.
@@ -48,7 +48,6 @@ impl Shared {
         self.plugged.store(up, Ordering::Release);
     }
 
-    /// Removes the device of this end.
     pub(super) fn take_away(&self, end: usize) {
         self.present[end].store(0, Ordering::Release);
     }
@@ -131,7 +130,6 @@ impl<W: Wires> LinkPort<W> {
         }
     }
 
-    /// Updates the link state and returns it.
     #[inline]
     fn update_link(&mut self) -> LinkState {
         let state = self.shared.state(self.end);

@@ -21,8 +21,8 @@ const TABLE_ENTRIES: usize = 128;
 /// How a link with [several queues](super::queues) chooses the receiving queue of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSteering {
-    /// A hash of addresses and TCP ports chooses the queue, as in a NIC: [`Rss`]. Frames without a TCP
-    /// segment are sent to the first queue.
+    /// A hash of addresses and TCP ports chooses the queue, as in a NIC: [`Rss`]. Frames without a flow
+    /// ([`Flow::of_frame`]) are sent to the first queue.
     #[default]
     Rss,
     /// The receiving queue has the same number as the sending queue, as with vhost-user. The ports announce
@@ -56,10 +56,8 @@ pub(super) trait Wires: Send {
     /// `frames` that use the same wire.
     fn choose(&mut self, frames: &Burst) -> (usize, usize);
 
-    /// The sending end of a wire.
     fn sender(&self, wire: usize) -> &Sender;
 
-    /// The sending end of a wire, as a mutable reference.
     fn sender_mut(&mut self, wire: usize) -> &mut Sender;
 
     /// Makes the frames that were sent since the last call visible to the receiving queues.
@@ -135,7 +133,6 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
-    /// Makes the wires of the queue `index`.
     pub(super) fn new(
         senders: Vec<Sender>,
         receivers: Vec<Receiver>,

@@ -1,5 +1,5 @@
-//! One wire of a link from a sending queue to a receiving queue. The wire has a ring between the threads, and
-//! the receiver's queue of frames that are not due yet.
+//! One wire of a link from a sending queue to a receiving queue. The wire has a ring between the threads. If
+//! the plan reorders frames, the receiver also sorts the frames by due time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,6 @@ pub struct LinkFaults {
     pub no_mbuf: u64,
 }
 
-/// A frame in flight.
 pub(super) struct InFlight {
     pub(super) due_us: u64,
     /// `true` if the frame has no delay: it is due at once, whatever the receiver's clock shows.
@@ -200,7 +199,7 @@ impl Receiver {
         taken
     }
 
-    /// Whether no frame is in flight on this wire. Frames that are due but not received are in flight.
+    /// Whether no frame is in flight on this wire. A frame that is due is in flight until it is received.
     pub(super) fn is_empty(&self) -> bool {
         self.ring.is_empty() && self.waiting.is_empty()
     }

@@ -23,7 +23,7 @@ use super::fork::OwnFd;
 use super::{LocalError, WireFolder};
 
 /// Maximum time to wait for the folder's lock while no process claims a station. A claim takes much less than
-/// a millisecond, but a thousand processes may start at the same time.
+/// a millisecond.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Maximum pause between two attempts to take the lock. If the pauses were shorter, a thousand waiting
@@ -33,7 +33,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(32);
 /// Length of the listener's queue: the maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A station whose process exists. [`stations`] returns such stations.
+/// A station whose process exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
     /// The number of the station, 1 to 65535.
@@ -69,7 +69,6 @@ pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     Ok(found)
 }
 
-/// The path of a station's socket.
 fn path(folder: &Path, station: u16) -> PathBuf {
     folder.join(file_name(station))
 }
@@ -78,7 +77,6 @@ fn file_name(station: u16) -> String {
     format!("{station}.sock")
 }
 
-/// The address of a station's socket.
 pub(super) fn address(folder: &Path, station: u16) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(path(folder, station))
 }
@@ -89,7 +87,6 @@ pub(super) fn socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// The state of a station.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Probed {
     /// No process has claimed the station.
@@ -149,7 +146,6 @@ pub(super) fn may_be_there(errno: Errno) -> bool {
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) station: u16,
-    /// The folder of the wire.
     pub(super) folder: WireFolder,
     /// Accepts the connections of other stations.
     pub(super) listener: OwnFd,

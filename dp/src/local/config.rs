@@ -14,11 +14,11 @@ pub struct LocalConfig {
     /// Maximum number of bytes of an IP packet, at least 576. Ports of one wire may have different values.
     /// Default: 9000.
     pub mtu: u16,
-    /// Number of buffers in the pool of the port. Each buffer has room for the MTU, and at least 2 KiB.
-    /// Default: 4096.
+    /// Number of buffers in the pool of the port, at least 64. Each buffer has room for the MTU, and at least
+    /// 2 KiB. Default: 4096.
     pub mbufs: usize,
-    /// Number of buffers of 32 KiB for bulk sending. The port has the same number of buffers of 64 KiB for
-    /// receiving superframes. Default: 256.
+    /// Number of buffers for bulk sending, at least 8. Each buffer has at least 32 KiB. The port has the same
+    /// number of buffers of 64 KiB for receiving superframes. Default: 256.
     pub bulk_mbufs: usize,
     /// Maximum number of bytes of each of the two rings that the port makes for a peer: a power of two from
     /// 256 KiB to 256 MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full.

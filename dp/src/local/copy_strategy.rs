@@ -52,7 +52,6 @@ impl StrategyChoice {
     pub(super) fn new(ring_bytes: usize) -> Self {
         let lap = ring_bytes as u64;
         let strategy = CopyStrategy::ThroughCaches;
-        // The first trial begins soon.
         Self { lap, strategy, is_trial: false, left: TRIAL * lap, cycles: 0, settled_cycles: 0 }
     }
 

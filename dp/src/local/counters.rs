@@ -11,13 +11,13 @@ pub struct LocalCounters {
     pub departed: u64,
     /// Number of pairs of rings that ended because the other process wrote something invalid.
     pub broken: u64,
-    /// Number of connecting processes that the port has refused, since they belong to another user or sent an
-    /// invalid hello.
+    /// Number of connecting processes that the port has refused, for example because they belong to another
+    /// user or sent an invalid hello.
     pub refused: u64,
-    /// Number of connecting processes that had to connect again, because they sent no hello that the port
-    /// could answer within two seconds, or because other processes were waiting.
+    /// Number of connecting processes that had to connect again. Either the port received no hello that it
+    /// could answer within two seconds, or other processes were waiting.
     pub put_off: u64,
-    /// Number of frames that the port has accepted and then dropped, since their station has ended, does not
-    /// answer or does not read.
+    /// Number of frames that the port has accepted and then dropped, for example because their station has
+    /// ended, does not answer or does not read.
     pub lost: u64,
 }

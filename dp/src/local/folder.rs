@@ -3,9 +3,9 @@
 //!
 //! The folder itself has to belong to this user, and the folder's mode must not allow other users to enter
 //! it. The ancestor folders have to belong to this user or to root. (In a user namespace, root's number may
-//! be shown as 65534.) If other users may write to an ancestor without the sticky bit, they can replace the
-//! entries of this ancestor. A folder below such an ancestor is used through a descriptor, which still refers
-//! to the same folder after the folder was moved ([`WireFolder`]).
+//! be shown as 65534.) If an ancestor has no sticky bit and other users may write to it, they can replace its
+//! entries. A folder below such an ancestor is used through a descriptor, which still refers to the same
+//! folder after the folder was moved ([`WireFolder`]).
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -92,7 +92,7 @@ impl WireFolder {
         let Some(movable) = movable else {
             return Ok((Self { path: folder.to_owned(), _held: None }, opened));
         };
-        // `held` is a second open file of the folder, since the lock ends when the first open file is closed.
+        // `held` is a second open file of the folder: the first open file is closed to release the lock.
         let held = rustix::fs::openat(&opened, ".", FOLDER, Mode::empty());
         let held = File::from(held.map_err(|errno| failed(errno.into()))?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
@@ -271,7 +271,6 @@ mod tests {
 
     const FOLDER: &str = "/a/b";
 
-    /// A path is used only if the path names the folder that was checked.
     #[test]
     fn a_path_leads_to_the_folder_that_is_open_or_to_another_one() {
         let opened = File::open("/dev").unwrap();

@@ -1,10 +1,9 @@
 //! Forks of the process: a child cannot use its parent's wire.
 //!
-//! A child does not inherit the mappings of rings (`MADV_DONTFORK`). A child inherits descriptors until it
-//! calls `exec`. With the descriptors, the child would keep the sockets open after its parent is killed, and
-//! peers would not notice the death of the parent. So the child closes the descriptors before `fork` returns.
-//! After this, the child's copy of a port does nothing: the port compares [`generation`] with the generation
-//! in which it was opened.
+//! A child does not inherit the mappings of rings (`MADV_DONTFORK`). But a child inherits the sockets. If the
+//! child kept them open after its parent is killed, peers would not notice the death of the parent. So the
+//! child closes the descriptors before `fork` returns. After this, the child's copy of a port does nothing:
+//! the port compares [`generation`] with the generation in which it was opened.
 //!
 //! A child that was created without the C library (by the system call `clone`) keeps the descriptors open,
 //! and receives SIGSEGV if it accesses a ring.

@@ -40,11 +40,9 @@ pub(super) enum Kind {
     Again,
 }
 
-/// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// The station of the sender.
     pub(super) station: u16,
     /// Maximum number of bytes of each ring, in a hello.
     pub(super) ring_bytes: u64,
@@ -118,7 +116,6 @@ pub(super) fn tell(socket: impl AsFd, message: &Message, memory: Option<&OwnedFd
 pub(super) enum Heard {
     /// Nothing has arrived.
     Silence,
-    /// A wake-up message.
     Wake,
     /// A message, with the descriptor that the message carried.
     Message(Message, Option<OwnedFd>),

@@ -25,7 +25,7 @@ use super::{fork, streaming};
 /// The file system of a memfd in ordinary pages (`TMPFS_MAGIC` of Linux).
 const TMPFS: u64 = 0x0102_1994;
 
-/// The seals that fix the size of a file. With these seals, every page of the mapping is always valid.
+/// The seals that fix the size of a file. With these seals, the mapping never exceeds the file.
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Makes a memfd of `bytes` zeroed bytes with a fixed size. The pages of the ranges in `used` are allocated
@@ -105,8 +105,7 @@ impl SharedMemory {
     }
 
     /// Allocates the pages of this range, which must begin and end at page boundaries. The contents do not
-    /// change. Pages that are already allocated do not change. If [`takes_later`] returns `false`, all pages
-    /// are already allocated.
+    /// change. If [`takes_later`] returns `false`, all pages are already allocated.
     ///
     /// # Errors
     /// The error of `madvise`, if the memory cannot be allocated.
@@ -124,7 +123,6 @@ impl SharedMemory {
         unsafe { madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite) }
     }
 
-    /// The size of the mapping in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes
     }
@@ -200,8 +198,6 @@ impl Drop for SharedMemory {
 mod tests {
     use super::*;
 
-    /// The offsets are computed from positions that another process may have written, so
-    /// [`SharedMemory::word`] checks each offset.
     #[test]
     fn a_word_lies_inside_and_is_aligned() {
         let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();
@@ -223,7 +219,6 @@ mod tests {
         assert_eq!(ftruncate(&memfd, 4096), Err(Errno::PERM));
     }
 
-    /// A file in hugepages could lose a page, and an access to this page would cause a SIGBUS.
     #[test]
     fn a_file_in_hugepages_is_not_fit() {
         let sealed = |flags| {

@@ -63,7 +63,6 @@ pub(super) struct Peer {
     pause_us: u64,
 }
 
-/// The state of the connection with a station.
 pub(super) enum PeerState {
     /// This port connects again at `again_us`. Either the last attempt has failed for a reason that may pass,
     /// or the station has answered `Crossed` or `Again`.
@@ -74,7 +73,6 @@ pub(super) enum PeerState {
     Paired(Pair),
 }
 
-/// The result of sending a frame.
 #[derive(Debug)]
 pub(super) enum Sent {
     /// The frame is in the ring.
@@ -98,7 +96,8 @@ impl Peer {
         matches!(self.state, PeerState::Paired(_)) && !self.waiting.is_empty()
     }
 
-    /// Returns the time of the next attempt to connect to the station, and doubles the pause.
+    /// Returns the time of the next attempt to connect to the station, and doubles the pause up to its
+    /// maximum.
     pub(super) fn next_attempt_us(&mut self, now_us: u64) -> u64 {
         let again_us = now_us + self.pause_us;
         self.pause_us = (2 * self.pause_us).min(MAX_REDIAL_US);
@@ -189,7 +188,6 @@ pub(super) enum Side {
     Taker,
 }
 
-/// A pair of rings with another station.
 pub(super) struct Pair {
     /// The socket to the other process. `None` if the other process has ended. Even then, the last frames of
     /// the other process may not be read yet.

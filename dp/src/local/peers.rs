@@ -1,8 +1,8 @@
 //! All stations with which a port communicates, and the sockets to these stations. This module connects to
 //! stations, accepts connections, and detects stations that have ended.
 //!
-//! No function of this module blocks. [`Peers::look`] handles timers and socket events. If there are very
-//! many events, it leaves some of them to the next call.
+//! No function of this module blocks. [`Peers::look`] handles timers and socket events. If there are many
+//! events, a call leaves some of them to the next call.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -21,9 +21,8 @@ use super::memory::{self, SharedMemory};
 use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
 use super::{LocalCounters, LocalError};
 
-/// Maximum time for a station to answer the hello of this port. The two ports only have to be polled once or
-/// twice, but the station's process may be stopped, or may start together with a thousand other processes.
-/// TCP usually gives up earlier.
+/// Maximum time for connecting to a station and receiving its answer. The time is long, since the station's
+/// process may be stopped. TCP usually gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
 /// Maximum time for which an accepted socket may wait for a hello that can be answered. After this time the
@@ -76,7 +75,6 @@ pub(super) struct Peers {
     ring_bytes: usize,
     /// The random number of this port: see [`Message::instance`].
     instance: u64,
-    /// Number of hellos that were sent.
     serial: u64,
     /// The station numbers of `list`, in the same order. The numbers are searched linearly, since most ports
     /// have few peers.
@@ -123,8 +121,8 @@ impl Peers {
         })
     }
 
-    /// A descriptor that is readable when [`look`](Self::look) has something to do, or when a peer has woken
-    /// this port.
+    /// A descriptor that is readable when an event waits for [`look`](Self::look), for example because a peer
+    /// has woken this port.
     pub(super) fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -304,7 +302,6 @@ impl Peers {
         }
     }
 
-    /// Accepts waiting connections.
     fn accept(&mut self, now_us: u64) {
         for _ in 0..MAX_GREETINGS {
             if self.greetings.len() >= MAX_GREETINGS
@@ -359,7 +356,7 @@ impl Peers {
         None
     }
 
-    /// Listens from now on, or from the time `deaf_until_us` on.
+    /// Listens from now on, or ignores the listener until `deaf_until_us`.
     fn listen(&mut self, deaf_until_us: Option<u64>) {
         self.deaf_until_us = deaf_until_us;
         let flags = if deaf_until_us.is_some() { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
@@ -486,7 +483,6 @@ impl Peers {
         }
     }
 
-    /// Starts to use a pair.
     fn pair_up(&mut self, at: usize, pair: Pair) {
         self.counters.pairs += 1;
         self.backlogged |= !self.list[at].waiting.is_empty();

@@ -17,7 +17,7 @@ use crate::{
 /// The first bytes of the Ethernet addresses of a wire. In an address, the number of the station follows.
 const MAC_PREFIX: [u8; 4] = [0x02, 0, 0x64, 0x40];
 
-/// Number of bytes of a buffer for bulk sending.
+/// Minimum number of bytes of a buffer for bulk sending.
 const BULK_BYTES: usize = 32 << 10;
 
 /// Number of bytes of a buffer for a received superframe. The buffer has room for the longest superframe.
@@ -46,7 +46,6 @@ const LOOK_POLLS: u32 = 256;
 /// A port on a local wire, which has claimed a station: see [`local`](super).
 pub struct LocalPort {
     base: PortBase,
-    /// Buffers for superframes.
     superframes: Mempool,
     peers: Peers,
     /// The index of the peer to which the latest frame was sent.
@@ -277,7 +276,6 @@ impl LocalPort {
     }
 }
 
-/// The result of reading from a peer.
 enum Received {
     /// Any number of frames was received, and more frames may follow.
     Some,

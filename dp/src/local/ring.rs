@@ -121,7 +121,6 @@ impl Place {
         (self.data + offset, self.bytes - offset)
     }
 
-    /// Whether the ring may grow further.
     fn may_grow(&self) -> bool {
         self.bytes < self.limit
     }
@@ -166,7 +165,6 @@ pub(super) struct Producer {
     capacity: u64,
     /// Number of bytes by which the ring has grown.
     grown: usize,
-    /// The strategy for copying long frames.
     choice: StrategyChoice,
 }
 
@@ -210,7 +208,7 @@ impl Producer {
         self.grown
     }
 
-    /// The present size of the data area in bytes. It grows up to `Place::limit`.
+    /// The present size of the data area in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.place.bytes
     }
@@ -262,7 +260,6 @@ impl Producer {
         self.capacity - (self.tail - self.head)
     }
 
-    /// Reads the reader's position.
     fn look(&mut self) -> Result<(), Broken> {
         let head = self.memory.word(self.place.control + HEAD).load(Ordering::Acquire);
         let whole = head.is_multiple_of(LINE as u64);
@@ -273,7 +270,6 @@ impl Producer {
         Ok(())
     }
 
-    /// Number of bytes in records that are not published.
     #[inline]
     pub(super) fn unpublished(&self) -> u64 {
         self.tail - self.published
@@ -323,7 +319,6 @@ fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], stra
 /// A record that the reader has not consumed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Number of bytes of the frame.
     pub(super) bytes: usize,
     pub(super) marks: u32,
 }
@@ -383,7 +378,7 @@ impl Consumer {
         }
     }
 
-    /// The present size of the data area in bytes. It grows up to `Place::limit`.
+    /// The present size of the data area in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.place.bytes
     }

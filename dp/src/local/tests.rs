@@ -91,7 +91,6 @@ fn send(port: &mut LocalPort, frame: Mbuf) -> bool {
     send_at(port, 0, frame)
 }
 
-/// Polls once. Returns the frames that arrive.
 fn poll_once(port: &mut LocalPort, now_us: u64) -> Vec<Mbuf> {
     let mut burst = Burst::new();
     port.rx_burst(now_us, &mut burst);
@@ -114,7 +113,6 @@ fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
     panic!("{} of {count} frames arrive", arrived.len());
 }
 
-/// Makes two stations with a pair of rings.
 fn paired(scratch: &Scratch) -> (LocalPort, LocalPort) {
     let (mut a, mut b) = (scratch.open(1), scratch.open(2));
     pair_up(&mut a, &mut b);
@@ -500,8 +498,8 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert_eq!(departed(&mut a).0, 2);
 }
 
-/// A port that is polled reads its sockets at least every 100 us. If the caller's clock does not advance, the
-/// port reads its sockets every few hundred polls.
+/// A polled port reads its sockets at least every 100 us. If the caller's clock does not advance, the port
+/// reads its sockets every few hundred polls.
 #[test]
 fn a_polling_port_notices_an_end_without_being_woken() {
     let scratch = Scratch::new();

@@ -9,7 +9,6 @@
 
 use super::atomic::{AtomicU64, Ordering, fence};
 
-/// The reader polls.
 const AWAKE: u64 = 0;
 
 /// The reader sleeps, or is about to sleep.

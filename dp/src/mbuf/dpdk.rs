@@ -141,7 +141,6 @@ impl DpdkChain {
         std::iter::successors(Some(self.first()), |segment| segment.next())
     }
 
-    /// Number of bytes of the longest segment.
     pub(crate) fn longest_segment(&self) -> usize {
         self.views().map(|segment| usize::from(segment.data_len())).max().unwrap_or(0)
     }

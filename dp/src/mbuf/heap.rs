@@ -252,7 +252,6 @@ impl HeapChain {
     }
 }
 
-/// The segments of a chain, in order.
 #[derive(Clone)]
 pub(crate) struct HeapViews<'a> {
     next: Option<&'a Segment>,
@@ -299,7 +298,6 @@ impl View for &Segment {
     }
 }
 
-/// The bytes of each segment of a chain, in order.
 #[derive(Clone)]
 pub(crate) struct HeapSegments<'a>(HeapViews<'a>);
 

@@ -40,9 +40,7 @@ pub struct Mbuf {
 /// The chain of one backend. The methods of the two chain types have the same names, so that `each!` works
 /// for both.
 pub(crate) enum Raw {
-    /// A chain of a heap pool.
     Heap(heap::HeapChain),
-    /// A chain of a DPDK mempool.
     #[cfg(feature = "dpdk")]
     Dpdk(dpdk::DpdkChain),
 }
@@ -352,7 +350,6 @@ impl fmt::Debug for Mbuf {
 #[derive(Clone)]
 pub struct Segments<'a>(RawSegments<'a>);
 
-/// The segments of either backend.
 #[derive(Clone)]
 enum RawSegments<'a> {
     Heap(heap::HeapSegments<'a>),

@@ -45,7 +45,6 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     vec(op, 0..120)
 }
 
-/// A buffer and its expected bytes.
 struct Pair {
     mbuf: Mbuf,
     model: Vec<u8>,

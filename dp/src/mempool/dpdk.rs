@@ -31,7 +31,6 @@ pub(crate) const ANY_NODE: i32 = -1;
 /// Maximum number of data bytes of a buffer: in DPDK the length of a buffer with its headroom has 16 bits.
 pub(crate) const MAX_DATA_BYTES: usize = u16::MAX as usize - HEADROOM;
 
-/// A pool in DPDK's memory.
 pub(crate) struct DpdkPool {
     name: String,
     data_bytes: usize,
@@ -54,7 +53,6 @@ struct PoolMemory {
 pub(crate) struct Home {
     /// The mempool of descriptors for further views.
     pub(crate) descriptors: *mut sys::rte_mempool,
-    /// Number of failed allocations.
     pub(crate) exhausted: AtomicU64,
 }
 
@@ -248,9 +246,9 @@ unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
 /// Returns an error number of DPDK on failure.
 fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
     let c_name = CString::new(name).expect("letters and digits");
-    // With a cache, a thread first allocates the buffers that it has returned last, which are still in its
-    // core's CPU cache. In a small pool the threads' caches would hide a large part of the buffers from other
-    // threads.
+    // With a cache, a thread first allocates the buffers that it has returned last, which are usually still
+    // in its core's CPU cache. In a small pool the threads' caches would hide a large part of the buffers
+    // from other threads.
     let cache = if count >= CACHE { (count / 16).min(CACHE) } else { 0 };
     let element = sys::K_MBUF_SIZE as u32 + u32::from(room);
     let private_bytes = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;

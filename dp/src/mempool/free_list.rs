@@ -1,10 +1,10 @@
 //! The free items of a pool: a stack that threads share, and a small cache for each of at most eight threads.
 //!
-//! The list is last in, first out. So the pool occupies only about as much of the processor's cache as the
-//! buffers that are in use at a time, even if the pool is much larger. (A queue would cycle through the whole
-//! memory of the pool.) A thread with a cache accesses the shared stack once per batch, and accesses its own
-//! cache without a locked instruction. After the list was made, no call allocates memory. A thread may have
-//! to wait while another thread moves a batch.
+//! The list is last in, first out, so a thread usually receives items that are still in the processor's
+//! cache, even if the pool is much larger. (A queue would cycle through the whole memory of the pool.) A
+//! thread with a cache accesses the shared stack once per batch, and accesses its own cache without a locked
+//! instruction. After the list was made, no call allocates memory. A thread may have to wait while another
+//! thread moves a batch.
 //!
 //! As in DPDK's pools, a thread cannot take items that are in the cache of another running thread. All caches
 //! together have at most a quarter of the items of a pool.
@@ -27,7 +27,6 @@ const CACHE_MAX: usize = 128;
 /// no caches.
 const CACHE_MIN: usize = 8;
 
-/// The free items of a pool.
 pub(super) struct FreeList<T> {
     depot: Stack<T>,
     /// The cache of each slot.
@@ -69,7 +68,6 @@ impl<T> FreeList<T> {
         found.or_else(|| Claimed::unowned().find_map(|slot| self.abandoned(&slot).pop()))
     }
 
-    /// Returns an item to the list.
     #[inline]
     pub(super) fn push(&self, item: T) {
         let Some(mut cache) = self.own_cache() else { return self.push_to_depot(item) };
@@ -84,7 +82,6 @@ impl<T> FreeList<T> {
         self.depot.lock().items.push(item);
     }
 
-    /// Moves a batch from the depot to the cache.
     fn refill(&self, cache: &mut Taken<'_, T>) {
         let mut depot = self.depot.lock();
         let rest = depot.items.len().saturating_sub(self.batch());

@@ -25,11 +25,9 @@ use super::slab::{Block, Slab};
 use crate::limits::HEADROOM;
 use crate::offload::{Checksum, TxOffload};
 
-/// A pool on the heap.
 pub(crate) struct HeapPool {
     name: String,
     data_bytes: usize,
-    /// The memory of the blocks.
     _slab: Slab,
     /// Number of views of each block. 0 or 1 while the block is free.
     views: Box<[AtomicU32]>,
@@ -177,7 +175,6 @@ impl HeapPool {
     }
 }
 
-/// The storage of a segment's view.
 enum Storage {
     /// No storage, in a spare descriptor.
     None,
@@ -202,19 +199,15 @@ pub(crate) struct Segment {
     pub(crate) meta: ChainMeta,
 }
 
-/// Metadata of a chain.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ChainMeta {
-    /// Number of bytes of all segments.
     pub(crate) bytes: usize,
-    /// Number of segments.
     pub(crate) segments: usize,
     pub(crate) rx_checksum: Checksum,
     pub(crate) tx_offload: TxOffload,
 }
 
 impl Segment {
-    /// Makes a free descriptor.
     fn free(storage: Storage) -> Self {
         Self { storage, pool: None, offset: 0, length: 0, next: None, meta: ChainMeta::default() }
     }
@@ -230,7 +223,6 @@ impl Segment {
         *meta = ChainMeta { segments: 1, ..ChainMeta::default() };
     }
 
-    /// Number of data bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.length

@@ -12,10 +12,8 @@ const ALIGN: usize = 16;
 
 /// Blocks of equal size in one allocation. The allocation is zeroed, so that no byte is ever uninitialised.
 pub(super) struct Slab {
-    /// The start of the allocation.
     start: NonNull<u8>,
     layout: Layout,
-    /// The first block.
     base: NonNull<u8>,
     stride: usize,
     count: usize,
@@ -74,7 +72,6 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// The index of the block in the slab.
     #[inline]
     pub(super) fn index(self) -> usize {
         self.index as usize

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::sock_filter;
 
-/// Maximum number of addresses. With this number of addresses, the program is much shorter than the kernel's
-/// limit of 4096 instructions, and drops a frame to another address in much less than a microsecond.
+/// Maximum number of addresses. With 64 addresses, the program is much shorter than the kernel's limit of
+/// 4096 instructions.
 pub(super) const MAX_ADDRESSES: usize = 64;
 
 /// Loads a word, half-word or byte of the frame.
@@ -70,7 +70,7 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     ];
     let sections = [(ETHERTYPE_IPV4, ipv4(&v4)), (ETHERTYPE_ARP, arp(&v4)), (ETHERTYPE_IPV6, ipv6(&v6))];
     for (ethertype, section) in sections {
-        // A conditional jump reaches at most 255 instructions.
+        // A conditional jump reaches at most 255 instructions, so `JA` skips the section.
         program.extend([branch(JEQ, ethertype, 1, 0), load(JA, section.len() as u32)]);
         program.extend(section);
     }
@@ -78,8 +78,8 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// Returns the Ethernet addresses of the multicast groups that a port with these addresses needs (RFC 2464
-/// section 7): for IPv6, the group of all nodes, and the solicited-node group of each address.
+/// Returns the Ethernet addresses of the multicast groups that a port needs for its IPv6 addresses (RFC 2464
+/// section 7): the group of all nodes, and the solicited-node group of each address.
 pub(super) fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let mut groups = Vec::new();
     for address in addresses {

@@ -1,5 +1,5 @@
-//! Hints for a log. The hints name host settings that make a port slower or noisier than necessary, and say
-//! how to change these settings.
+//! Hints for a log. The hints name host settings that cause losses or needless traffic, and say how to change
+//! these settings.
 
 use std::fs;
 use std::net::IpAddr;

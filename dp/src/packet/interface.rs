@@ -15,7 +15,7 @@ use super::{filter, sys};
 const MIN_MTU: u16 = 576;
 /// Minimum MTU with IPv6 (RFC 8200 section 5).
 const MIN_IPV6_MTU: u16 = 1280;
-/// Maximum usable MTU, for jumbo frames. Few interfaces except loopback and overlays have larger MTUs.
+/// Maximum usable MTU, for jumbo frames.
 const MAX_MTU: u16 = 9000;
 
 /// An interface that a port can use.
@@ -73,7 +73,6 @@ fn names(known: &[sys::InterfaceAddress]) -> Vec<String> {
     names
 }
 
-/// The index of an interface.
 pub(super) fn index(fd: BorrowedFd<'_>, name: &str) -> Result<u32, Errno> {
     let answer = sys::ask(fd, libc::SIOCGIFINDEX as c_ulong, name)?;
     Ok(u32::from_ne_bytes([0, 1, 2, 3].map(|at| answer[at])))

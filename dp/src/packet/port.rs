@@ -124,8 +124,8 @@ impl PacketPort {
         Ok(port)
     }
 
-    /// Hints for a log, one line each. The hints name settings of this host that make the port slower or
-    /// noisier than necessary, and say how to change these settings.
+    /// Hints for a log, one line each. The hints name settings of this host that cause losses or needless
+    /// traffic, and say how to change these settings.
     pub fn hints(&self) -> &[String] {
         &self.hints
     }
@@ -175,8 +175,8 @@ impl PacketPort {
     }
 
     /// Returns the state of an interface that may just have been set up. The kernel passes frames only some
-    /// time after the carrier is up. This call waits for this time, but at most for [`LINK_SETTLES_WITHIN`],
-    /// since a program that checks the link only once would find that the link is down.
+    /// time after the carrier is up. This call waits for this time, but at most for [`LINK_SETTLES_WITHIN`].
+    /// Otherwise a program that checks the link only once would find that the link is down.
     fn first_link(&mut self) -> LinkState {
         let end = Instant::now() + LINK_SETTLES_WITHIN;
         loop {
@@ -266,7 +266,6 @@ impl PacketPort {
     }
 }
 
-/// The result of receiving the frame in a slot.
 enum SlotOutcome {
     Frame(Mbuf),
     /// The frame cannot be passed on, for example because it is incomplete or too long.
@@ -297,8 +296,8 @@ fn offloads(config: &PacketConfig) -> Offloads {
     let always = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
     let state = Offloads::RX_TCP_CHECKSUM | Offloads::RX_LRO;
     let mut offloads = config.offloads & (always | state | VNET_OFFLOADS);
-    // TSO needs both offloads: each piece has its own checksum, and the payload is not in the buffer of the
-    // headers.
+    // TSO needs the TCP checksum of each piece, and frames of several buffers: the payload is not in the
+    // buffer of the headers.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::TX_MULTI_SEGMENT) {
         offloads.remove(Offloads::TX_TSO);
     }

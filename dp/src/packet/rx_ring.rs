@@ -24,7 +24,6 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// The size of a slot is a multiple of this number of bytes, so that some number of slots fills whole pages.
 pub(super) const SLOT_UNIT: usize = 1024;
 
-/// The sizes of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     slot_bytes: usize,
@@ -105,7 +104,6 @@ impl RxRing {
         Ok(Self { base, slots: geometry.slots(), slot_bytes: geometry.slot_bytes, next: 0 })
     }
 
-    /// The start of the next slot.
     #[inline]
     fn slot(&self) -> *mut u8 {
         self.base.as_ptr().wrapping_add(self.next * self.slot_bytes)

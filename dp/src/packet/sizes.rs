@@ -21,7 +21,6 @@ const MIN_SLOT_BYTES: usize = 8192;
 /// FPDU, and a split FPDU costs more than a contiguous FPDU.
 const MIN_MBUF_BYTES: usize = 4096;
 
-/// Minimum number of bytes of a large buffer.
 const MIN_BULK_BYTES: usize = 32 << 10;
 
 /// The sizes for an MTU in bytes. A frame of the MTU fits in a slot, and in one buffer of each kind.
@@ -29,9 +28,7 @@ const MIN_BULK_BYTES: usize = 32 << 10;
 pub(super) struct Sizes {
     /// Number of bytes of a slot of the ring, a multiple of [`SLOT_UNIT`].
     pub(super) slot: usize,
-    /// Number of bytes of a packet buffer.
     pub(super) mbuf: usize,
-    /// Number of bytes of a large packet buffer.
     pub(super) bulk: usize,
 }
 

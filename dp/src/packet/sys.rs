@@ -13,7 +13,6 @@ use rustix::io::Errno;
 const IFREQ_BYTES: usize = size_of::<libc::ifreq>();
 /// Offset of the answer in `struct ifreq`.
 const ANSWER_AT: usize = libc::IFNAMSIZ;
-/// Number of bytes of `struct sockaddr_ll`.
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_ll>();
 /// Offset of the interface's index in `struct sockaddr_ll`.
 const INDEX_AT: usize = 4;
@@ -116,7 +115,6 @@ pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
     (done == 0).then_some(value[1] != 0)
 }
 
-/// Returns the name of the interface with this index.
 pub(super) fn name_of(fd: BorrowedFd<'_>, index: u32) -> Result<String, Errno> {
     let mut ifreq = [0_u8; IFREQ_BYTES];
     ifreq[ANSWER_AT..ANSWER_AT + 4].copy_from_slice(&index.to_ne_bytes());

@@ -55,7 +55,7 @@ impl TxBatch {
             message.msg_hdr.msg_iovlen = (self.parts.len() - first) as _;
             self.messages.push(message);
         }
-        // The pointers are set after the loop, since `parts` may have moved during the loop.
+        // The pointers are set after the loop, so that they are valid even if `parts` had moved.
         let mut part = self.parts.as_mut_ptr();
         for message in &mut self.messages {
             message.msg_hdr.msg_iov = part;

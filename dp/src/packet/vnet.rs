@@ -4,7 +4,6 @@
 
 use crate::{Mbuf, TxOffload};
 
-/// Number of bytes of the header.
 pub(super) const VNET_BYTES: usize = 10;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum has to be filled in.

@@ -27,7 +27,8 @@ crate::counters! {
         /// Number of times that a frame was not sent because the transmit ring was full. The caller still has
         /// the frame, so a frame can be counted several times.
         pub tx_ring_full: u64,
-        /// Number of frames that were dropped because the link was down.
+        /// Number of frames that were dropped because the link was down, or because their station of a local
+        /// wire could not be reached.
         pub tx_link_down: u64,
         /// Number of frames that were dropped because the port could not send them, for example because they
         /// were too long or had too many segments.

@@ -34,7 +34,7 @@ bitflags! {
     }
 }
 
-/// The description of a port. The description does not change while the port runs.
+/// The description of a port.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
     /// Name for messages: `net_vhost0`, `0000:03:00.0`, `link-a`.

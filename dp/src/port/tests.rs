@@ -227,7 +227,6 @@ fn every_function_of_a_port_is_asked() {
     assert_eq!(functions, FUNCTIONS.map(|(function, _)| function));
 }
 
-/// A base is a port whose link is down: the port drops and counts the frames that it should send.
 #[test]
 fn a_base_drops_and_counts() {
     let mut port = base();

@@ -4,7 +4,6 @@ use std::str::FromStr;
 
 use super::info::Offloads;
 
-/// The names of offloads, and the offloads of each name.
 const WORDS: &[(&str, Offloads)] = &[
     ("none", Offloads::empty()),
     ("all", Offloads::all()),

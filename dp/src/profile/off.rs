@@ -2,7 +2,7 @@
 
 use super::cost::{Layer, Profile};
 
-/// A scope that does nothing, with the interface of a profiling build's scope.
+/// A scope that does nothing.
 #[must_use = "a scope lasts as long as its value"]
 #[derive(Debug)]
 pub struct Scope(());

@@ -1,7 +1,6 @@
 use super::*;
 use crate::Clock;
 
-/// Uses at least `cycles` cycles.
 fn spend(cycles: u64) {
     let end = Clock::cycles() + cycles;
     while Clock::cycles() < end {}

@@ -1,4 +1,4 @@
-//! Tests of regions.
+//! Tests of regions: for example, a large region is in hugepages if enough are free.
 
 use super::*;
 

@@ -83,7 +83,6 @@ fn fork(run: impl FnOnce() -> u8) -> i32 {
     child
 }
 
-/// Waits for the end of a child, and returns its status.
 fn wait(child: i32) -> i32 {
     let mut status = 0;
     // SAFETY: `status` is a writable local variable.
@@ -129,8 +128,8 @@ fn process_that_forks() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// A child has none of the parent's descriptors. So peers notice the end of the parent while the child still
-/// runs.
+/// A child has none of the descriptors of its parent's ports. So peers notice the end of the parent while the
+/// child still runs.
 #[test]
 fn a_forked_child_has_no_part_in_the_wire() {
     let wire = Wire::new();

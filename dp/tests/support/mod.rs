@@ -77,7 +77,6 @@ impl Peer {
         assert!(changed.is_some_and(|(_, status)| status.stopped()));
     }
 
-    /// Continues the process by SIGCONT.
     pub(crate) fn go_on(&self) {
         self.signal(rustix::process::Signal::CONT);
     }

@@ -1,10 +1,10 @@
 //! Accessors for the fields of `struct rte_mbuf`. The C compiler computes the offsets of the fields at build
 //! time.
 //!
-//! The accessors use offsets, since the field paths differ between releases (flat in 22.11, nested anonymous
-//! structs from 24.11 on), and since an accessor in C would cost a call. Multi-byte fields are in host byte
-//! order. A function with an mbuf as its argument accesses only this mbuf, except `storage_owners`, which may
-//! also access the direct mbuf.
+//! The field paths differ between releases (flat in 22.11, nested anonymous structs from 24.11 on), and an
+//! accessor in C would cost a call. So the accessors use offsets. Multi-byte fields are in host byte order. A
+//! function with an mbuf as its argument accesses only this mbuf, except `storage_owners`, which may also
+//! access the direct mbuf.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU16, Ordering};

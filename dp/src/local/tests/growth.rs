@@ -185,7 +185,6 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
     let (_, mut tx, mut rx) = ring_at(PLACE);
     let (mut sent, mut tries) = (0, Vec::new());
     while tx.bytes() == PLACE.bytes {
-        // The loop writes one whole lap, until the ring is full.
         while write(&mut tx, &[0; 56]) {
             sent += 64;
         }

@@ -122,8 +122,8 @@ fn a_second_hello_on_a_socket_is_refused() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// If another station answers the hello of station 1, or if the answer is not valid, station 1 ends the
-/// connection and reports that the station has ended.
+/// If another station answers the hello to station 9, or if the answer is not valid, station 1 ends the
+/// connection and reports that station 9 has ended.
 #[test]
 fn a_wrong_answer_to_a_hello_ends_the_station() {
     for (answer, station) in

@@ -45,7 +45,6 @@ fn hostile_peer(scratch: &Scratch, a: &mut LocalPort) -> (OwnedFd, SharedMemory)
     panic!("no welcome");
 }
 
-/// Checks that the pair of two correct stations still works.
 fn still_works(a: &mut LocalPort, b: &mut LocalPort) {
     for number in 0..3 {
         let (to_b, to_a) = (frame(a, 2, number, 3000), frame(b, 1, number, 3000));

@@ -34,7 +34,6 @@ fn guards_are_untouched(memory: &SharedMemory) -> bool {
     })
 }
 
-/// Number of cache lines of a record.
 fn lines(bytes: usize) -> usize {
     (bytes + 8).div_ceil(64)
 }

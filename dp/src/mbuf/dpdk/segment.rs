@@ -152,7 +152,6 @@ impl<'a> DpdkSegmentMut<'a> {
     }
 }
 
-/// The bytes of each segment, in order.
 #[derive(Clone)]
 pub(crate) struct DpdkSegments<'a> {
     pub(super) next: Option<DpdkSegment<'a>>,

@@ -6,7 +6,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of slots.
 pub(super) const SLOTS: usize = 8;
 /// The thread has not requested a slot yet.
 const UNASKED: usize = usize::MAX;
