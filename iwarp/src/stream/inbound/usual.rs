@@ -57,7 +57,11 @@ impl Delivery<'_> {
     /// Never inlined, so that it does not slow down segments of Writes.
     #[inline(never)]
     fn deliver_unwritten(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
-        if self.send_whole(ulpdu) {
+        let is_delivered = match self.state.rules.have_queue_4() {
+            false => self.send_whole::<false>(ulpdu),
+            true => self.send_whole::<true>(ulpdu),
+        };
+        if is_delivered {
             return Ok(());
         }
         self.deliver_any(Deframed::InOrder(Ulpdu::in_one_run(position, ulpdu))).map(drop)
@@ -95,7 +99,7 @@ impl Delivery<'_> {
     /// function refuses a Send, it may already have bound a receive request, or processed the Send's limit.
     /// When the general path repeats these steps, they have no effect.
     #[inline]
-    fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
+    fn send_whole<const IB: bool>(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
         let [ddp, rdmap, l0, l1, l2, l3, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
             *header;
@@ -113,7 +117,7 @@ impl Delivery<'_> {
         }
         // The limit may complete requests of ours. These requests complete before the receive: on InfiniBand,
         // the acknowledgement of a Send arrives before any answer to the Send.
-        if self.state.rules.have_queue_4() {
+        if IB {
             self.on_limit(u32::from_be_bytes([l0, l1, l2, l3]));
         }
         let Some(request) = self.state.consumer.recv() else { return false };
@@ -132,14 +136,20 @@ impl Delivery<'_> {
         };
         if placed {
             self.inbound.queue_0.advance();
-            self.on_taken(msn);
+            if IB {
+                self.on_taken(msn);
+            }
             self.counters.rx_fpdus += 1;
             self.counters.rx_placed_bytes += u64::from(len);
             *self.may_send = true;
             // RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): the message is
             // delivered, so completions are in sending order.
             let completion = self.state.qp.receives.succeeded(wr_id, WcOpcode::Recv, len);
-            self.state.complete_recv(completion);
+            if IB {
+                self.state.complete_recv(completion);
+            } else {
+                self.state.consumer.complete_recv(&self.state.qp.receives, completion);
+            }
         }
         placed
     }
