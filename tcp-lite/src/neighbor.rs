@@ -78,7 +78,7 @@ struct NeighborEntry {
     due: Option<Instant>,
     /// True if the entry was used since a search for an entry to evict last passed it.
     used: bool,
-    /// The time at which a query resolved the Ethernet address, or at which it last changed.
+    /// The time at which a queried Ethernet address became known, or at which it last changed.
     moved: Instant,
 }
 
@@ -111,7 +111,6 @@ impl KnownNeighbors {
     }
 }
 
-/// The neighbour table.
 pub(crate) struct Neighbors {
     limit: usize,
     always_known: KnownNeighbors,
@@ -299,8 +298,8 @@ impl Neighbors {
                 (mac, false)
             }
         };
-        // An unsolicited change is accepted, and confirmed at the next use (RFC 4861 section 7.2.5:
-        // STALE).
+        // An Ethernet address that was not solicited is accepted, and confirmed at the next use (RFC 4861
+        // section 7.2.5: STALE).
         let confirmed = if heard.confirms { now } else { now - REACHABLE_TIME };
         entry.state = NeighborState::Known { mac, confirmed, queries: 0 };
         entry.due = None;

@@ -58,7 +58,6 @@ struct Level {
     heads: [u32; LISTS],
 }
 
-/// The timer wheel.
 pub(crate) struct TimerWheel {
     now_us: u64,
     /// No list with timers begins before this time.

@@ -30,7 +30,6 @@ const FREE: u64 = 0;
 #[repr(align(64))]
 struct Line([AtomicU64; LINE]);
 
-/// The flow table.
 pub(crate) struct FlowTable {
     /// The entries. The number of lines is a power of two.
     lines: Box<[Line]>,
