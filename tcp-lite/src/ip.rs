@@ -63,8 +63,10 @@ impl Ecn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upper {
     /// A whole payload, which begins after `header_bytes` bytes of IP header and extensions.
-    Whole { protocol: u8, header_bytes: usize },
-    /// A fragment of a packet.
+    Whole {
+        protocol: u8,
+        header_bytes: usize,
+    },
     Fragment(Fragment),
     /// A payload after an extension or option that only the slow path handles, or after extensions that are
     /// longer than the parsed bytes.
@@ -87,7 +89,6 @@ pub(crate) struct Fragment {
     pub(crate) header_bytes: usize,
 }
 
-/// Why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The header is cut short or inconsistent.

@@ -40,7 +40,6 @@ const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 /// [`QUERY_INTERVAL`].
 const QUERY_QUEUE: usize = 64;
 
-/// A query to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
     /// The IP address to resolve.
@@ -142,7 +141,6 @@ impl Neighbors {
         }
     }
 
-    /// Number of entries in use.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

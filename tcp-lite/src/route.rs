@@ -11,7 +11,6 @@ pub(crate) struct Routes {
     gateways: ArrayVec<IpAddress, 2>,
 }
 
-/// The path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     /// The source address: one of our addresses.

@@ -57,7 +57,6 @@ impl FlowHash {
 }
 
 impl FlowTable {
-    /// A table for `connections` connections.
     pub(crate) fn new(connections: usize) -> Self {
         let lines = (connections * ENTRIES_PER_CONNECTION).div_ceil(LINE).next_power_of_two().max(WINDOW);
         Self { lines: (0..lines).map(|_| Line::default()).collect() }

@@ -78,7 +78,6 @@ enum Event {
     Stall(usize, StallKind, bool),
 }
 
-/// The last progress of a connection.
 #[derive(Clone, Copy, Debug)]
 struct LastProgress {
     mark: u64,

@@ -5,8 +5,7 @@
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
 //! of the time. Each NIC is then tested with one MTU, family and direction, faults are tested with one NIC
 //! for each binding, and the guide is tested with one binding. `UWARP_NICS=short` also leaves out the tests
-//! with four queues. While other sections run, two machines with four emulated processors each get too little
-//! processor time, and a machine that stands still for seconds looks like a silent peer.
+//! with four queues.
 
 mod faults;
 mod guide;

@@ -38,7 +38,6 @@ const BEHAVIOURS: [MiddleboxBehaviour; 3] = [
     MiddleboxBehaviour { name: "joined_and_cut", joins: true, cuts: true },
 ];
 
-/// Adds all tests of this module.
 pub(crate) fn add(suite: &mut Suite) {
     for behaviour in BEHAVIOURS {
         for (sender, way) in [(Sender::Linux, "from_linux"), (Sender::Ours, "to_linux")] {
