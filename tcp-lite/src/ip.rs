@@ -63,10 +63,8 @@ impl Ecn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upper {
     /// A whole payload, which begins after `header_bytes` bytes of IP header and extensions.
-    Whole {
-        protocol: u8,
-        header_bytes: usize,
-    },
+    Whole { protocol: u8, header_bytes: usize },
+    /// A fragment of a packet.
     Fragment(Fragment),
     /// A payload after an extension or option that only the slow path handles, or after extensions that are
     /// longer than the parsed bytes.
