@@ -114,7 +114,7 @@ fn plain(behaviour: MiddleboxBehaviour, sender: Sender) -> Result<()> {
 }
 
 /// Makes RDMA Reads from the host on the right, with every byte checked. The wire also reorders segments, so
-/// FPDUs have to be found after holes.
+/// with markers FPDUs are found beyond holes.
 fn fpdus(behaviour: MiddleboxBehaviour, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");
