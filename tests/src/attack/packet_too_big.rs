@@ -43,7 +43,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Number of connections with bytes in flight.
 const PEERS: u32 = 4;
-/// The quoted payload of a full segment.
+/// The payload of the segment that a report quotes.
 const PAYLOAD: [u8; 1448] = [0; 1448];
 /// The smallest IPv4 path MTU that the victim accepts from a report, minus the headers of a segment with
 /// timestamps. The victim does not reduce its segment size below this number.
