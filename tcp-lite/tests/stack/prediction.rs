@@ -58,7 +58,7 @@ enum FrameDelivery {
     Arrives,
     Lost,
     Twice,
-    /// The frame arrives after all other frames.
+    /// The frame arrives after all frames that are on the wire now.
     Late,
     /// A byte of the headers is changed, with or without correct checksums.
     Forged {
