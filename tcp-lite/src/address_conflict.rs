@@ -35,7 +35,6 @@ pub(crate) const ADDRESSES: usize = 8;
 /// answers to bursts of probes from other hosts.
 const QUEUE: usize = 32;
 
-/// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddressState {
     /// The address is being probed, with `probes` probes left. A tentative address is neither announced nor
@@ -89,7 +88,6 @@ pub(crate) struct Conflict {
     pub(crate) lost: bool,
 }
 
-/// Conflict detection for the addresses of a stack.
 pub(crate) struct ConflictDetection {
     addresses: ArrayVec<OwnAddress, ADDRESSES>,
     announces: bool,

@@ -7,8 +7,7 @@ use crate::{Duration, Instant};
 const MIN_WAIT: Duration = Duration::from_micros(20);
 
 /// The longest wait. With a longer wait, frames would be sent late after the port accepts frames again. With
-/// a shorter wait, the engine would poll more often while the port refuses frames, which may last for a
-/// minute.
+/// a shorter wait, the engine would poll more often while the port refuses frames.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
 /// The times at which a refused attempt is repeated. The longer attempts have been refused, the longer is the

@@ -21,7 +21,6 @@ impl InternetChecksum {
         Self::default()
     }
 
-    /// Adds the next bytes.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.add_sum(dp::checksum::partial(bytes), bytes.len());
     }

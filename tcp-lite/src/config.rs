@@ -135,10 +135,8 @@ pub struct TcpConfig {
     ///
     /// The stack announces the whole window as soon as the connection is established, less the bytes that the
     /// user reports with [`Stack::hold`](crate::Stack::hold) because the user has not read these bytes yet.
-    /// Other stacks start with a small window and enlarge it with the rate of the path, because a socket may
-    /// use as much memory as its window allows. In this stack, only out-of-order bytes take memory. Two
-    /// limits bound that memory: this struct's `out_of_order_bytes` and the field of the same name in
-    /// [`Limits`]. Default: 4 MiB.
+    /// The window reserves no memory. Two limits bound the memory of out-of-order bytes: this struct's
+    /// `out_of_order_bytes` and the field of the same name in [`Limits`]. Default: 4 MiB.
     pub recv_window_bytes: u32,
     /// Maximum number of bytes that a connection holds ahead of the frontier (the next expected byte). A
     /// connection can exceed this limit by one segment, until the user has given up the excess. The packet

@@ -14,7 +14,6 @@ use crate::route::Routes;
 /// What a packet says about one neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// The neighbour.
     pub(crate) ip: IpAddress,
     /// The neighbour's Ethernet address; `None` if the packet does not change the known address. An answer to
     /// a unicast query need not repeat the address (RFC 4861 section 7.2.4).
@@ -34,7 +33,6 @@ pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG
 /// A probe or a claim of another host for one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queried {
-    /// Our address.
     pub(crate) address: IpAddress,
     /// The Ethernet address of the other host.
     pub(crate) mac: EthernetAddress,

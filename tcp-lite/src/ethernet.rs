@@ -12,7 +12,6 @@ pub(crate) const ETHERTYPE_ARP: u16 = 0x0806;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 
-/// A received header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EthernetHeader {
     pub(crate) dst: EthernetAddress,

@@ -185,7 +185,6 @@ pub(crate) struct EventQueue {
     conflicts: VecDeque<(IpAddr, EthernetAddress)>,
 }
 
-/// An event in the queue.
 enum QueuedEvent {
     Connected { conn: ConnId },
     Accepted { conn: ConnId },

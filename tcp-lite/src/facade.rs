@@ -1,7 +1,7 @@
 //! The types of smoltcp that this crate uses: packets, time and sequence numbers for the whole crate, and the
-//! interface for the slow path. (Tests use further types.)
+//! interface for the slow path.
 //!
-//! The version is pinned (`=0.14`). An upgrade may require changes in this file and in `slow_path.rs`.
+//! The version is pinned (`=0.14.0`). An upgrade may require changes in this file and in `slow_path.rs`.
 
 pub use smoltcp::time::{Duration, Instant};
 pub use smoltcp::wire::{

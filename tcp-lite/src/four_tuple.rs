@@ -8,7 +8,6 @@ use crate::facade::IpAddress;
 /// The offset of the addresses in an IPv4 packet without options. The ports follow the addresses.
 const KEY_AT: usize = 12;
 
-/// The key of a connection on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FourTuple {
     pub(crate) local: IpAddress,

@@ -4,9 +4,8 @@
 //! The bytes of a queued segment never change. The headers have a separate buffer, and a view of the payload
 //! is chained to that buffer. In three cases the payload is copied after the headers instead: the payload is
 //! short, so that a copy costs little; the port sends one buffer per frame; or software computes the
-//! checksum, and copies the payload in the same pass. (If software computes all checksums, `stack/usual.rs`
-//! usually writes the headers of a long payload in front of the payload, into the same buffer. The payload
-//! has to be the first in this buffer, and no earlier frame in this buffer may still be in use.)
+//! checksum, and copies the payload in the same pass. `stack/usual.rs` often writes the headers in front of a
+//! long payload, into the payload's own buffer.
 
 mod plain;
 
@@ -101,8 +100,9 @@ impl Headers<'_> {
     }
 
     /// A frame with the consecutive segments in `views`. The port cuts the frame every `segment_bytes`,
-    /// unless `segment_bytes` is 0. The port needs [`Offloads::TX_TCP_CHECKSUM`] and, to cut the frame,
-    /// [`Offloads::TX_TSO`]. `None` if the pool is empty, or if `views` is empty or too long for one chain.
+    /// unless `segment_bytes` is 0. The port needs [`Offloads::TX_TCP_CHECKSUM`],
+    /// [`Offloads::TX_MULTI_SEGMENT`] and, to cut the frame, [`Offloads::TX_TSO`]. `None` if the pool is
+    /// empty, or if `views` is empty or too long for one chain.
     pub(crate) fn with_train<const N: usize>(
         &self,
         pool: &Mempool,

@@ -8,7 +8,6 @@ use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Upper};
 
-/// Kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpErrorKind {
     /// The destination does not support the protocol, its port is not in use, or a router forbids the packet

@@ -5,7 +5,6 @@ use crate::checksum::InternetChecksum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
 
 pub(crate) const PROTOCOL_TCP: u8 = 6;
-/// UDP.
 pub(crate) const PROTOCOL_UDP: u8 = 17;
 pub(crate) const PROTOCOL_ICMP: u8 = 1;
 pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
@@ -88,7 +87,6 @@ pub(crate) struct Fragment {
     pub(crate) header_bytes: usize,
 }
 
-/// Why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The header is cut short or inconsistent.

@@ -40,7 +40,6 @@ const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 /// [`QUERY_INTERVAL`].
 const QUERY_QUEUE: usize = 64;
 
-/// A query to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
     /// The IP address to resolve.
@@ -78,7 +77,7 @@ struct NeighborEntry {
     due: Option<Instant>,
     /// True if the entry was used since a search for an entry to evict last passed it.
     used: bool,
-    /// The time at which a query resolved the Ethernet address, or at which it last changed.
+    /// The time at which a queried Ethernet address became known, or at which it last changed.
     moved: Instant,
 }
 
@@ -111,7 +110,6 @@ impl KnownNeighbors {
     }
 }
 
-/// The neighbour table.
 pub(crate) struct Neighbors {
     limit: usize,
     always_known: KnownNeighbors,
@@ -143,7 +141,6 @@ impl Neighbors {
         }
     }
 
-    /// Number of entries in use.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -299,8 +296,8 @@ impl Neighbors {
                 (mac, false)
             }
         };
-        // An unsolicited change is accepted, and confirmed at the next use (RFC 4861 section 7.2.5:
-        // STALE).
+        // An Ethernet address that was not solicited is accepted, and confirmed at the next use (RFC 4861
+        // section 7.2.5: STALE).
         let confirmed = if heard.confirms { now } else { now - REACHABLE_TIME };
         entry.state = NeighborState::Known { mac, confirmed, queries: 0 };
         entry.due = None;

@@ -8,8 +8,7 @@
 
 dp::counters! {
     "uwarp_tcp_out_of_order_", "";
-    /// The number of held bytes now, and its maximum so far. Held bytes are bytes that were passed to the
-    /// user ahead of the frontier, and bytes in order that the user has not read yet.
+    /// The number of held bytes now, and its maximum so far.
     ///
     /// Several gauges may reach their maxima at different times. So if gauges are added, the sum of their
     /// maxima is only an upper bound of the maximum.

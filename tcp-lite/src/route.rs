@@ -11,7 +11,6 @@ pub(crate) struct Routes {
     gateways: ArrayVec<IpAddress, 2>,
 }
 
-/// The path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     /// The source address: one of our addresses.
@@ -54,7 +53,7 @@ impl Routes {
     /// The path to `remote`; `None` if there is no path. If `remote` is one of our addresses, it is also the
     /// source address. If `remote` is on a link of ours, the source is our address on that link. Otherwise
     /// the source is our address on the gateway's link. If we have no such address, or if it is link-local
-    /// and `remote` is not, the source is our first address that is not link-local.
+    /// and `remote` is not, the source is our first address of the same family that is not link-local.
     pub(crate) fn path(&self, remote: &IpAddress) -> Option<Path> {
         if self.is_ours(remote) {
             return Some(Path { local: *remote, next_hop: *remote });

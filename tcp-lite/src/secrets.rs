@@ -121,7 +121,7 @@ impl HashBytes {
 
 impl Hasher for HashBytes {
     /// # Panics
-    /// If more than 128 bytes are written. A 4-tuple has at most 88 bytes.
+    /// If more than 128 bytes are written. A 4-tuple has at most 52 bytes, and a cookie has 20 more.
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);

@@ -44,8 +44,9 @@ const NEVER: u64 = u64::MAX;
 struct Timer {
     /// The deadline; [`NEVER`] if the timer is not set. A timer that is not set may still be linked.
     deadline_us: u64,
-    /// The time by which the timer is linked, which is not later than the deadline. This is the time of its
-    /// list, 0 if the timer is due, and [`NEVER`] if the timer is idle.
+    /// The time by which the timer is linked, which is not later than the deadline. This is the deadline at
+    /// which the timer was put into its list (at most the horizon), 0 if the timer is due, and [`NEVER`] if
+    /// the timer is idle.
     linked_us: u64,
     previous: u32,
     next: u32,
@@ -58,7 +59,6 @@ struct Level {
     heads: [u32; LISTS],
 }
 
-/// The timer wheel.
 pub(crate) struct TimerWheel {
     now_us: u64,
     /// No list with timers begins before this time.

@@ -15,7 +15,7 @@ use crate::witness::Witness;
 /// two hosts need the same core.
 const REST: Duration = Duration::from_micros(50);
 
-/// Maximum number of frames that wait because one side's ring is full. Further frames are lost and counted.
+/// Maximum number of frames in flight to one side. Further frames are lost and counted.
 const WAITING: usize = 4096;
 
 /// What happened to the frames so far. Of each two numbers, the first is for frames from the left, and the
@@ -28,8 +28,8 @@ pub struct Passed {
     pub given: [u64; 2],
     /// Number of frames lost according to the plan, or because the queue of the link was full.
     pub lost: [u64; 2],
-    /// Number of frames lost because the other device's ring was full or no buffer was free. This is not part
-    /// of the plan.
+    /// Number of frames lost because too many frames were in flight, or because no buffer was free. This is
+    /// not part of the plan.
     pub stuck: [u64; 2],
     /// Number of frames that were delayed, so that later frames arrived first.
     pub reordered: [u64; 2],

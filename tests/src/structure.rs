@@ -82,7 +82,7 @@ pub struct Structure {
     pub ib_semantics: Mentions,
     /// The places that mention sending without a copy of the payload.
     pub zero_copy: Mentions,
-    /// For each crate, the number of modules in cycles.
+    /// For each crate with cycles, the number of modules in them.
     pub in_circles: Vec<(String, usize)>,
 }
 

@@ -16,7 +16,6 @@ use crate::table::{ConnTable, TupleHash};
 use crate::tcp::{EVENTS_PER_CONNECTION, State, Tcb};
 use crate::timer_wheel::TimerWheel;
 
-/// A connection.
 pub(crate) struct Conn {
     pub(crate) tcb: Tcb,
     pub(crate) tuple: FourTuple,
@@ -123,7 +122,6 @@ impl IndexMut<usize> for ConnSlots {
     }
 }
 
-/// All connections of a stack.
 pub(crate) struct Connections {
     slots: ConnSlots,
     free: Vec<u32>,
@@ -206,7 +204,6 @@ impl Connections {
         }
     }
 
-    /// Prefetches a slot.
     pub(crate) fn prefetch(&self, slot: usize) {
         if let Some(slot) = self.slots.get(slot) {
             dp::prefetch(slot);
@@ -397,7 +394,6 @@ impl Connections {
         ConnId { slot, generation: self.slots[slot as usize].generation }
     }
 
-    /// Number of connections.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -10,7 +10,6 @@ use crate::neighbor::Neighbors;
 use crate::tcp::{Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::{Instant, StackConfig};
 
-/// The parts of the stack that a control block may use.
 pub(super) struct StackParts<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a StackConfig,

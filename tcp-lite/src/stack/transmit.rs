@@ -32,8 +32,9 @@ pub(super) const TRAINS: Offloads =
 pub(super) const EXTERNAL: Offloads =
     Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// RST for a segment of no connection, or SYN-ACK with a cookie. The answer is sent to the source Ethernet
-/// address of the segment, so that forged segments cannot make us resolve addresses.
+/// RST for a segment of no connection or of an earlier connection with the same 4-tuple, or SYN-ACK with a
+/// cookie. The answer is sent to the source Ethernet address of the segment, so that forged segments cannot
+/// make us resolve addresses.
 pub(crate) struct Answer {
     pub(crate) dst_mac: EthernetAddress,
     pub(crate) tuple: FourTuple,

@@ -30,7 +30,6 @@ const FREE: u64 = 0;
 #[repr(align(64))]
 struct Line([AtomicU64; LINE]);
 
-/// The flow table.
 pub(crate) struct FlowTable {
     /// The entries. The number of lines is a power of two.
     lines: Box<[Line]>,
@@ -58,7 +57,6 @@ impl FlowHash {
 }
 
 impl FlowTable {
-    /// A table for `connections` connections.
     pub(crate) fn new(connections: usize) -> Self {
         let lines = (connections * ENTRIES_PER_CONNECTION).div_ceil(LINE).next_power_of_two().max(WINDOW);
         Self { lines: (0..lines).map(|_| Line::default()).collect() }

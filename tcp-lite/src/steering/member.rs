@@ -27,7 +27,6 @@ const UNSAID: u32 = u32::MAX;
 /// An item that one stack hands to another.
 #[derive(Debug)]
 pub(crate) enum Handed {
-    /// A received frame.
     Frame(Mbuf),
     /// A neighbour that the leader heard of.
     Heard(Heard),

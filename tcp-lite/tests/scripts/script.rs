@@ -67,7 +67,6 @@ pub(crate) enum Call {
     Anew,
 }
 
-/// A check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// Bytes were delivered, in order or beyond a hole.

@@ -262,7 +262,8 @@ fn no_error_ends_a_connection_that_is_established() {
 fn a_report_of_a_packet_too_big_has_to_be_plausible() {
     for (ipv6, mtu, emss_then) in [
         (false, 1000, Some(948)),
-        // The reported MTU is below the size that every path carries, so that size is used.
+        // The reported MTU is below the smallest MTU that an error can set (576 bytes), so the stack uses 576
+        // bytes.
         (false, 100, Some(524)),
         // The packet was not longer than the reported MTU, so the report is ignored.
         (false, 1500, None),

@@ -430,7 +430,7 @@ fn a_syn_beyond_the_backlog_leaves_the_connections_in_time_wait() {
         tap.inject(&fin);
         let answers = tap.frames();
         assert_eq!((answers.len(), flags(&answers[0])), (1, 0x10), "the old connection is there");
-        // When the place is free, the next SYN becomes a connection, and ends the one in TIME-WAIT.
+        // When the place is free, the next SYN becomes a connection, and ends the connection in TIME-WAIT.
         tap.inject(&from(1001, TcpControl::Rst, 8, None));
         tap.inject(&from(1003, TcpControl::Syn, 7, None));
         assert_eq!(flags(tap.frames().last().unwrap()), SYN_ACK);

@@ -25,7 +25,6 @@ const LONG: usize = 1000;
 /// Maximum number of frames that are delivered in one burst.
 const BURST: usize = 8;
 
-/// A step of a run.
 #[derive(Clone, Debug)]
 enum Step {
     /// The peer sends this many bytes.
@@ -59,7 +58,7 @@ enum FrameDelivery {
     Arrives,
     Lost,
     Twice,
-    /// The frame arrives after all other frames.
+    /// The frame arrives after all frames that are on the wire now.
     Late,
     /// A byte of the headers is changed, with or without correct checksums.
     Forged {
@@ -236,7 +235,6 @@ struct Host {
     latest_long: Option<Vec<u8>>,
 }
 
-/// A frame that was sent.
 #[derive(Clone, PartialEq, Eq)]
 struct SentFrame {
     bytes: Vec<u8>,
@@ -375,7 +373,6 @@ struct Twins {
     wire: Vec<Vec<u8>>,
     /// The range of the hosts' next frames that are lost or late, and whether they are late.
     lost: (Range<usize>, bool),
-    /// The late frames.
     late: Vec<Vec<u8>>,
 }
 

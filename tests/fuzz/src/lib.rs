@@ -1,7 +1,6 @@
 //! Coverage-guided fuzzing. A target is a pure function of its input, with virtual time and fixed seeds. Each
 //! execution creates all its objects, except packet buffers, which it has to return. A target panics when a
-//! rule is broken. An execution leaves no other effect: the target `wire`, for example, removes the folder
-//! that it creates.
+//! rule is broken.
 //!
 //! | file | what |
 //! |---|---|

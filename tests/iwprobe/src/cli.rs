@@ -60,7 +60,6 @@ enum Command {
     },
 }
 
-/// The selection of the cases.
 #[derive(Debug, Args)]
 struct Selection {
     /// List the cases, with their rows, and exit

@@ -14,6 +14,8 @@
 //! | `probe` | the endpoint under test, as initiator or responder |
 //! | `case`, `cases` | the test cases |
 //! | `watch` | rules for every segment, in all cases |
+//! | `log` | the messages on the wire in one case |
+//! | `cli` | the command line |
 //! | `run`, `table`, `json`, `expect` | running the cases, printing and comparing the outcomes |
 //!
 //! iwprobe shares no code with the stack in this repository, so a bug in the stack's code is not also in

@@ -349,7 +349,7 @@ impl Session {
                 terminate.bytes.len()
             )
         })?;
-        // Only the case `terminate-bit-order` judges the bit order; all other cases also accept siw's order.
+        // Only the case `terminate-bit-order` judges the bit order, so siw's order is accepted here.
         let known = codes.contains(&terminate.code()) || codes.contains(&terminate.swapped_code());
         require(known, || {
             format!("expected Terminate {}, got {}", wanted.join(" or "), describe::terminate(&terminate))

@@ -38,7 +38,7 @@ pub const DIVISION: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Division, false),
 };
 
-/// The same as [`UNSENT`], on connections with SACK.
+/// The same as [`UNSENT`], with a SACK block of bytes that were never sent in each acknowledgement.
 pub const UNSENT_SACK: Scenario = Scenario {
     name: "ack-unsent-sack",
     about: "acknowledgements of bytes that were never sent, with SACK",

@@ -55,7 +55,7 @@ pub struct Scene<'a> {
 
 /// A host that sends frames next to the honest client.
 pub trait Actor {
-    /// Whether the attacker's connections are established.
+    /// Whether the attacker's preparation is done, so that rounds may begin.
     fn is_ready(&self) -> bool {
         true
     }
@@ -250,10 +250,10 @@ impl Arena {
         done(self, other)
     }
 
-    /// Lets the attacker establish its connections.
+    /// Lets the attacker prepare, for example establish its connections.
     ///
     /// # Errors
-    /// If the connections are not established within a minute.
+    /// If the attacker is not ready within a minute.
     pub fn prepare(&mut self, other: &mut dyn Actor) -> Result<(), String> {
         let deadline = self.now_us() + 60_000_000;
         while !other.is_ready() {

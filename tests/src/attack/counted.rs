@@ -65,7 +65,7 @@ const NS_AN_INSTRUCTION: f64 = 0.25;
 
 /// Number of honest batches before the counted batches. After these batches, windows are open, lazy
 /// allocations are done, and the answers to the Reads of peers that close their windows have filled the send
-/// queues. (With 100 batches, a part of this one-time work was counted.)
+/// queues.
 const WARM_UP: u64 = 200;
 
 /// Number of honest batches that are counted.

@@ -1,6 +1,6 @@
-//! The port of a host under attack. Received frames wait in buffers of the host's own pool, as with a device.
-//! The host uses no processor time for these frames until it reads them. A frame is lost if no buffer is free
-//! or the ring is full.
+//! The port of the victim, or of its honest client. Received frames wait in buffers of the host's own pool,
+//! as with a device. The host uses no processor time for these frames until it reads them. A frame is lost if
+//! no buffer is free or the ring is full.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,8 +58,7 @@ pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
 }
 
 impl FarEnd {
-    /// Delivers a frame to the port. The frame is dropped, and counted as dropped, if there is no space for
-    /// it.
+    /// Delivers a frame to the port. If there is no space for the frame, it is dropped and counted.
     pub fn deliver(&self, bytes: &[u8]) {
         let mut rings = lock(&self.rings);
         if rings.rx.len() >= RING {

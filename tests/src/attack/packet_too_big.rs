@@ -2,7 +2,7 @@
 //!
 //! Half of the reports concern honest connections, with guessed sequence numbers; the victim ignores all
 //! these reports. The other half concern connections with bytes in flight, as if the attacker saw these
-//! bytes, and their MTU falls slowly from 1487 to 68. The victim does not reduce its path MTU below 576
+//! bytes. The reported MTU falls slowly from 1487 to 68. The victim does not reduce its path MTU below 576
 //! bytes, so few of the reports make it retransmit the bytes in flight.
 
 use std::net::SocketAddrV4;
@@ -43,7 +43,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Number of connections with bytes in flight.
 const PEERS: u32 = 4;
-/// The quoted payload of a full segment.
+/// The payload of the segment that a report quotes.
 const PAYLOAD: [u8; 1448] = [0; 1448];
 /// The smallest IPv4 path MTU that the victim accepts from a report, minus the headers of a segment with
 /// timestamps. The victim does not reduce its segment size below this number.
@@ -51,8 +51,7 @@ const LEAST: usize = 576 - 20 - 32;
 /// Maximum number of bytes in flight at the start of a connection (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;
 
-/// Maximum number of times that reports cause a retransmission of the bytes in flight: after this number of
-/// reports, the path MTU is at its minimum.
+/// Maximum number of times that reports cause a retransmission of the bytes in flight.
 const MOST_CUTS: u64 = 5;
 
 /// What the victim has sent on the attacker's own connections.
@@ -125,7 +124,7 @@ impl Actor for TooBig {
         self.sent += 1;
         let round = (self.sent / u64::from(2 * PEERS)) as u16;
         if self.sent.is_multiple_of(2) {
-            // The MTU falls from just below the current path MTU to 68, again and again.
+            // The reported MTU falls from 1487 to 68, again and again.
             let mtu = 1487 - round % 1420;
             let peer = self.crafted.get(number);
             let (here, first) = (peer.here, peer.heard.wrapping_sub(peer.inbox.len() as u32));

@@ -33,7 +33,7 @@ pub struct Ended {
     pub connected: bool,
     /// Layer, type and code of each received Terminate.
     pub terminates: Vec<(u8, u8, u8)>,
-    /// Number of other FPDUs, and the sum of their lengths in bytes.
+    /// Number of other FPDUs, and the sum of the lengths of their ULPDUs in bytes.
     pub others: (u64, u64),
     /// Whether the connection was reset instead of closed.
     pub reset: bool,
@@ -93,7 +93,7 @@ impl Reconnects {
     }
 
     /// Returns the next frame that a peer sends by itself. Begins a new connection if fewer than `size`
-    /// connections exist and [`end`](Self::end) has not been called. Otherwise repeats an unanswered SYN when
+    /// connections exist, unless the attack is [ending](Self::end). Otherwise repeats an unanswered SYN when
     /// it is time.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.crafted.frame() {

@@ -1,6 +1,6 @@
 //! Connects two DPDK devices by a wire with a given rate, delay and loss. A seed determines the faults.
 //!
-//! Prints `ready` once the wire carries frames. At the end it prints the frame counters and the observed
+//! Prints `ready` once both devices are open. At the end it prints the frame counters and the observed
 //! traffic of each side. Ends after `--seconds`, or on SIGINT or SIGTERM.
 
 use std::process::ExitCode;

@@ -10,8 +10,7 @@ use tests::sim::defect;
 /// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims
 #[derive(Parser)]
 struct Options {
-    /// Compare CONFORMANCE.md instead of writing it. Print a line for each finding, and exit with status 1 if
-    /// there is a finding.
+    /// Print a line for each finding, and exit with status 1 if there is a finding.
     #[arg(long, conflicts_with = "open")]
     check: bool,
     /// With `--check`: the record that `scripts/test` wrote. A proof that did not run is a finding.

@@ -10,7 +10,7 @@ use tests::lab::Result;
 use tests::mutation::{self, Choice};
 use tests::sim::defect_trial::Defects;
 
-/// Tries mutations, and records the tests that found them.
+/// Tries mutations, and records the results.
 #[derive(Parser)]
 enum Command {
     /// Break requirements (`tests/conformance/mutations`): a test that names the row has to fail.

@@ -8,8 +8,8 @@ use tests::structure::records::{self, Instructions};
 use tests::structure::ways::{self, Way};
 use tests::structure::{Mentions, Structure};
 
-/// Numbers about the sources: lines, the largest types, matches on the phase of a connection, cycles of
-/// modules, files on the path of a packet, instructions of an FPDU, the times of the last run of `.ci/run`
+/// Statistics of the sources, such as lines, the largest types, cycles of modules, and files on the path of a
+/// packet
 #[derive(Parser)]
 struct Options {
     /// The checkout

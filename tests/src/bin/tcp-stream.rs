@@ -4,7 +4,7 @@
 //! Prints `started` when its device exists (or at once, if the program needs no device), and `ready` when a
 //! peer may connect. At the end it prints the number of bytes with their CRC32C, the time in seconds, and the
 //! counters of our stack; with `--witness` it also prints what the captured segments of both sides showed. On
-//! any error it prints one line and exits with status 1.
+//! any error it prints the error, and exits with status 1.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

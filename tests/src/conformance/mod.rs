@@ -42,7 +42,8 @@ pub const TRIALS: &str = "tests/conformance/mutations.csv";
 /// The report.
 pub const REPORT: &str = "CONFORMANCE.md";
 
-/// A file that cannot be read at all. Errors *in* a file are findings instead.
+/// A file that cannot be read, written or parsed. Errors in single claims, statements and edits are findings
+/// instead.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read or written.

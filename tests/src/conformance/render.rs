@@ -56,7 +56,7 @@ pub fn report(ledger: &Ledger) -> String {
     text
 }
 
-/// Returns the open rows: id, level, role, requirement, and how the requirement could be observed.
+/// Lists the open rows of one document, or of all documents.
 pub fn open(ledger: &Ledger, only: Option<Doc>) -> String {
     let mut text = String::new();
     let rows = ledger.index.iter().filter(|(id, _)| only.is_none_or(|doc| doc == id.doc));

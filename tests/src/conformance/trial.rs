@@ -18,8 +18,8 @@ const BUILD: Duration = Duration::from_secs(900);
 /// Maximum duration of the tests of one program. Broken code may hang, which counts as a failure.
 const TESTS: Duration = Duration::from_secs(120);
 
-/// The tests of one file. They run separately from the tests of other files, which a hang or a crash then
-/// does not affect.
+/// The tests of one file. They run separately from the tests of other files, so that a hang or a crash
+/// affects only them.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
     package: String,

@@ -1,5 +1,5 @@
-//! The table of all crates: the layers ("floors") of their modules, and the largest allowed cycle of each
-//! crate.
+//! The table of the checked crates: the layers ("floors") of their modules, and the largest allowed cycle of
+//! each crate.
 
 /// A crate whose layout is checked.
 pub struct Layout {
@@ -33,7 +33,7 @@ pub struct Folder {
 
 const NO_CIRCLE: (usize, &str) = (0, "");
 
-/// The layouts of all crates.
+/// The layouts of the checked crates.
 pub const LAYOUTS: [Layout; 14] = [
     Layout { root: "dp/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout {

@@ -20,7 +20,6 @@ const CONNECT_TURNS: u32 = 10_000;
 /// Depth of a work queue.
 const DEPTH: usize = 4096;
 
-/// The parameters of both hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostsConfig {
     pub(crate) mtu: u16,

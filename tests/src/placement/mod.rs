@@ -70,7 +70,6 @@ impl Traffic {
     }
 }
 
-/// Returns the text of an error.
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }

@@ -16,8 +16,8 @@ pub(super) enum Place {
 /// An FPDU with payload: a tagged FPDU, or an untagged FPDU of queue 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Stream offset at which the FPDU starts. `end`: the offset at which the FPDU ends. Both offsets count
-    /// markers.
+    /// Stream offset at which the FPDU starts. `end`: the offset at which the FPDU ends. Both offsets include
+    /// the markers before them.
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) place: Place,

@@ -58,7 +58,7 @@ pub struct Setting {
 pub struct Outcome {
     /// Number of payload bytes delivered.
     pub payload: u64,
-    /// Virtual time in microseconds from the first post to the last delivery.
+    /// Virtual time in microseconds from the start of the run to the last delivery.
     pub time_us: u64,
     /// Number of frames lost on the wire to the receiver.
     pub lost: u64,

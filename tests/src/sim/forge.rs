@@ -27,7 +27,7 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
         return None;
     }
     // `end` is the sequence number after everything that was sent, including the FIN. A number beyond `end`
-    // is in the window, and is never RCV.NXT.
+    // may be in the window, but is never RCV.NXT.
     let end = tcp.seq.wrapping_add(high + u32::from(finished));
     let beyond = end.wrapping_add(1 + dice.below(500) as u32);
     let garbage = vec![0x66; 1 + dice.below(400) as usize];

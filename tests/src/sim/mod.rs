@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `dice.rs` | random numbers |
 //! | `queue.rs`, `trace.rs` | future events, and a hash of all frames |
-//! | `port.rs` | the ports of the hosts; `testkit::packet` parses their frames |
+//! | `port.rs`, `steering.rs` | the ports of the hosts, and the queues of their devices; `testkit::packet` parses the frames |
 //! | `link.rs`, `middlebox.rs`, `forge.rs` | one direction of the wire, a middlebox that splits and joins segments, forged frames |
 //! | `world/` | hosts and their workloads: tcp-lite, smoltcp, iWARP on tcp-lite |
 //! | `watch/` | the rules on the wire |
@@ -18,7 +18,7 @@
 //! | `progress_bound.rs` | how long a connection may make no progress |
 //! | `coverage.rs` | counts of faults and events |
 //! | `report.rs` | many runs, and captures of failed runs |
-//! | `defect.rs` | defects that the simulator has to find |
+//! | `defect.rs`, `defect_trial.rs` | defects that the simulator has to find, and their trials |
 //!
 //! # Defects
 //!

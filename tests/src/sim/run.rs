@@ -34,8 +34,8 @@ const END_US: u64 = 7_200_000_000;
 const IDLE_POLLS: u64 = 1000;
 const IDLE_POLLS_PER_BUSY: u64 = 4;
 
-/// Number of additional idle polls for each millisecond in which the host's port accepts no frame or its pool
-/// has no buffer. With these polls, the stack, the engine and the user check whether the stall is over.
+/// Number of additional idle polls for each millisecond in which the host is stalled. With these polls, the
+/// stack, the engine and the user check whether the stall is over.
 const IDLE_POLLS_PER_STALLED_MS: u64 = 3;
 
 /// Maximum number of polls at one moment of virtual time.
@@ -78,7 +78,6 @@ enum Event {
     Stall(usize, StallKind, bool),
 }
 
-/// The last progress of a connection.
 #[derive(Clone, Copy, Debug)]
 struct LastProgress {
     mark: u64,
@@ -357,8 +356,8 @@ impl Run {
         }
     }
 
-    /// Whether the link is down for this segment. If so, counts the segment as lost. As with other faults,
-    /// only TCP segments are affected.
+    /// Whether the link is down for this segment. If so, counts the segment as lost. As with the other faults
+    /// of the wire, only TCP segments are affected.
     fn is_cut_off(&mut self, bytes: &[u8]) -> bool {
         let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(bytes).is_some();
         if cut_off {

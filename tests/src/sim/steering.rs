@@ -11,7 +11,7 @@ pub enum Rule {
     Rss,
     /// The device uses a table other than the announced one.
     OtherTable,
-    /// The device announces no rule, and uses another table.
+    /// The device announces no rule.
     Unannounced,
     /// All frames go to the first queue.
     FirstQueue,

@@ -19,8 +19,8 @@ const LINGER_US: u64 = 200_000;
 /// Time for which an idle poll loop sleeps, since the peer's kernel needs the same core.
 const IDLE_REST: Duration = Duration::from_micros(50);
 
-/// Opens, transfers and closes the stream on `port`, as a host with the address `address`. Calls `ready` once
-/// the peer may connect.
+/// Opens, transfers and closes the stream on `port`, as a host with the address `address`. Calls `ready` when
+/// the host has begun to listen or to connect.
 ///
 /// # Errors
 /// If the connection does not end by both FINs, if a byte is wrong or missing, or if the time limit has
@@ -255,7 +255,7 @@ impl<'a> Host<'a> {
         Ok(Report { counters: Some(self.stack.counters()), ..report })
     }
 
-    /// Returns a description of the state, for a stream that makes no progress.
+    /// Returns a description of the state, for an error.
     fn describe(&self) -> String {
         let conn = self.conn.and_then(|conn| self.stack.info(conn));
         format!("{conn:?}\n{:?}\n{:?}", self.stack.counters(), self.port.counters())

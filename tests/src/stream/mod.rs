@@ -46,7 +46,8 @@ pub struct Task {
     pub bytes: u64,
     /// Seed of the stream's pattern.
     pub seed: u64,
-    /// Maximum duration from the opening to the end of the connection.
+    /// Maximum duration from the opening to the end of the connection. With the kernel's TCP, the limit
+    /// applies to each read and write, and accepting a connection has no limit.
     pub limit: Duration,
     /// Further behaviour of this side.
     pub options: EndOptions,

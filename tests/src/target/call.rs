@@ -27,7 +27,8 @@ pub(super) struct Caller {
     options: ConnectionOptions,
     events: EventChannel,
     last: String,
-    /// The time at which the probe last answered. Until the first answer, it is the time of the first step.
+    /// The time of the last attempt to connect that was not refused. Until there is such an attempt, it is
+    /// the time of the first step.
     there: Option<Instant>,
     state: State,
 }

@@ -60,11 +60,9 @@ const PAIRS: [(Tcp, Tcp); 6] = [
 ];
 
 /// Minimum goodput of our stack as a sender, relative to that of Linux. The figures are medians of three
-/// streams of the same run, to and from both stacks. The sender determines the cost of a loss; the wire, its
-/// losses and the load of the machine are the same for both. For the four faults, the relative goodput was
-/// 0.97, 1.17, 1.08 and 1.61 while the two cores had ten times as much to do. In another run it was 1.02,
-/// 1.26, 1.71 and 0.95. Single streams differed by a factor of two. Without the information of SACK blocks
-/// the figures were 0.72, 0.56, 0.58 and 0.52.
+/// streams of the same run, to and from both stacks, since single streams differed by a factor of two. In two
+/// runs, for the four faults, the relative goodput was 0.95 to 1.71; in one of these runs the two cores had
+/// ten times as much to do. Without the information of SACK blocks it was 0.52 to 0.72.
 const SHARE: f64 = 0.65;
 
 /// Goodput in megabits per second, by fault, sender and receiver.

@@ -1,5 +1,5 @@
-//! Checks our frames with TShark, which must not report a malformed frame or a bad CRC. Also checks our
-//! captures.
+//! Checks our frames with TShark, which must not report a malformed frame or a bad CRC. Also checks the
+//! directions, times and checksums in our captures.
 //!
 //! `iwperf --pcap` writes the capture on a vhost device, so these tests need no privileges. The tests allow
 //! for two defects of TShark 4.0. With markers, TShark mis-frames an FPDU that contains a marker and ends
@@ -60,8 +60,8 @@ fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
 struct Frame {
     number: String,
     protocols: String,
-    /// The errors that TShark found: a malformed frame, a wrong checksum, or a note about a CRC or something
-    /// bad.
+    /// The errors that TShark found: a malformed frame, a wrong checksum, or a note that contains `CRC` or
+    /// `Bad`.
     complaints: String,
 }
 

@@ -1,6 +1,6 @@
 //! Our TCP against Linux's: a plain stream in each direction, opened by either side, with IPv4 and IPv6, over
-//! `net_af_packet` with MTUs of 1500 and 9000, and over `net_tap` with an MTU of 1500. Both programs check
-//! every byte and report the same checksum.
+//! `net_af_packet` with MTUs of 1500 and 9000, and over `net_tap` with an MTU of 1500. The receiver checks
+//! every byte, and both programs report the same checksum.
 
 use std::time::Duration;
 

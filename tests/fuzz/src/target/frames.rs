@@ -28,7 +28,6 @@ const SENT_BESIDES: usize = 128;
 /// ended.
 const REST_US: u64 = 600_000_000;
 
-/// Limits of the stack.
 const LIMITS: Limits =
     Limits { connections: 6, backlog: 2, neighbors: 6, tx_segments: 32, events: 16, ..rig::LIMITS };
 

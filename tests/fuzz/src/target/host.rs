@@ -35,9 +35,7 @@ pub(super) const ENDS: Addresses = Addresses {
 
 /// The stack, its buffers and the time.
 pub(super) struct Host {
-    /// The stack.
     pub(super) stack: Stack,
-    /// The packet buffers of the host.
     pub(super) pool: Mempool,
     /// Time in microseconds.
     pub(super) now_us: u64,

@@ -17,7 +17,8 @@ pub(super) struct Ledger {
 struct Posted {
     /// The queue pair of the request; `None` if the request is on a shared receive queue.
     qp_num: Option<u32>,
-    /// Whether the request may never complete: it is unsignaled, or its queue pair has been dropped.
+    /// Whether the request may stay without a completion, for example because it is unsignaled or its queue
+    /// pair has been dropped.
     silent: bool,
 }
 
@@ -28,13 +29,14 @@ impl Ledger {
         self.last
     }
 
-    /// Records request `wr_id`. A `silent` request completes only if it fails.
+    /// Records request `wr_id`. A `silent` request may stay without a completion.
     pub(super) fn post(&mut self, wr_id: u64, qp_num: Option<u32>, silent: bool) {
         let before = self.open.insert(wr_id, Posted { qp_num, silent });
         assert!(before.is_none(), "the target posts {wr_id} twice");
     }
 
-    /// Records that the user dropped the queue pair: from now on, its requests may stay without a completion.
+    /// Records that the requests of a queue pair may stay without a completion: the user has dropped the
+    /// queue pair, or completions were lost.
     pub(super) fn forget(&mut self, qp_num: u32) {
         self.open
             .values_mut()

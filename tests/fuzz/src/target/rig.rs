@@ -38,8 +38,8 @@ use raw::RawPair;
 /// Number of packet buffers of each port.
 const BUFFERS: usize = 32;
 
-/// Number of polls or calls between two checks of the invariants. A broken invariant stays broken for more
-/// polls than this number. With a check after every poll or call, the checks took a third of the time.
+/// Number of polls or calls between two checks of the invariants. With a check after every poll or call, the
+/// checks took a third of the time.
 pub(super) const CHECK_EVERY: usize = 8;
 
 /// Maximum number of polls until an unused engine is idle.

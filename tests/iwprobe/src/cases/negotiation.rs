@@ -1,5 +1,5 @@
-//! Negotiation during startup, where the endpoint is the responder: CRC, markers, revision, depths, RTR (RFC
-//! 5044 section 7.1.1, RFC 6581).
+//! Negotiation during startup: CRC, markers, revision, depths, RTR (RFC 5044 section 7.1.1, RFC 6581). In all
+//! cases but one, the endpoint is the responder.
 
 use super::codes::LLP_CRC;
 use crate::case::{Case, CaseError, Check, any, deviates, not_applicable, require, responder};

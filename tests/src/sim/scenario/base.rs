@@ -92,8 +92,8 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
         syn_retries: 100,
         user_timeout: USER_TIMEOUT,
         delayed_ack: Duration::from_millis(delayed_ms),
-        // TIME-WAIT is longer than the largest RTO, which is one minute with smoltcp, so that a retransmitted
-        // FIN is still acknowledged.
+        // TIME-WAIT is longer than the largest RTO, which is one minute, so that a retransmitted FIN is still
+        // acknowledged.
         time_wait: Duration::from_secs(70),
         ..TcpConfig::default()
     }

@@ -160,7 +160,7 @@ fn small_mtu(dice: &mut Dice, setup: &mut Setup, reported: bool) {
             continue;
         }
         let mut span = span(dice, 4_000_000);
-        // A black hole lasts until the end. Half of the reported MTUs also last until the end.
+        // Black holes and half of the reported MTUs last until the end, unless `mtu_rise` ends them.
         if !reported || dice.one_in(2) {
             span.to_us = u64::MAX;
         }

@@ -52,7 +52,7 @@ pub(super) struct HalfConnection {
     /// The initial sequence number of a late SYN-ACK: the sender's connection was over, and the SYN-ACK
     /// answers a late duplicate of the peer's SYN.
     pub(super) late_syn_ack: Option<u32>,
-    /// Number of segments that arrived at the sender and were not bare.
+    /// Number of segments that arrived at the sender and were forged or not bare.
     pub(super) non_bare_arrived: u64,
     /// Number of bare segments that the sender sent.
     bare_sent: u64,

@@ -6,7 +6,7 @@
 //! | acknowledged bytes are sent again only as path MTU probes that the stack has counted | `half_connection.rs` |
 //! | FPDUs end where segments end; markers and CRCs are right | `fpdu.rs` |
 //! | nothing is sent beyond the peer's window, after the FIN or the RST, or before the SYN | `half_connection.rs`, here |
-//! | our right window edge and acknowledgement never move back | here |
+//! | tcp-lite's right window edge and acknowledgement never move back | here |
 //! | only bytes that arrived are acknowledged, selectively or not | here |
 //! | selectively acknowledged bytes are not retransmitted before a timeout | `half_connection.rs` |
 //! | no frame is longer than the MTU | here |

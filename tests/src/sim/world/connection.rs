@@ -109,7 +109,8 @@ pub(super) struct End {
     completed: usize,
     /// Number of messages received from the peer.
     received: usize,
-    /// Number of the peer's operations for which receives were posted late, and the number of these receives.
+    /// Number of the peer's operations up to the last one whose receive was posted late, and the number of
+    /// these receives.
     awaited: (usize, usize),
     /// The time at which the next late receive is posted.
     receive_at_us: Option<u64>,
@@ -468,7 +469,8 @@ impl Connection {
         posts.chain(patient.then_some(self.last_event_us + WAIT_FOR_BYTES_US)).min()
     }
 
-    /// Checks that a queue pair's state may follow its previous state.
+    /// Checks that a queue pair's state may follow its previous state, and agrees with the events that its
+    /// user got.
     pub(super) fn check_state(&mut self, side: usize) -> Result<(), String> {
         let end = &mut self.ends[side];
         let Some(qp) = &end.qp else { return Ok(()) };

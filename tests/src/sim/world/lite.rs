@@ -399,7 +399,6 @@ impl LiteHost {
         Ok(busy)
     }
 
-    /// Checks the limits of the stack.
     fn check_limits(&self) -> Result<(), String> {
         /// A limit may be exceeded by at most one segment, which LRO may have joined, until other bytes are
         /// released.

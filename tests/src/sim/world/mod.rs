@@ -111,7 +111,7 @@ pub trait World {
     /// outcomes of the connections.
     fn cover(&self, coverage: &mut Coverage);
 
-    /// Returns a description of the state, for a run that makes no progress.
+    /// Returns a description of the state, for a failed run.
     fn describe(&self) -> String;
 }
 

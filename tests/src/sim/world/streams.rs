@@ -216,12 +216,10 @@ impl End {
         (slow && self.got.frontier() > self.read).then_some(self.read_again_us)
     }
 
-    /// Whether it is time to abort.
     pub(super) fn wants_abort(&self) -> bool {
         self.over.is_none() && self.plan.abort_at.is_some_and(|at| self.established && self.got.len() >= at)
     }
 
-    /// Whether it is time to close.
     pub(super) fn wants_close(&self) -> bool {
         let last = !self.plan.closes_last || self.peer_closed;
         self.established && !self.closing && self.sent == self.plan.bytes && last

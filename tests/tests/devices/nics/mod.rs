@@ -4,9 +4,7 @@
 //!
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
 //! of the time. Each NIC is then tested with UIO alone, and with one MTU, family and direction. Faults are
-//! tested with one NIC. `UWARP_NICS=short` also leaves out the guide and the tests
-//! with four queues. While other sections run, two machines with four emulated processors each get too little
-//! processor time, and a machine that stands still for seconds looks like a silent peer.
+//! tested with one NIC. `UWARP_NICS=short` also leaves out the guide and the tests with four queues.
 
 mod faults;
 mod guide;

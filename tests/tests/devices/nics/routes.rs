@@ -37,7 +37,6 @@ const ROUTES: [Route; 2] = [
 /// an address, the kernel would not resolve the neighbour, and would drop the packet.
 const LINK_LOCAL: &str = "fe80::fe/64";
 
-/// Adds the tests.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair) {
     let with = shared.clone();
     suite.add("uio_e1000e_vlan", move || with.with(Binding::Uio, vlan));

@@ -23,7 +23,6 @@ enum Afterwards {
     Replaced,
 }
 
-/// Adds the tests.
 pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
     use Afterwards::{Replaced, Reused};
 

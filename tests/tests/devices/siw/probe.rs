@@ -15,7 +15,6 @@ use super::rig::{KERNELS, Rig, Shared, THEIRS};
 const LIMIT: Duration = Duration::from_secs(240);
 const PORT: &str = "7480";
 
-/// Adds the tests.
 pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
     type Case = fn(&Rig) -> Result<()>;
     for (name, case) in [("siw_serves", siw_serves as Case), ("siw_connects", siw_connects)] {

@@ -11,7 +11,6 @@ use super::{LIMIT, LINUX, OURS, PORT, START};
 /// A counter of the bridge, and its minimum value.
 type Least = (&'static str, u64);
 
-/// Adds all tests of this module.
 pub(crate) fn add(suite: &mut Suite) {
     suite.add("an_idle_iwarp_connection_answers_keepalives_and_goes_on", || {
         run("idle", &[], ("keepalives", 2))

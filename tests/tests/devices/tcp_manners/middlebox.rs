@@ -38,7 +38,6 @@ const BEHAVIOURS: [MiddleboxBehaviour; 3] = [
     MiddleboxBehaviour { name: "joined_and_cut", joins: true, cuts: true },
 ];
 
-/// Adds all tests of this module.
 pub(crate) fn add(suite: &mut Suite) {
     for behaviour in BEHAVIOURS {
         for (sender, way) in [(Sender::Linux, "from_linux"), (Sender::Ours, "to_linux")] {
@@ -115,7 +114,7 @@ fn plain(behaviour: MiddleboxBehaviour, sender: Sender) -> Result<()> {
 }
 
 /// Makes RDMA Reads from the host on the right, with every byte checked. The wire also reorders segments, so
-/// FPDUs have to be found after holes.
+/// with markers FPDUs are found beyond holes.
 fn fpdus(behaviour: MiddleboxBehaviour, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");

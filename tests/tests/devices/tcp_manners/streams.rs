@@ -179,9 +179,9 @@ const PLAIN: &[Case] = &[
         ]),
 ];
 
-/// The receiving kernel joins segments. Linux's TCP acknowledges joined segments as such. At our packet
-/// socket, joined segments have checksums that are not filled in, and DPDK's `net_af_packet` does not report
-/// this. The checksums are therefore wrong, and the stream continues with segments that were not joined.
+/// The receiving kernel joins segments. Linux's TCP accepts joined segments. At our packet socket, joined
+/// segments have checksums that are not filled in, and DPDK's `net_af_packet` does not report this. The
+/// checksums are therefore wrong, and the stream continues with segments that were not joined.
 const JOINED: &[Case] = &[
     Case {
         bytes: 64 * 1024 + 77,
@@ -195,7 +195,6 @@ const JOINED: &[Case] = &[
         .proofs(&[Proof::AtLeast(Ours, "data", 1400), Proof::AtMost(Linux, "InSegs", 700)]),
 ];
 
-/// Adds all tests of this module.
 pub(crate) fn add(suite: &mut Suite) {
     for case in [KEEPALIVES, WINDOWS, RARE, ECN, PLAIN, JOINED].into_iter().flatten() {
         suite.add(case.name, move || stream(case));

@@ -19,7 +19,6 @@ pub(super) struct Segment {
     pub(super) ecn: u8,
 }
 
-/// The state of the peer.
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) ipv6: bool,

@@ -86,7 +86,6 @@ pub fn run(bytes: &[u8]) {
 }
 
 impl Run {
-    /// Opens a connection.
     fn open(input: &mut Input<'_>) -> Self {
         let setup = input.u8();
         let bit = |at: u8| setup >> at & 1 == 1;

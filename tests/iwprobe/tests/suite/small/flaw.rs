@@ -1,9 +1,7 @@
 //! The flaws of the small endpoint.
 
-/// A flaw of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// No flaw.
     None,
 
     /// Accepts any key in a startup frame.

@@ -15,7 +15,6 @@ impl Report {
     }
 }
 
-/// A registered region.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
     pub(super) stag: u32,
