@@ -15,19 +15,14 @@ use super::peer_request::{PeerOp, PeerRequest};
 pub(super) const MAX_OWN_BYTES: usize =
     if Terminate::MAX_LEN > AtomicRequest::LEN { Terminate::MAX_LEN } else { AtomicRequest::LEN };
 
-/// The fields that the headers of all segments of a message share.
+/// The header of a message's first segment. The headers of the other segments differ from this header only in
+/// the last-segment bit, and in the tagged offset or the message offset.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Addressing {
-    /// By STag and tagged offset: RDMA Write and Read Response.
-    ///
-    /// RFC 5041 section 5.2 (DDP-115): both values belong to the message.
-    Tagged { opcode: Opcode, stag: Stag, to: u64 },
-    /// By queue and MSN. `field` is the four bytes after the control byte. For a Send with Invalidate they
-    /// are the STag to invalidate. For other Sends with InfiniBand's semantics they are a limit, unless the
-    /// Send follows Immediate Data that belongs to it. For all other messages they are 0.
-    Untagged { opcode: Opcode, field: u32, msn: u32 },
-    /// A message of queue 4, with InfiniBand's semantics. The message has one segment.
-    Profile(UntaggedHeader),
+pub(super) enum FirstHeader {
+    /// Of a Write or a Read Response.
+    Tagged(TaggedHeader),
+    /// Of all other messages.
+    Untagged(UntaggedHeader),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,59 +58,67 @@ pub(super) enum FetchError {
 /// A message whose segments are still being generated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
-    pub(super) addressing: Addressing,
+    pub(super) first: FirstHeader,
     pub(super) segmenter: Segmenter,
     pub(super) source: PayloadSource,
 }
 
-impl Addressing {
+impl FirstHeader {
+    /// Returns the first header of an untagged message. `field` is the four bytes after the control byte. For
+    /// a Send with Invalidate they are the STag to invalidate. For other Sends with InfiniBand's semantics
+    /// they are a limit, unless the Send follows Immediate Data that belongs to it. For all other messages
+    /// they are 0.
+    #[inline]
+    pub(super) fn untagged(opcode: Opcode, field: u32, msn: u32) -> Self {
+        let mut header = opcode.untagged_header(Stag(0), msn, 0, false);
+        let [_, at @ ..] = &mut header.rsvd_ulp;
+        *at = field.to_be_bytes();
+        Self::Untagged(header)
+    }
+
     /// Returns the header of a segment.
     #[inline]
-    pub(super) fn head(&self, segment: &Segment) -> UlpduHead {
+    pub(super) fn of_segment(&self, segment: &Segment) -> UlpduHead {
+        let last = segment.last;
         match *self {
-            Addressing::Tagged { opcode, stag, to } => {
-                // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): the opcode and the STag are the
-                // same in all segments of the message. RFC 5040 sections 5.1 and 5.2.2 (RDMAP-204,
-                // RDMAP-232): therefore a Write or a Read Response reaches one remote buffer. RFC 5041
-                // section 5.2 (DDP-116): the tagged offset is the first tagged offset plus the offset of the
-                // payload. The peer refuses a sum beyond 2^64.
-                let to = to.wrapping_add(u64::from(segment.offset));
-                head_of(opcode.tagged_header(stag, to, segment.last).to_words())
+            // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): the opcode and the STag are the same
+            // in all segments of the message. RFC 5040 sections 5.1 and 5.2.2 (RDMAP-204, RDMAP-232):
+            // therefore a Write or a Read Response reaches one remote buffer. RFC 5041 section 5.2 (DDP-115,
+            // DDP-116): the tagged offset is the first tagged offset plus the offset of the payload. The peer
+            // refuses a sum beyond 2^64.
+            Self::Tagged(first) => {
+                let to = first.to.wrapping_add(u64::from(segment.offset));
+                head_of(TaggedHeader { last, to, ..first }.to_words())
             }
-            Addressing::Untagged { opcode, field, msn } => {
-                // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode (which
-                // determines the queue), the Invalidate STag and the MSN are the same in all segments of the
-                // message. RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
-                let mut header = opcode.untagged_header(Stag(field), msn, segment.offset, segment.last);
-                let [_, at @ ..] = &mut header.rsvd_ulp;
-                *at = field.to_be_bytes();
-                head_of(header.to_words())
-            }
-            Addressing::Profile(header) => head_of(header.to_words()),
+            // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode (which
+            // determines the queue), the Invalidate STag and the MSN are the same in all segments of the
+            // message. RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
+            Self::Untagged(first) => head_of(UntaggedHeader { last, mo: segment.offset, ..first }.to_words()),
         }
     }
 }
 
 impl Message {
     pub(super) fn tagged(opcode: Opcode, stag: Stag, to: u64, length: u32, source: PayloadSource) -> Self {
-        let addressing = Addressing::Tagged { opcode, stag, to };
-        Self { addressing, segmenter: Segmenter::tagged(length), source }
+        let first = FirstHeader::Tagged(opcode.tagged_header(stag, to, false));
+        Self { first, segmenter: Segmenter::tagged(length), source }
     }
 
+    /// `field` is that of [`FirstHeader::untagged`].
     pub(super) fn untagged(opcode: Opcode, field: u32, msn: u32, length: u32, source: PayloadSource) -> Self {
-        let addressing = Addressing::Untagged { opcode, field, msn };
-        Self { addressing, segmenter: Segmenter::untagged(length), source }
+        let first = FirstHeader::untagged(opcode, field, msn);
+        Self { first, segmenter: Segmenter::untagged(length), source }
     }
 
     /// Returns a message of queue 4, whose payload is generated by RDMAP.
     pub(super) fn profile(header: UntaggedHeader, length: u32) -> Self {
-        let addressing = Addressing::Profile(header);
-        Self { addressing, segmenter: Segmenter::untagged(length), source: PayloadSource::Own }
+        let first = FirstHeader::Untagged(header);
+        Self { first, segmenter: Segmenter::untagged(length), source: PayloadSource::Own }
     }
 
     #[inline]
     fn head(&self, segment: &Segment) -> UlpduHead {
-        self.addressing.head(segment)
+        self.first.of_segment(segment)
     }
 
     /// Returns the registered memory with the whole payload; `None` if there is no such memory, for example
@@ -228,9 +231,9 @@ impl Message {
 
     /// Returns the length in bytes of a segment's header.
     pub(super) fn header_len(&self) -> usize {
-        match self.addressing {
-            Addressing::Tagged { .. } => TaggedHeader::LEN,
-            Addressing::Untagged { .. } | Addressing::Profile(_) => UntaggedHeader::LEN,
+        match self.first {
+            FirstHeader::Tagged(_) => TaggedHeader::LEN,
+            FirstHeader::Untagged(_) => UntaggedHeader::LEN,
         }
     }
 }
