@@ -158,7 +158,7 @@ impl RateControl {
 
     /// Called for an acknowledgement after which the window may grow. The window grows if enough of the
     /// window was in use and the peer echoes no marks.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_ack(&mut self, now: Instant, config: &TcpConfig, emss: u32, acked: &Acked) {
         let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(acked.pipe));
         let used = match cwnd < self.congestion.ssthresh() {
@@ -169,24 +169,24 @@ impl RateControl {
         };
         // An acknowledgement that signals congestion does not open the window.
         if used && !acked.ece {
-            return self.grow_window(now, config, acked);
+            return self.grow_window(&Ack {
+                now,
+                acked: saturated(acked.acked),
+                delivered: saturated(acked.delivered),
+                una: acked.una,
+                nxt: acked.nxt,
+                rtt_us: acked.rtt_us.map(saturated),
+                srtt_us: self.rtt.srtt_us(),
+                paced: self.is_paced(config),
+            });
         }
         self.congestion.on_unused(now);
         self.observe_ack(acked);
     }
 
     #[inline(never)]
-    fn grow_window(&mut self, now: Instant, config: &TcpConfig, acked: &Acked) {
-        self.congestion.on_ack(&Ack {
-            now,
-            acked: saturated(acked.acked),
-            delivered: saturated(acked.delivered),
-            una: acked.una,
-            nxt: acked.nxt,
-            rtt_us: acked.rtt_us.map(saturated),
-            srtt_us: self.rtt.srtt_us(),
-            paced: self.is_paced(config),
-        });
+    fn grow_window(&mut self, ack: &Ack) {
+        self.congestion.on_ack(ack);
     }
 
     /// Called for an acknowledgement after which the window may not grow. The estimate of RFC 8257 section
