@@ -64,18 +64,6 @@ pub(super) struct Message {
 }
 
 impl FirstHeader {
-    /// Returns the first header of an untagged message. `field` is the four bytes after the control byte. For
-    /// a Send with Invalidate they are the STag to invalidate. For other Sends with InfiniBand's semantics
-    /// they are a limit, unless the Send follows Immediate Data that belongs to it. For all other messages
-    /// they are 0.
-    #[inline]
-    pub(super) fn untagged(opcode: Opcode, field: u32, msn: u32) -> Self {
-        let mut header = opcode.untagged_header(Stag(0), msn, 0, false);
-        let [_, at @ ..] = &mut header.rsvd_ulp;
-        *at = field.to_be_bytes();
-        Self::Untagged(header)
-    }
-
     /// Returns the header of a segment.
     #[inline]
     pub(super) fn of_segment(&self, segment: &Segment) -> UlpduHead {
@@ -104,9 +92,9 @@ impl Message {
         Self { first, segmenter: Segmenter::tagged(length), source }
     }
 
-    /// `field` is that of [`FirstHeader::untagged`].
+    /// `field` is that of [`untagged_header`].
     pub(super) fn untagged(opcode: Opcode, field: u32, msn: u32, length: u32, source: PayloadSource) -> Self {
-        let first = FirstHeader::untagged(opcode, field, msn);
+        let first = FirstHeader::Untagged(untagged_header(opcode, field, msn, false));
         Self { first, segmenter: Segmenter::untagged(length), source }
     }
 
@@ -238,8 +226,20 @@ impl Message {
     }
 }
 
+/// Returns the header of an untagged message's first segment, which is the last segment if `last` is true.
+/// `field` is the four bytes after the control byte. For a Send with Invalidate they are the STag to
+/// invalidate. For other Sends with InfiniBand's semantics they are a limit, unless the Send follows Immediate
+/// Data that belongs to it. For all other messages they are 0.
 #[inline]
-fn head_of(HeaderWords { first, second, third }: HeaderWords) -> UlpduHead {
+pub(super) fn untagged_header(opcode: Opcode, field: u32, msn: u32, last: bool) -> UntaggedHeader {
+    let mut header = opcode.untagged_header(Stag(0), msn, 0, last);
+    let [_, at @ ..] = &mut header.rsvd_ulp;
+    *at = field.to_be_bytes();
+    header
+}
+
+#[inline]
+pub(super) fn head_of(HeaderWords { first, second, third }: HeaderWords) -> UlpduHead {
     UlpduHead { first, second, third }
 }
 

@@ -12,14 +12,13 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 use dp::profile::{self, Layer};
 
-use crate::ddp::Segment;
 use crate::memory::Stag;
 use crate::mpa::{FpduPlan, Framer, UlpduHead};
 use crate::queues::{Payload, PreparedPayload, SendEntry, SendFlags, SendOp, Signaled, send_opcode};
 use crate::rdmap::Opcode;
 
 use super::super::ib_profile::IbProfile;
-use super::super::message::FirstHeader;
+use super::super::message::{head_of, untagged_header};
 use super::super::outstanding::{Pending, TOGETHER, acknowledged_of};
 use super::super::state::StreamState;
 use super::{Outbound, Phase, SendContext};
@@ -96,20 +95,20 @@ impl Outbound {
             let solicited = request.flags.contains(SendFlags::SOLICITED);
             let msn = self.send_msn;
             // RFC 5040 section 4.2 (RDMAP-110, RDMAP-113): a Write and a Send have no RDMAP header.
-            let (first, next_msn) = match request.op {
+            let (head, next_msn) = match request.op {
                 SendOp::Write { remote } => {
                     let header = Opcode::Write.tagged_header(Stag(remote.rkey), remote.addr, true);
-                    (FirstHeader::Tagged(header), msn)
+                    (head_of(header.to_words()), msn)
                 }
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
                     // The limit is recorded as sent once the Send is written.
                     let field = rules.limit();
-                    (FirstHeader::untagged(opcode, field, msn), msn.wrapping_add(1))
+                    (head_of(untagged_header(opcode, field, msn, true).to_words()), msn.wrapping_add(1))
                 }
                 SendOp::SendInvalidate { rkey } => {
                     let opcode = Opcode::send(solicited, true);
-                    (FirstHeader::untagged(opcode, rkey, msn), msn.wrapping_add(1))
+                    (head_of(untagged_header(opcode, rkey, msn, true).to_words()), msn.wrapping_add(1))
                 }
                 _ => {
                     stop = FillOutcome::Other;
@@ -117,7 +116,6 @@ impl Outbound {
                 }
             };
             // RFC 5041 section 5.2 (DDP-105, DDP-106): header and payload together fit MULPDU.
-            let head = first.of_segment(&Segment { offset: 0, len: request.length, last: true });
             let ulpdu_bytes = head.len() as u64 + u64::from(request.length);
             if ulpdu_bytes > u64::from(limit) {
                 stop = FillOutcome::Other;
