@@ -57,11 +57,7 @@ impl Delivery<'_> {
     /// Never inlined, so that it does not slow down segments of Writes.
     #[inline(never)]
     fn deliver_unwritten(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
-        let is_delivered = match self.state.rules.have_queue_4() {
-            false => self.send_whole::<false>(ulpdu),
-            true => self.send_whole::<true>(ulpdu),
-        };
-        if is_delivered {
+        if self.send_whole(ulpdu) {
             return Ok(());
         }
         self.deliver_any(Deframed::InOrder(Ulpdu::in_one_run(position, ulpdu))).map(drop)
@@ -99,7 +95,16 @@ impl Delivery<'_> {
     /// function refuses a Send, it may already have bound a receive request, or processed the Send's limit.
     /// When the general path repeats these steps, they have no effect.
     #[inline]
-    fn send_whole<const IB: bool>(&mut self, ulpdu: &[u8]) -> bool {
+    fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
+        match self.state.rules.have_queue_4() {
+            false => self.send_whole_by::<false>(ulpdu),
+            true => self.send_whole_by::<true>(ulpdu),
+        }
+    }
+
+    /// [`send_whole`](Self::send_whole) by iWARP's rules, or with InfiniBand's semantics if `IB` is true.
+    #[inline(always)]
+    fn send_whole_by<const IB: bool>(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
         let [ddp, rdmap, l0, l1, l2, l3, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
             *header;
