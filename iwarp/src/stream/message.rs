@@ -228,8 +228,8 @@ impl Message {
 
 /// Returns the header of an untagged message's first segment, which is the last segment if `last` is true.
 /// `field` is the four bytes after the control byte. For a Send with Invalidate they are the STag to
-/// invalidate. For other Sends with InfiniBand's semantics they are a limit, unless the Send follows Immediate
-/// Data that belongs to it. For all other messages they are 0.
+/// invalidate. For other Sends with InfiniBand's semantics they are a limit, unless the Send follows
+/// Immediate Data that belongs to it. For all other messages they are 0.
 #[inline]
 pub(super) fn untagged_header(opcode: Opcode, field: u32, msn: u32, last: bool) -> UntaggedHeader {
     let mut header = opcode.untagged_header(Stag(0), msn, 0, last);
