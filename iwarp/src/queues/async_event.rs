@@ -260,8 +260,8 @@ impl EventSource {
         }
         {
             let mut waiting = shared.waiting();
-            // The handler may have been set before this thread acquired the lock. With a handler, no event
-            // may enter the queue.
+            // The handler may have been set before this thread acquired the lock. Once a handler is set, no
+            // event may enter the queue.
             if let Some(handler) = shared.handler.get() {
                 drop(waiting);
                 return handler(&event);

@@ -1,7 +1,7 @@
 //! The segments of one queue, oldest first: first the sent segments, then the unsent segments.
 //!
-//! The segments are linked by [`Segment::next`](crate::tcp::slabs::Segment::next). This module has only the
-//! list. The owner of the queue frees the records, and the scoreboard has the marks.
+//! The segments are linked by [`Segment::next`](crate::tcp::slabs::Segment::next). This module implements
+//! only the list. The owner of the queue frees the records, and the scoreboard keeps the marks.
 
 use super::list::walk;
 use crate::invariant::{Check, ensure};
