@@ -70,7 +70,8 @@ impl QueuedSegments {
         self.unsent = self.unsent.or(Some(key));
     }
 
-    /// Called when the first unsent segment, `key`, was sent. `next` is the segment after `key`.
+    /// Called when `key`, the segment at the front of the unsent segments, has been sent. `next` is the
+    /// segment after `key`.
     #[inline]
     pub(super) fn on_sent(&mut self, key: SegmentKey, next: Option<SegmentKey>) {
         self.unsent = next;
