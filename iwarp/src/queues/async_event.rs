@@ -321,7 +321,7 @@ impl AsyncEvents {
     }
 
     /// Passes the waiting events at once, and each later event, to `handler` instead of the queue. The
-    /// handler cannot be replaced or removed. With a handler no event is lost.
+    /// handler cannot be replaced or removed. Once a handler is set, no event is lost.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if a handler is already set. [`VerbsError::System`] if the system call on the
