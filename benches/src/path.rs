@@ -6,9 +6,9 @@
 //! iwperfs ([`mark`]).
 //!
 //! In bandwidth tests, Sends and Writes with Immediate Data need credits, because iWARP ends a connection if
-//! such a message finds no receive. As in perftest on iWARP, the receiver counts the messages whose receives
-//! it has posted again. From time to time it writes this number (32 bits, in the machine's byte order) to the
-//! address in the sender's [`Dest`].
+//! such a message finds no receive. As in perftest on iWARP, the receiver counts the messages for which it
+//! has posted a new receive request. From time to time it writes this number (32 bits, in the machine's byte
+//! order) to the address in the sender's [`Dest`].
 
 mod layout;
 pub mod mark;

@@ -17,15 +17,15 @@
 //!
 //! The port sends frames from packet buffers by `sendmmsg`, usually with one system call per burst, and
 //! without a copy in user space. With virtio's header (`vnet.rs`), the kernel and the interface compute
-//! checksums and cut superframes. A transmit ring would not be faster: the kernel copies the pages of the
-//! ring before it passes a frame through a veth pair, since the pages belong to user space. With a ring, a
-//! superframe of 64 KiB took 17.5 us instead of 6.0 us. Shorter frames took as long as with `sendmmsg` (2.0
-//! us with 64 bytes, 2.3 us with 1,500 bytes, 3.8 us with 9,000 bytes).
+//! checksums and divide superframes into segments. A transmit ring would not be faster: the kernel copies the
+//! pages of the ring before it passes a frame through a veth pair, since the pages belong to user space. With
+//! a ring, a superframe of 64 KiB took 17.5 us instead of 6.0 us. Shorter frames took as long as with
+//! `sendmmsg` (2.0 us with 64 bytes, 2.3 us with 1,500 bytes, 3.8 us with 9,000 bytes).
 //!
-//! Requesting offloads makes a port faster even if the interface has none, since the kernel cuts superframes
-//! at the end of its own stack. On a veth pair that has no offloads, Writes of 1 MiB at MTU 1500 were up to
-//! one and a half times as fast with requested offloads as without. On a veth pair that has offloads, the
-//! Writes were six times as fast.
+//! Requesting offloads makes a port faster even if the interface has none, since the kernel divides
+//! superframes at the end of its own stack. On a veth pair that has no offloads, Writes of 1 MiB at MTU 1500
+//! were up to one and a half times as fast with requested offloads as without. On a veth pair that has
+//! offloads, the Writes were six times as fast.
 
 mod config;
 mod error;

@@ -42,7 +42,7 @@ impl Tap {
     /// Captures `port` to a new file at `path`, with wall clock times.
     ///
     /// # Errors
-    /// If the file or its header cannot be written.
+    /// If the file cannot be created, or its header cannot be written.
     pub fn create(port: Box<dyn Port>, path: &Path) -> io::Result<Self> {
         Self::new(port, Box::new(File::create(path)?), None)
     }

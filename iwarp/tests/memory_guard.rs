@@ -128,8 +128,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
 }
 
 /// The test accesses memory with different lengths and alignments, close to the end of the mapped pages. An
-/// access beyond the end fails as on a revoked STag. An access inside still works, and the mapped bytes are
-/// the placed bytes.
+/// access beyond the end fails as on a revoked STag. An access that lies wholly inside the mapped pages still
+/// works. A write across the end fails, but its bytes before the end are written.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {

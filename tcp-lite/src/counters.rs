@@ -75,7 +75,7 @@ dp::counters! {
         pub challenge_acks_withheld: u64,
         /// TCP segments sent, including retransmissions.
         pub tx_segments: u64,
-        /// Frames that carried several segments, for a port that cuts them.
+        /// Frames that carried several segments, for a port with TSO.
         pub tx_trains: u64,
         /// Segments sent again.
         pub tx_retransmits: u64,

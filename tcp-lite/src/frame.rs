@@ -99,10 +99,10 @@ impl Headers<'_> {
         })
     }
 
-    /// A frame with the consecutive segments in `views`. The port cuts the frame every `segment_bytes`,
-    /// unless `segment_bytes` is 0. The port needs [`Offloads::TX_TCP_CHECKSUM`],
-    /// [`Offloads::TX_MULTI_SEGMENT`] and, to cut the frame, [`Offloads::TX_TSO`]. `None` if the pool is
-    /// empty, or if `views` is empty or too long for one chain.
+    /// Returns a frame with the consecutive segments in `views`. The port divides the frame into segments of
+    /// `segment_bytes` payload bytes (TSO), unless `segment_bytes` is 0. The port needs
+    /// [`Offloads::TX_TCP_CHECKSUM`], [`Offloads::TX_MULTI_SEGMENT`] and, for TSO, [`Offloads::TX_TSO`].
+    /// Returns `None` if the pool is empty, or if `views` is empty or too long for one chain.
     pub(crate) fn with_train<const N: usize>(
         &self,
         pool: &Mempool,

@@ -1,4 +1,4 @@
-//! Listening ports: the addresses that may connect, and the half-open connections of each port.
+//! Listening ports: the addresses that may connect, and the number of half-open connections of each port.
 //!
 //! The listener's user may block an address for a while because connections from it fail. The stack then
 //! drops SYNs from that address, and creates neither a connection nor a cookie for them. Other hosts behind

@@ -70,9 +70,9 @@ fn half_of_what_a_round_trip_carries_fills_half_of_the_wire() {
 
 /// Random losses, on the wire of `bad_wire.rs`. CUBIC has to be at least as fast as AIMD with CUBIC's
 /// reduction (RFC 9438 section 4.3). AIMD's window in segments is the square root of `1.5 / p`, where `p` is
-/// the loss rate. Over some hundred losses, the formula holds within 5 %. If one segment of twenty is lost,
-/// some retransmissions are also lost, and the window has only five segments. An eighth of the goodput is
-/// then allowed for timeouts, and another eighth for chance.
+/// the loss rate. Over several hundred losses, the formula holds within 5 %. If one segment of twenty is
+/// lost, some retransmissions are also lost, and the window has only five segments. An eighth of the goodput
+/// is then allowed for timeouts, and another eighth for chance.
 #[test]
 fn losses_by_chance_cost_what_the_documents_say_they_cost() {
     for (loss_ppm, least) in [(1_000, 0.95), (10_000, 0.95), (50_000, 0.75)] {

@@ -7,8 +7,8 @@ use dp::eal::{Cores, Eal, EalConfig, Memory};
 use crate::cli::NetArgs;
 use crate::errors::Error;
 
-/// MiB of DPDK's memory for at most [`MEMORY_QUEUES`] queues: pools of some thousand jumbo buffers, and the
-/// rings.
+/// MiB of DPDK's memory for at most [`MEMORY_QUEUES`] queues. The memory contains pools of several thousand
+/// jumbo buffers, and the rings.
 const MEMORY_MIB: u32 = 512;
 const MEMORY_QUEUES: u16 = 4;
 /// MiB of DPDK's memory for each queue beyond [`MEMORY_QUEUES`].

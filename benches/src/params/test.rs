@@ -98,7 +98,8 @@ impl Test {
         matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat | Self::AtomicLat)
     }
 
-    /// Whether the target gives the source credits, one for each receive that it has posted again.
+    /// Whether the target gives the source credits: one for each message for which the target has posted a
+    /// new receive request.
     pub fn has_credits(self) -> bool {
         self.verb().uses_receives() && !self.is_latency()
     }

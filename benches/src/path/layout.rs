@@ -13,7 +13,8 @@ pub(super) const MARK_SLOTS: usize = 8;
 /// Parts of the control region, each on its own cache line.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCell {
-    /// The cell into which the peer writes the number of messages whose receives it has posted again.
+    /// The cell into which the peer writes the number of messages for which it has posted a new receive
+    /// request.
     Credit,
     /// The source of our writes to the peer's credit cell.
     CreditOut,

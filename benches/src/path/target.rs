@@ -166,7 +166,7 @@ impl Path {
     pub(super) fn send_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {
         let flow = &mut self.flows[index];
         let nowhere = flow.credit.rkey == 0;
-        // A credit counts only receives that are posted again.
+        // A credit counts only messages for which a new receive request has been posted.
         let count = flow.received - flow.taken.len() as u64;
         if count.saturating_sub(flow.credit_told) < step
             || flow.extra_in_flight >= EXTRA_SENDS as usize / 2

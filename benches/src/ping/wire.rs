@@ -42,7 +42,7 @@ impl Advert {
 }
 
 /// The data of round `round`: `rdma-ping-N: `, then repeatedly the ASCII characters from `A` to `z`, and a
-/// NUL at the end. In each round the characters start one character further.
+/// NUL at the end. Each round begins with the next character.
 pub fn text(round: u32, size: usize) -> Vec<u8> {
     const LETTERS: u32 = (b'z' - b'A') as u32 + 1;
     let mut out = format!("rdma-ping-{round}: ").into_bytes();

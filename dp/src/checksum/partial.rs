@@ -1,7 +1,7 @@
 //! The one's complement sum of the Internet checksum (RFC 1071) over contiguous bytes. The sum can also be
 //! computed while the bytes are copied.
 //!
-//! 32-bit words are added to 64-bit accumulators. For long runs of bytes, an x86-64 CPU uses AVX-512 or AVX2
+//! 32-bit words are summed in 64-bit accumulators. For long runs of bytes, an x86-64 CPU uses AVX-512 or AVX2
 //! if it has these instructions, which is detected at run time. If the bytes are in several pieces, the
 //! caller adds the sums of the pieces.
 

@@ -210,9 +210,9 @@ mod tests {
     /// A counter restarts while threads read it. The sum continues for all threads.
     #[test]
     fn all_threads_go_on_from_one_place() {
-        /// Number of cycles by which the counter advances between two restarts. The number is much larger
-        /// than `JITTER`. So an old reading of a thread that was delayed during a restart does not look like
-        /// a reading of another processor.
+        /// Number of cycles by which the counter advances between two restarts. The number is four times
+        /// `JITTER`. So an old reading of a thread that was delayed during a restart does not look like a
+        /// reading of another processor.
         const RUN: u64 = 4 * JITTER;
         let (restarts, raw, stop) = (Restarts::new(), AtomicU64::new(BEGIN), AtomicBool::new(false));
         let counter = || raw.fetch_add(1 << 12, Ordering::Relaxed);

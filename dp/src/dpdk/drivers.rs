@@ -23,7 +23,7 @@ pub(super) struct Driver {
     pub(super) buffer_bytes: usize,
     /// Maximum number of buffers of a frame that is sent without TSO.
     pub(super) buffers: usize,
-    /// Maximum number of buffers of a frame that TSO cuts.
+    /// Maximum number of buffers of a frame that is sent with TSO.
     pub(super) tso_buffers: usize,
     /// This number is subtracted from the maximum number of buffers that the device reports.
     spare_buffers: usize,
@@ -166,7 +166,7 @@ const DRIVERS: &[(&str, Driver)] = &[
     // igc/igc_txrx.c, eth_igc_prep_pkts(): IGC_TSO_MAX_MSS. igc_rx_init(): IGC_SRRCTL_BSIZEPKT_SHIFT, buffers
     // in KiB.
     ("net_igc", Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN }),
-    // ionic/ionic_rxtx.c, ionic_tx_tso(): the driver uses a descriptor for each segment that it cuts, but
+    // ionic/ionic_rxtx.c, ionic_tx_tso(): the driver uses a descriptor for each TSO segment, but
     // ionic_xmit_pkts_sg() counts one descriptor for each frame. So a burst may overrun the ring. ionic_if.h,
     // struct ionic_txq_desc: a length of 16 bits. The number of buffers of a frame is as reported.
     ("net_ionic", Driver { tso: false, ..UNKNOWN }),
@@ -176,10 +176,10 @@ const DRIVERS: &[(&str, Driver)] = &[
     // vmxnet3/vmxnet3_rxtx.c, vmxnet3_xmit_pkts(): dword[2] = dw2 | data_len. The length has 14 bits
     // (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len). Of a longer buffer, the device sends only as many bytes as
     // the length modulo 16,384, with a right TCP checksum. msscof and Vmxnet3_RxDesc.len have 14 bits as
-    // well. This release does not bound the number of buffers of a frame that is cut. Linux's driver and
-    // later releases have the bound VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that passes
-    // superframes, the receiving device dropped each superframe (QEMU 10). At an MTU of 1500, frames of 1518
-    // bytes with a VLAN tag were lost.
+    // well. This release does not bound the number of buffers of a TSO frame. Linux's driver and later
+    // releases have the bound VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap device that passes TSO
+    // frames, the receiving device dropped each TSO frame (QEMU 10). At an MTU of 1500, frames of 1518 bytes
+    // with a VLAN tag were lost.
     (
         "net_vmxnet3",
         Driver {
@@ -200,8 +200,8 @@ pub(super) fn find(name: &str) -> Driver {
 
 impl Driver {
     /// Combines the limits of the driver with the limits that the device reports: the maximum number of
-    /// buffers of any frame, and of a frame that is not cut. For TSO, only the maximum of any frame applies.
-    /// A reported zero means no limit.
+    /// buffers of any frame, and of a frame that is sent without TSO. For TSO, only the maximum of any frame
+    /// applies. A reported zero means no limit.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(counts("net_ixgbe", reported(40, 40)), (40, 40));
         assert_eq!(counts("net_bnxt", reported(0, 0)), (31, 31));
         assert_eq!(counts("net_virtio", reported(0, 0)), (MAX_SEGMENTS, MAX_SEGMENTS));
-        // The limit for any frame also applies to frames that are not cut.
+        // The limit for any frame also applies to frames that are sent without TSO.
         assert_eq!(counts("net_of_tomorrow", reported(4, 0)), (4, 4));
     }
 

@@ -16,15 +16,15 @@ pub(super) enum Fit {
 /// The limits of a device for frames to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
-    /// Maximum number of bytes of a frame that is not cut.
+    /// Maximum number of bytes of a frame that is sent without TSO.
     pub(super) frame_bytes: usize,
     pub(super) driver: Driver,
 }
 
 impl TxLimits {
-    /// Checks a frame of `bytes` bytes in `buffers` buffers. TSO cuts the frame into segments of `cut_at`
-    /// payload bytes (0 means that the frame is not cut). `longest` returns the length of the longest buffer,
-    /// and is called only if a buffer may be too long.
+    /// Checks a frame of `bytes` bytes in `buffers` buffers. TSO divides the frame into segments of `cut_at`
+    /// payload bytes (0 means that TSO is not used). `longest` returns the length of the longest buffer, and
+    /// is called only if a buffer may be too long.
     pub(super) fn fit(
         &self,
         bytes: usize,

@@ -6,7 +6,7 @@
 //! | [`Arrival`] | place | deliver | a failed check |
 //! |---|---|---|---|
 //! | [`Arrival::InOrder`] | now | now | ends the stream |
-//! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is no error: the segment is not placed, and is handed up again when it is next in order |
+//! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is no error: the segment is not placed, and MPA passes it to DDP again when it is next in order |
 //! | [`Arrival::Placed`], placed early and now next in order | no | now | ends the stream |
 //!
 //! This module does not own buffers (`crate::memory` and the queues of a queue pair do). This module does not
@@ -25,8 +25,8 @@ pub use untagged::{Delivered, Destination, UntaggedQueue};
 
 /// How a segment reached DDP. The value decides whether the segment is placed, delivered, or both.
 ///
-/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is placed but not delivered. MPA hands up the
-/// segment again when it is next in order.
+/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is placed but not delivered. MPA passes the
+/// segment to DDP again when it is next in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The segment is next in order and not yet placed: DDP places and then delivers the segment.

@@ -1,5 +1,7 @@
-//! Acknowledgements and limits on connections with InfiniBand's semantics. On such a connection, a Send or a
-//! Write succeeds only after the peer has acknowledged its bytes.
+//! Acknowledgements, and announcements of receives ("limits"), that an engine owes to its peers on
+//! connections with InfiniBand's semantics. On such a connection, a Send or a Write succeeds only after the
+//! peer has acknowledged its bytes. A limit is the MSN up to which the peer's messages find a receive
+//! request.
 
 use std::collections::VecDeque;
 

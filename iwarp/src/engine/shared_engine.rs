@@ -70,7 +70,7 @@ impl Default for SharedOptions {
 }
 
 /// Maximum time that the acknowledgement of a message waits for the program's answer, if the thread has
-/// received the message. A program that polls its memory for a change answers within some hundred
+/// received the message. A program that polls its memory for a change answers within a few hundred
 /// nanoseconds. If the answer carries the acknowledgement, the programs of both peers keep polling, so a test
 /// such as `ib_write_lat` does not wait for an engine's thread.
 const PATIENCE: Duration = Duration::from_micros(2);
@@ -166,7 +166,7 @@ impl SharedEngine {
     /// doing this work.
     ///
     /// # Errors
-    /// An error of the system if the wait fails, for example because a descriptor is closed.
+    /// An error of the operating system if the wait fails, for example because a descriptor is closed.
     pub fn wait_readable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.inner.callers {
             Some(callers) => self.inner.serve_until_readable(callers, fd),

@@ -32,7 +32,7 @@ pub struct ThreadOptions {
 
 impl Default for ThreadOptions {
     fn default() -> Self {
-        // An idle poll takes some hundred nanoseconds. The thread spins for longer than a round trip in a
+        // An idle poll takes a few hundred nanoseconds. The thread spins for longer than a round trip in a
         // data centre, so it is awake when a prompt answer arrives. Then the thread yields after each poll,
         // so that other threads get the CPU while a slower answer is still likely. A sleep costs two system
         // calls. Sleeps of 200 us keep this cost below a few percent of a core.

@@ -73,7 +73,7 @@ pub struct Depths {
 }
 
 impl Depths {
-    /// The value for a depth that MPA does not negotiate: the ULPs agree on this depth.
+    /// The value for a depth that MPA does not negotiate, but leaves to the ULPs.
     pub const LEFT_TO_ULP: u16 = 0x3fff;
 
     /// Maximum depth that can be negotiated.

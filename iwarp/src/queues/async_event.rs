@@ -260,8 +260,8 @@ impl EventSource {
         }
         {
             let mut waiting = shared.waiting();
-            // The handler may have been set before this thread acquired the lock. With a handler, no event
-            // may enter the queue.
+            // The handler may have been set before this thread acquired the lock. Once a handler is set, no
+            // event may enter the queue.
             if let Some(handler) = shared.handler.get() {
                 drop(waiting);
                 return handler(&event);
@@ -321,7 +321,7 @@ impl AsyncEvents {
     }
 
     /// Passes the waiting events at once, and each later event, to `handler` instead of the queue. The
-    /// handler cannot be replaced or removed. With a handler no event is lost.
+    /// handler cannot be replaced or removed. Once a handler is set, no event is lost.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if a handler is already set. [`VerbsError::System`] if the system call on the

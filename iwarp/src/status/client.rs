@@ -36,7 +36,8 @@ enum StatusAnswer {
 /// Asks all processes that have a socket in `folder`. Removes the sockets of dead processes.
 ///
 /// # Errors
-/// An error of the system, or an error if the folder belongs to another user or other users may enter it.
+/// Fails on an error of the operating system, or if the folder belongs to another user, or if other users can
+/// enter or move it.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (own_pid, path) in folder::sockets(folder)? {

@@ -24,7 +24,8 @@ pub fn default_folder() -> io::Result<PathBuf> {
 /// Makes the folder if it does not exist.
 ///
 /// # Errors
-/// An error of the system, or an error if the folder belongs to another user or other users may enter it.
+/// Fails on an error of the operating system, or if the folder belongs to another user, or if other users can
+/// enter or move it.
 pub(super) fn make(folder: &Path) -> io::Result<()> {
     let failed = |error: LocalError| io::Error::other(error.to_string());
     local::private_folder(folder).map(drop).map_err(failed)

@@ -49,8 +49,8 @@ type Poll = Box<dyn Fn() + Send>;
 /// processes.
 ///
 /// # Errors
-/// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
-/// the error says so in one line.
+/// Fails on an error of the operating system, or if the folder belongs to another user, or if other users can
+/// enter or move it. In the latter cases, the text of the error gives the reason in one line.
 pub fn serve(context: &Context, folder: &Path) -> io::Result<StatusSocket> {
     serve_while_idle(context, folder, Box::new(|| {}))
 }

@@ -67,7 +67,7 @@ pub enum Error {
     /// The peer does not use the protocol of [`Stream`](crate::Stream).
     #[error("the peer sent no valid message of a stream: {0}")]
     Protocol(&'static str),
-    /// An error of the system.
+    /// An error of the operating system.
     #[error(transparent)]
     System(#[from] io::Error),
 }

@@ -63,7 +63,8 @@ impl Drop for Sender<'_> {
 
 /// A segment under construction, in a buffer that TCP owns: up to EMSS bytes of whole FPDUs.
 ///
-/// [`push`](Self::push) queues the segment. A `SegmentBuf` that is dropped discards the segment.
+/// [`push`](Self::push) queues the segment. A `SegmentBuf` that is dropped without `push` discards the
+/// segment.
 pub struct SegmentBuf<'a, 's> {
     sender: &'a mut Sender<'s>,
     page: PageKey,

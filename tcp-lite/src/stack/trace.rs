@@ -1,4 +1,5 @@
-//! Events of `tracing` that only TCP can emit. The users of TCP emit further events.
+//! Events of `tracing` that only TCP can emit. Crates that use this crate emit further events, for example
+//! `iwarp/src/engine/trace.rs`.
 
 use super::connections::Conn;
 use crate::TcpConfig;

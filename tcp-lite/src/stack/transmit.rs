@@ -20,11 +20,11 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Ctx, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
 /// Maximum number of segments that one connection sends before the next connection is served. (A train that
-/// the port cuts may have more segments.) The number is small enough for fairness, and large enough that
+/// is sent by TSO may have more segments.) The number is small enough for fairness, and large enough that
 /// several segments use the connection's state while the state is in the cache.
 const QUOTA_SEGMENTS: usize = 8;
 
-/// The offloads that a port needs to cut one frame into several segments.
+/// The offloads that a port needs for TSO.
 pub(super) const TRAINS: Offloads =
     Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
@@ -287,8 +287,9 @@ fn is_external(ctx: &Ctx<'_>, transmission: &Transmission) -> bool {
     matches!(transmission.payload, Some(Payload::Segment(first)) if ctx.segments.is_external(first))
 }
 
-/// Builds the frames of a transmission: one frame that the port cuts, or one frame for each segment. Returns
-/// the number of segments in these frames, which is smaller than requested if a pool is empty.
+/// Builds the frames of a transmission: one frame that the port divides into segments (TSO), or one frame for
+/// each segment. Returns the number of segments in these frames, which is smaller than requested if a pool is
+/// empty.
 fn emit(
     ctx: &Ctx<'_>,
     headers: &Headers<'_>,

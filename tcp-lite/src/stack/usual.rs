@@ -4,8 +4,8 @@
 //! the template of the connection that it served last.
 //!
 //! The fast path builds the same frames as the general path (`transmit.rs`). The general path handles all
-//! other segments, for example trains that the port cuts, retransmissions, probes, segments with SACK blocks,
-//! marks, SYN, FIN or RST, external memory, and segments whose neighbour has to be resolved.
+//! other segments, for example trains that are sent by TSO, retransmissions, probes, segments with SACK
+//! blocks, marks, SYN, FIN or RST, external memory, and segments whose neighbour has to be resolved.
 //! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns the fast path off, for sent
 //! and for received segments, so that `tests/stack/prediction.rs` can compare both paths.
 

@@ -1,6 +1,6 @@
-//! Tests of frames that contain several segments: a port cuts such a frame into segments (TSO), or a wire
-//! passes the frame uncut. A frame is cut only between segments, and begins where a segment begins, even if
-//! segments are retransmitted. Segments with external memory are tested in the same way.
+//! Tests of frames that contain several segments: a port divides such a frame into segments (TSO), or a wire
+//! passes the whole frame. A frame is divided only between segments, and begins where a segment begins, even
+//! if segments are retransmitted. Segments with external memory are tested in the same way.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -255,7 +255,7 @@ fn a_train_has_no_more_buffers_than_the_port_takes() {
     }
 }
 
-/// Segments that the port cannot cut are sent in separate frames.
+/// Segments that the port cannot send by TSO are sent in separate frames.
 #[test]
 fn what_is_too_short_or_too_long_to_be_cut_leaves_by_itself() {
     for (mss, trains) in [
@@ -322,7 +322,7 @@ fn external_memory_is_not_taken_where_it_would_be_read_here() {
     assert_eq!(run_with(&few_buffers, 200, |_| true).external, 0);
 }
 
-/// A frame that the port cuts has at most as many buffers as the port accepts, even with external memory.
+/// A TSO frame has at most as many buffers as the port accepts, even with external memory.
 #[test]
 fn trains_of_external_memory_fit_the_buffers_of_the_port() {
     for buffers in 4..14 {

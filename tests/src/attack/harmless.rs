@@ -2,11 +2,11 @@
 //! that behave well.
 //!
 //! A frame that is long enough carries a whole Write, in order, into memory that was lent for it. A shorter
-//! frame is an acknowledgement on an idle connection, and acknowledges nothing new. The victim therefore does
-//! the ordinary work for each frame: it receives the frame, checks lengths and checksums, finds the
-//! connection and processes the segment. For a Write it also checks the CRC and places the payload, and it
-//! acknowledges every second Write. Frames that the victim drops at once would be a worse baseline, since
-//! they cost next to nothing.
+//! frame is a bare acknowledgement on one of the same connections, and acknowledges nothing new. The victim
+//! therefore does the ordinary work for each frame: it receives the frame, checks lengths and checksums,
+//! finds the connection and processes the segment. For a Write it also checks the CRC and places the payload,
+//! and it acknowledges every second Write. Frames that the victim drops at once would be a worse baseline,
+//! since they cost next to nothing.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use super::crafted_peer::{PeerOptions, write};
 use super::crafted_peers::CraftedPeers;
 use super::victim::LENT_BYTE;
 
-/// Number of idle connections to which the frames belong.
+/// Number of connections to which the frames belong.
 const PEERS: u32 = 8;
 /// Number of the first of the peers. The numbers of attackers begin at 0.
 const FIRST: u32 = 40_000;

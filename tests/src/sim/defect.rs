@@ -13,12 +13,12 @@
 //! ```
 //!
 //! `cargo run -p tests --bin mutate simulator` applies each defect to a copy of the tree, builds the
-//! simulator from the copy, and runs it. The first run has the scenario and seed that found the defect last
-//! time. The program prints the broken rule. The program needs a build for each defect, so an ordinary test
-//! checks only that the edits still apply. `tests/sim-defects/found.csv` has a digest for each defect that
-//! was found. The digest covers the edit, the scenario and seed (`found`), and the code that draws the
-//! parameters of this scenario. If one of them changes, the defect has to be tried again (`conformance-report
-//! --check` says so).
+//! simulator from the copy, and runs it. The first run has the scenario and seed in `found`, with which the
+//! defect was found last time. The program prints the broken rule. The program needs a build for each defect,
+//! so an ordinary test checks only that the edits still apply. `tests/sim-defects/found.csv` has a digest for
+//! each defect that was found. The digest covers the edit, the scenario and seed (`found`), and the code that
+//! draws the parameters of this scenario. If one of them changes, the defect has to be tried again
+//! (`conformance-report --check` says so).
 //!
 //! All defects in these files were found when they were last tried. The following defects were tried but are
 //! not in the files, since another test finds them:

@@ -2,8 +2,9 @@
 //!
 //! A connection that is not over has to make progress no later than `min(rto_max, 2 (S + R)) + R` after its
 //! last progress or after the last fault, whichever is later. Progress is one of these: bytes are
-//! acknowledged on the wire; the user gets an event; or a RST ends the rest of an earlier connection (this
-//! counts once, since the SYN then waits for its timer; RFC 9293 sections 3.5.1 and 3.10.7.3).
+//! acknowledged on the wire; the user gets an event; or a RST ends an earlier connection on the same ports
+//! that one host still had. Such a RST counts once for each earlier connection: after it, the new connection
+//! advances only when the SYN's retransmission timer expires (RFC 9293 sections 3.5.1 and 3.10.7.3).
 //!
 //! `R` is one second (the RTO before a measurement, RFC 6298 section 2.1) plus four times the sum of all
 //! regular delays: of the wire, of full queues, of delayed acknowledgements, of pauses of users. `S` is the

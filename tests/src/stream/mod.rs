@@ -49,7 +49,7 @@ pub struct Task {
     /// Maximum duration from the opening to the end of the connection. With the kernel's TCP, the limit
     /// applies to each read and write, and accepting a connection has no limit.
     pub limit: Duration,
-    /// Further behaviour of this side.
+    /// Options of this side: pauses, and TCP features such as keepalives, ECN and the receive window.
     pub options: EndOptions,
 }
 

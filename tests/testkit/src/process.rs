@@ -13,7 +13,7 @@ pub fn cpu_time(id: u32) -> Result<Duration> {
     sum_of_threads(id, "schedstat", first).map(Duration::from_nanos)
 }
 
-/// Returns how many times the current threads of process `id` have given up their processor to wait.
+/// Returns the number of voluntary context switches of the current threads of process `id`.
 ///
 /// # Errors
 /// If the process has ended.

@@ -16,8 +16,9 @@ use testing::lab::Result;
 use testing::lab_error;
 
 /// A run counts as disturbed if its two ends together have at least this many involuntary context switches
-/// per second. On an idle machine, kernel threads cause some ten switches per second. A program that competes
-/// for the CPU causes one switch for each time slice of 3 or 4 ms, which is well over a hundred per second.
+/// per second. On an idle machine, kernel threads cause about ten switches per second. A program that
+/// competes for the CPU causes one switch for each time slice of 3 or 4 ms, which is well over a hundred per
+/// second.
 const DISTURBED_PER_S: f64 = 60.0;
 
 /// The watched runs so far.

@@ -244,7 +244,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         Ok(()) => 0,
         Err(error) => {
             abi::set_errno(error);
-            // The old registration is still valid.
+            // The old registration is still valid, although `verbs.h` says of this code that the region
+            // should not be used.
             sys::IBV_REREG_MR_ERR_CMD
         }
     }

@@ -558,9 +558,9 @@ enum StartupEvent {
     Request(ConnectRequest),
 }
 
-/// Stores the event or the fault of a step in `outcome`. Returns the number of bytes that the step has
-/// consumed. A step without an event stores nothing, because the copy of an event is not cheap: an event has
-/// room for private data.
+/// Writes the event or the fault of a step to `outcome`. Returns the number of bytes that the step has
+/// consumed. The result is written to `outcome` because an event is large (it has room for private data): a
+/// returned event would be copied in every step. A step without an event leaves `outcome` unchanged.
 #[inline]
 fn keep<E>(
     step: Result<Step<E>, StartupFault>,

@@ -1,7 +1,7 @@
 //! How long the thread of a shared engine stays away while callers poll.
 //!
 //! If a caller stops polling without an announcement, no thread polls until the engine's thread checks again.
-//! But if there is only one CPU, each check takes the CPU from the callers: some ten microseconds on a
+//! But if there is only one CPU, each check takes the CPU from the callers: about ten microseconds on a
 //! virtual machine. So the longer callers have polled without a pause, the longer the thread stays away. Work
 //! then waits for at most an eighth of that polling time, or for the shortest absence if that is longer.
 

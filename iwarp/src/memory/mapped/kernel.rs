@@ -105,7 +105,7 @@ const VMA_READABLE: u64 = 1 << 0;
 const VMA_WRITABLE: u64 = 1 << 1;
 
 /// Returns the mapping that contains the byte at `at`. Fails with `ENOENT` if no mapping contains the byte,
-/// and with another error if the query does not work.
+/// and with another error if the request to the kernel fails.
 fn ask(maps: &File, at: u64) -> Result<Mapping, i32> {
     // SAFETY: all-zero bytes are a valid `ProcmapQuery`, which consists of numbers.
     let mut query: ProcmapQuery = unsafe { zeroed() };

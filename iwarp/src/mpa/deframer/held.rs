@@ -414,7 +414,7 @@ fn buffer_bytes(buf: &Mbuf) -> usize {
 /// and the slot before the run. Returns `None` if `list` covers all bytes. Bytes of `buf` after that run are
 /// dropped.
 ///
-/// TCP never hands up a byte twice. If TCP did, this function would prevent a duplicate from replacing bytes
+/// TCP never delivers a byte twice. If TCP did, this function would prevent a duplicate from replacing bytes
 /// that were already checked (RFC 5044 appendix A.3).
 pub(super) fn cut_known<T: StreamRange>(
     slots: &RangeSlots<T>,

@@ -253,8 +253,8 @@ fn an_error_of_the_user_ends_reception() {
     assert_eq!(deframer.counters().fpdus, 1);
 }
 
-// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: no ULPDU is handed up before the last byte of
-// its FPDU has arrived. An idle connection holds no buffer.
+// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: no ULPDU is passed to DDP before the last byte
+// of its FPDU has arrived. An idle connection holds no buffer.
 #[test]
 fn an_fpdu_is_handed_up_at_its_last_byte() {
     for markers in [false, true] {
@@ -440,8 +440,8 @@ fn lengths_and_markers_that_disagree_are_code_3() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Proves MPA-047, MPA-048: a ULPDU of length 0 is handed up, and DDP refuses it. A ULPDU of more than 64768
-// bytes is handed up like any other ULPDU.
+// Proves MPA-047, MPA-048: a ULPDU of length 0 is passed to DDP, which refuses it. A ULPDU of more than 64768
+// bytes is passed to DDP like any other ULPDU.
 #[test]
 fn odd_lengths_are_framed() {
     let mut wire = vec![0; 8];

@@ -21,8 +21,8 @@ use crate::mpa::MpaError;
 pub enum Deframed<'a> {
     /// The next ULPDU in the sender's order, whose bytes are not placed yet.
     InOrder(Ulpdu<'a>),
-    /// The next ULPDU in the sender's order, which was already handed up as [`Ahead`](Self::Ahead), and
-    /// placed.
+    /// The next ULPDU in the sender's order, which DDP has already received as [`Ahead`](Self::Ahead), and
+    /// has placed.
     Placed {
         /// The first 18 bytes of the ULPDU, or all bytes if it has fewer.
         head: &'a [u8],
@@ -30,14 +30,14 @@ pub enum Deframed<'a> {
         ulpdu_len: usize,
     },
     /// A ULPDU beyond a hole. If the caller places the bytes of the ULPDU, the caller must call
-    /// [`Ulpdus::mark_placed`]: the bytes are then freed, and later the ULPDU is handed up again as
-    /// [`Placed`](Self::Placed). Otherwise the ULPDU is held, and later handed up as
-    /// [`InOrder`](Self::InOrder). Until then the ULPDU may be handed up as `Ahead` again.
+    /// [`Ulpdus::mark_placed`]: the bytes are then freed, and later the ULPDU is returned again as
+    /// [`Placed`](Self::Placed). Otherwise the ULPDU is held, and later returned as
+    /// [`InOrder`](Self::InOrder). Until then the ULPDU may be returned as `Ahead` again.
     Ahead(Ulpdu<'a>),
 }
 
-/// The ULPDUs that a received buffer completes. Each ULPDU in order is handed up exactly once, in the
-/// sender's order.
+/// The ULPDUs that a received buffer completes. Each ULPDU in order is returned exactly once, in the sender's
+/// order.
 ///
 /// The caller calls [`next`](Self::next) until no ULPDU is left, and then [`finish`](Self::finish). If the
 /// value is dropped earlier, or after an error, reception ends for the connection: held bytes and later bytes
@@ -47,7 +47,7 @@ pub struct Ulpdus<'a> {
     deframer: &'a mut Deframer,
     slab: &'a mut HeldSlab,
     source: FpduSource,
-    /// The FPDU that is handed up as [`Deframed::Placed`].
+    /// The FPDU that is returned as [`Deframed::Placed`].
     placed: Option<EarlyFpdu>,
     settled: bool,
 }
@@ -111,7 +111,7 @@ impl<'a> Ulpdus<'a> {
     }
 
     /// Returns the number of bytes that the caller passes to `tcp_lite::Stack::release`. A byte counts if TCP
-    /// handed it up ahead of the next expected byte. It counts once: when its FPDU is placed early, when all
+    /// delivered it ahead of the next expected byte. It counts once: when its FPDU is placed early, when all
     /// bytes before it have arrived, or when reception ends. Bytes in order never count, even while they wait
     /// for the rest of their FPDU. If such bytes counted, a window smaller than their FPDU would stay closed,
     /// and the FPDU would never be complete.
@@ -149,7 +149,7 @@ impl<'a> Ulpdus<'a> {
         Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
-    /// Whether the whole buffer is handed up or held, and no early FPDU waits.
+    /// Whether all bytes of the buffer have been returned or are held, and no early FPDU waits.
     #[inline]
     fn is_used_up(&self) -> bool {
         let FpduSource::Buffer { start, buf } = &self.source else {
@@ -167,7 +167,7 @@ impl<'a> Ulpdus<'a> {
         };
         if found.is_err() {
             self.source = FpduSource::Nothing;
-            // RFC 5044 section 8 (MPA-238): after an error, nothing more is handed up.
+            // RFC 5044 section 8 (MPA-238): after an error, no further ULPDU is returned.
             self.deframer.end(self.slab);
         }
         match found? {
@@ -217,7 +217,7 @@ impl<'a> Ulpdus<'a> {
     /// Returns the ULPDU of the FPDU that was found.
     fn view(&mut self, found: NextFpdu) -> Result<Deframed<'_>, MpaError> {
         let framing = self.deframer.framing;
-        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as `Ahead`, and is handed up again in
+        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as `Ahead`, and is returned again in
         // the sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(early), _) => {
@@ -233,7 +233,7 @@ impl<'a> Ulpdus<'a> {
                 let is_ahead = matches!(source, FpduSource::Ahead(_));
                 Ok(if is_ahead { Deframed::Ahead(ulpdu) } else { Deframed::InOrder(ulpdu) })
             }
-            // After this error no further ULPDU is handed up: `Drop` ends reception, as it does after each
+            // After this error no further ULPDU is returned: `Drop` ends reception, as it does after each
             // error.
             (NextFpdu::InBuffer(_), _) => Err(MpaError::defect("the buffer of an FPDU in a buffer")),
         }
@@ -298,7 +298,7 @@ impl Deframer {
         if let Some(head) = self.early.head() {
             slab.early.remove(&mut self.early, head);
         }
-        // RFC 5044 section 2.2 (MPA-020): an FPDU that was placed early is handed up again in the sender's
+        // RFC 5044 section 2.2 (MPA-020): an FPDU that was placed early is returned again in the sender's
         // order, when all bytes before it have arrived.
         self.next = early.end;
         self.counters.fpdus += 1;
@@ -332,7 +332,7 @@ impl Deframer {
             self.wanted = extent.end;
             return Ok(None);
         }
-        // RFC 5044 section 6 (MPA-126): only a valid FPDU is handed up.
+        // RFC 5044 section 6 (MPA-126): only a valid FPDU is returned.
         extent.check(wire, self.framing).map_err(|unsound| match unsound {
             Unsound::Crc => MpaError::Crc { position },
             Unsound::Marker => MpaError::Marker { position },

@@ -43,8 +43,8 @@ pub struct MpaConfig {
     /// larger than this maximum, startup fails with code 6. For a responder, the maximum of
     /// [`Accept::ird`](super::Accept::ird).
     pub max_ird: u16,
-    /// For an initiator, whether its Request has 0x3fff for both depths, so that the ULPs agree on the
-    /// depths. Linux siw reads 0x3fff as a number.
+    /// For an initiator, whether its Request has 0x3fff for both depths. MPA then does not negotiate the
+    /// depths, but leaves them to the ULPs. Linux siw reads 0x3fff as a number.
     pub depths_left_to_ulp: bool,
     /// For an initiator in the client-server model, whether to accept FPDUs that the responder sends before
     /// the responder has received an FPDU. Linux siw sends such FPDUs, which violates RFC 5044 section 7.1.2

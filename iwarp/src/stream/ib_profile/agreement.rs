@@ -9,8 +9,8 @@
 //!
 //! The last byte of the offer and of the consent has two values that InfiniBand's connection manager
 //! exchanges. The five upper bits are a code of InfiniBand for a time. After this time, the other side may
-//! repeat a message that found no receive request. The three lower bits are the number of retries of the
-//! other side.
+//! repeat a message that found no receive request. The three lower bits tell the other side how often to
+//! retry such a message: 0 to 6 times, or 7 for ever (InfiniBand's RNR retry count).
 //!
 //! In the Request, the four bytes before the last byte are computed from TCP's two initial sequence numbers
 //! ([`tcp_lite::Stack::sequence_mark`]). The responder compares these bytes with the value that it computes

@@ -69,7 +69,7 @@ fn link_down_us(pair: &mut Pair, c: &Connected) -> i64 {
     pair.now_us - down_us
 }
 
-/// The connections are idle, or have outstanding requests. Each outstanding request is flushed.
+/// Runs once with an idle connection, and once with outstanding requests, which must be flushed.
 #[test]
 fn connections_of_a_point_to_point_port_end_within_a_second_of_its_link() {
     for busy in [false, true] {

@@ -57,8 +57,9 @@ fn await_outcome(pair: &mut Pair, expected: (u64, WcStatus)) -> i64 {
 }
 
 /// For each kind of message, the request completes when a receive request has accepted the message, and not
-/// before. A Write before the message completes, and later requests wait. TCP has acknowledged all bytes long
-/// before.
+/// before. An earlier Write completes without waiting for a receive, and later requests wait. TCP
+/// acknowledges the bytes long before the receive is posted, so this acknowledgement alone does not complete
+/// the request.
 #[test]
 fn a_request_completes_when_a_receive_took_its_message() {
     let (mut pair, c) = connected();

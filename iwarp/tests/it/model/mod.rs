@@ -13,8 +13,8 @@
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!
 //! One number determines a run. When a run fails, its steps are reduced to a few that still fail, and the
-//! command that repeats the run is printed. `UWARP_MODEL_SEED=n` runs the run with the number `n`;
-//! `UWARP_MODEL_SEEDS=n` runs the first `n` runs.
+//! command that repeats the run is printed. `UWARP_MODEL_SEED=n` repeats run `n`. `UWARP_MODEL_SEEDS=n` runs
+//! the first `n` runs: 0 to `n` - 1.
 
 mod cause;
 mod memory;

@@ -543,9 +543,9 @@ fn before_the_switch_there_is_no_ddp() {
     qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
 }
 
-// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are both reported as code 4. TCP is reset
-// at once, in less than a round trip, and the initiator's queue pair is in the same state as after a lost
-// connection.
+// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are both reported with MPA error code 4
+// (RFC 5044 section 8). TCP is reset at once, in less than a round trip, and the initiator's queue pair is in
+// the same state as after a lost connection.
 #[test]
 fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
     let wrong = |key: &str| frame(key, 0x50, 3, &[0, 8, 0, 8]);

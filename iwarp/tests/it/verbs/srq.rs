@@ -300,8 +300,9 @@ fn lost_completions_take_nothing_from_the_queue() {
     assert!(matches!(more, Err(VerbsError::QueueFull(_))), "{more:?}");
 }
 
-// Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only if an explicit argument says so, which
-// the query shows. By default, only queue pairs of one protection domain can share a queue.
+// Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue pair uses a shared receive queue only if its creator
+// passes this queue in `QpInit::srq`. `QueuePair::query` shows the number of the queue, or `None`. By
+// default, only queue pairs of one protection domain can share a queue.
 #[test]
 fn sharing_is_explicit_and_within_one_protection_domain() {
     let pair = Pair::new(&LinkConfig::default());

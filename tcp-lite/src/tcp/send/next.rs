@@ -169,7 +169,7 @@ impl SendHalf {
         }
     }
 
-    /// Called when the first unsent segment was sent.
+    /// Called when the segment at the front of the unsent segments has been sent.
     #[inline(always)]
     pub(in crate::tcp) fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
         let idle = self.queue.positions().outstanding() == 0;

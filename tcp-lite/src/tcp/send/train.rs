@@ -1,11 +1,10 @@
-//! Trains: new segments that are sent together. A train is either one frame, which the port cuts at the ends
-//! of the segments (TSO) or sends uncut, or one frame for each segment. For separate frames, the connection,
-//! the windows and the headers are looked up only once for the whole train.
+//! Trains: new segments that are sent together. A train is either one frame or one frame for each segment.
+//! The port divides a single frame at the ends of the segments (TSO), or sends the whole frame. For separate
+//! frames, the connection, the windows and the headers are looked up only once for the whole train.
 //!
 //! Only the transmission is common to the segments of a train. Each segment has its own record, boundaries
 //! and time of transmission, and is acknowledged and retransmitted separately. All segments of a train are as
-//! long as the first segment, except that the last segment may be shorter. A port that cuts the frame
-//! requires this.
+//! long as the first segment, except that the last segment may be shorter. TSO requires this.
 
 use super::queue::TrainLimits;
 use super::{Pending, SendHalf};

@@ -167,7 +167,7 @@ fn wrong_checksums_take_the_general_way() {
     }
 }
 
-/// Runs sequences of steps that random runs seldom have.
+/// Checks that both hosts give equal results in sequences of steps that random runs seldom contain.
 #[test]
 fn connections_in_another_condition_take_the_general_way() {
     use FrameDelivery::{Arrives, Late, Lost, Twice};

@@ -134,9 +134,10 @@ fn growth(logs: &[&str]) -> io::Result<Growth> {
 const HEAD: &str = "\
 # What was run
 
-`scripts/fuzz` updates this table. A row has the CPU time and the executions of all runs of a target, and how many of these executions ran
-under AddressSanitizer. A row also has the number of control-flow edges in `dp`, `tcp-lite`, `iwarp` and smoltcp that the corpus reaches, and
-the size of the corpus. Edges are counted in a build without AddressSanitizer.
+`scripts/fuzz` updates these tables. In the first table, each target has one row: the CPU time of all its runs, the number of inputs that
+were executed, and how many of these executions were under AddressSanitizer. The column `edges` has the number of control-flow edges in
+`dp`, `tcp-lite`, `iwarp` and smoltcp that the corpus of the target reaches, counted in a build without AddressSanitizer. The last two
+columns have the size of the corpus.
 
 | target | CPU seconds | executions | under AddressSanitizer | edges | inputs | bytes |
 |---|---|---|---|---|---|---|
@@ -145,7 +146,9 @@ the size of the corpus. Edges are counted in a build without AddressSanitizer.
 const GROWTH_HEAD: &str = "
 ## How coverage grew
 
-Edges that each run had reached when it had replayed the corpus, and after each quarter of its executions.
+Each run has one row, in the order of the runs. The columns on the right have the number of edges that the run had reached after it had
+replayed the corpus (`at first`), and after each quarter of its executions. Edges of the builds `plain` and `asan` (AddressSanitizer) cannot
+be compared.
 
 | target | build | executions | at first | 25 % | 50 % | 75 % | 100 % |
 |---|---|---|---|---|---|---|---|

@@ -53,7 +53,7 @@ pub struct Depths {
 }
 
 impl Depths {
-    /// The depth 0x3fff means that the ULPs agree on the depth (RFC 6581 section 9.1).
+    /// The depth 0x3fff leaves the depth to the ULPs: MPA does not negotiate it (RFC 6581 section 9.1).
     pub const UNSAID: u16 = 0x3fff;
 
     /// Returns depths for the client-server model, without an RTR.

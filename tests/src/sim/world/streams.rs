@@ -210,7 +210,8 @@ impl End {
         taken
     }
 
-    /// Returns the time at which the reader reads again, or `None` if it has nothing to read.
+    /// Returns the time at which a slow reader reads again, or `None` if it has nothing to read or the
+    /// connection is over. The result is also `None` for a reader that reads at once.
     pub(super) fn next_read_us(&self) -> Option<u64> {
         let slow = self.plan.reader.is_some() && self.over.is_none();
         (slow && self.got.frontier() > self.read).then_some(self.read_again_us)

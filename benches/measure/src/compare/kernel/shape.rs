@@ -10,8 +10,8 @@ pub(super) const DEV: &str = "v0";
 /// Settings of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// The defaults: TSO, GSO and checksum offload. GRO is off: veth passes superframes on uncut, so GRO
-    /// would have nothing to join.
+    /// The defaults: TSO, GSO and checksum offload. GRO is off: veth passes superframes without dividing
+    /// them, so GRO would have nothing to join.
     Plain,
     /// The receiving program's core, instead of the sender's core, processes received packets (RPS).
     Steered,

@@ -159,7 +159,8 @@ impl Model {
         Ok(Found { spans, ended })
     }
 
-    /// Checks that requests that were posted before an undisturbed graceful close are executed.
+    /// Checks that no request fails that this side posted before it closed gracefully, if nothing else can
+    /// end the stream.
     fn never_lost_by_a_close(&self, stream: usize, side: usize, op: u64) -> Result<(), String> {
         if self.streams[stream].closed_by() == Some(side) {
             return Err(format!("request {op} was posted before a graceful close, and lost"));

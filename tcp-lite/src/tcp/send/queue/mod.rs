@@ -233,7 +233,8 @@ impl SendQueue {
         self.segments.append(slab, key);
     }
 
-    /// Called when the first unsent segment was sent. Returns the length of this segment.
+    /// Called when the segment at the front of the unsent segments has been sent. Returns the length of this
+    /// segment.
     #[inline]
     pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
         let Some(key) = self.segments.unsent() else { return 0 };

@@ -135,7 +135,7 @@ impl Positions {
         self.end += bytes as u64;
     }
 
-    /// Called when the first unsent segment, which ends at `end`, was sent.
+    /// Called when the segment at the front of the unsent segments has been sent. The segment ends at `end`.
     #[inline]
     pub(super) fn on_sent(&mut self, end: u64) {
         self.nxt = end;

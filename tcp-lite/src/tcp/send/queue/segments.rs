@@ -1,7 +1,7 @@
 //! The segments of one queue, oldest first: first the sent segments, then the unsent segments.
 //!
-//! The segments are linked by [`Segment::next`](crate::tcp::slabs::Segment::next). This module has only the
-//! list. The owner of the queue frees the records, and the scoreboard has the marks.
+//! The segments are linked by [`Segment::next`](crate::tcp::slabs::Segment::next). This module implements
+//! only the list. The owner of the queue frees the records, and the scoreboard keeps the marks.
 
 use super::list::walk;
 use crate::invariant::{Check, ensure};
@@ -70,7 +70,8 @@ impl QueuedSegments {
         self.unsent = self.unsent.or(Some(key));
     }
 
-    /// Called when the first unsent segment, `key`, was sent. `next` is the segment after `key`.
+    /// Called when `key`, the segment at the front of the unsent segments, has been sent. `next` is the
+    /// segment after `key`.
     #[inline]
     pub(super) fn on_sent(&mut self, key: SegmentKey, next: Option<SegmentKey>) {
         self.unsent = next;

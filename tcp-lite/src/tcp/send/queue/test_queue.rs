@@ -77,7 +77,7 @@ impl FiveSegments {
         self.slab.get_mut(self.keys[number])
     }
 
-    /// A key without a record.
+    /// Returns the key of a segment that was freed.
     pub(super) fn dangling(&mut self) -> SegmentKey {
         let page = self.segment(0).page;
         let key = self.slab.insert(page, 1, 0, None);
