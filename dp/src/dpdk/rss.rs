@@ -20,7 +20,10 @@ const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
 pub(super) struct RssConfig {
     /// The key of the hash. The key is random, so that no peer can choose flows that all go to one queue.
+    /// Empty if the device uses the default key of its driver.
     key: Vec<u8>,
+    /// Length of the device's key.
+    key_bytes: u8,
     /// The types of packets that are hashed (`rss_hf`).
     functions: u64,
     table_entries: u16,
@@ -34,13 +37,13 @@ impl RssConfig {
         if functions == 0 {
             return None;
         }
-        let bytes = if about.hash_key_size == 0 { USUAL_KEY_BYTES } else { about.hash_key_size };
-        let mut key = vec![0; usize::from(bytes)];
+        let key_bytes = if about.hash_key_size == 0 { USUAL_KEY_BYTES } else { about.hash_key_size };
+        let mut key = vec![0; usize::from(key_bytes)];
         // If the system has no random bytes, the device uses the default key of the device's driver.
         if rustix::rand::getrandom(&mut key[..], GetRandomFlags::empty()) != Ok(key.len()) {
             key.clear();
         }
-        Some(Self { key, functions, table_entries: about.reta_size })
+        Some(Self { key, key_bytes, functions, table_entries: about.reta_size })
     }
 
     /// Writes the key and the types of packets into `conf`. Afterwards `conf` points to the key of `self`, so
@@ -73,7 +76,7 @@ impl RssConfig {
     /// Returns the key and the types of packets that the device uses, or `None` if the device does not report
     /// them.
     fn in_use(&self, port_id: u16) -> Option<(Vec<u8>, u64)> {
-        let mut key = vec![0; self.key.len().max(usize::from(USUAL_KEY_BYTES))];
+        let mut key = self.key_buffer();
         // SAFETY: all-zero bytes are valid for this C struct of numbers and a pointer.
         let mut conf: sys::rte_eth_rss_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         (conf.rss_key, conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
@@ -81,6 +84,12 @@ impl RssConfig {
         // `rss_key_len` writable bytes, which is at least the length of the device's key.
         let done = unsafe { sys::rte_eth_dev_rss_hash_conf_get(port_id, &mut conf) };
         (done == 0).then_some((key, conf.rss_hf))
+    }
+
+    /// Returns a buffer for the key that the device reports, also if `self` has no key. A driver may write
+    /// the whole key, and at least [`USUAL_KEY_BYTES`] bytes.
+    fn key_buffer(&self) -> Vec<u8> {
+        vec![0; usize::from(self.key_bytes.max(USUAL_KEY_BYTES))]
     }
 
     fn set_table(&self, port_id: u16, queues: u16) -> Option<Vec<u16>> {
@@ -122,6 +131,16 @@ mod tests {
         let key = |bytes| RssConfig::new(&about(sys::K_RSS_IPV4_TCP, bytes, 128)).unwrap().key;
         assert_eq!([0, 40, 52].map(|bytes| key(bytes).len()), [40, 40, 52]);
         assert_ne!(key(40), key(40));
+    }
+
+    #[test]
+    fn the_buffer_of_the_reported_key_has_the_length_of_the_devices_key() {
+        for (reported, expected) in [(0, 40), (10, 40), (40, 40), (52, 52)] {
+            let mut config = RssConfig::new(&about(sys::K_RSS_IPV4_TCP, reported, 128)).unwrap();
+            assert_eq!(config.key_buffer().len(), expected);
+            config.key.clear();
+            assert_eq!(config.key_buffer().len(), expected, "with the default key of the driver");
+        }
     }
 
     #[test]
