@@ -96,6 +96,12 @@ impl Requests {
         self.waiting().events.pop_front()
     }
 
+    /// Called when the task that delivers events ends: waiting calls of [`next`](Self::next) return.
+    fn end(&self) {
+        self.waiting().is_closed = true;
+        self.arrived.notify_one();
+    }
+
     /// Stops accepting requests. Returns the waiting requests.
     pub(crate) fn close(&self) -> VecDeque<CmEvent> {
         let mut waiting = self.waiting();
@@ -109,10 +115,18 @@ impl Requests {
     }
 
     /// Waits until there is a request or an error, and returns the oldest one.
-    pub(crate) async fn next(&self) -> CmEvent {
+    ///
+    /// # Errors
+    /// [`Error::System`] if the task that delivers events has ended.
+    pub(crate) async fn next(&self) -> Result<CmEvent> {
         loop {
             if let Some(event) = self.pop() {
-                return event;
+                return Ok(event);
+            }
+            if self.waiting().is_closed {
+                // Other tasks may wait as well.
+                self.arrived.notify_one();
+                return Err(shut_down());
             }
             self.arrived.notified().await;
         }
@@ -159,9 +173,7 @@ impl Routes {
     /// [`Error::System`] if the task that delivers events has ended.
     pub(crate) fn add(&self, id: &CmId, route: Route) -> Result<()> {
         let mut table = self.table();
-        let Some(routes) = &mut *table else {
-            return Err(io::Error::other("the runtime in which the endpoint was made has shut down").into());
-        };
+        let Some(routes) = &mut *table else { return Err(shut_down()) };
         let before = routes.insert(id.clone(), route);
         drop(table);
         drop(before);
@@ -225,12 +237,21 @@ impl Routes {
         self.0.try_lock().is_err()
     }
 
-    /// Called when the task that delivers events ends. Calls that wait for an event of a connection then
-    /// return an error, since its sender is dropped.
+    /// Called when the task that delivers events ends. Calls that wait for an event then return an error. For
+    /// a connection this happens because its sender is dropped.
     fn close(&self) {
         let routes = self.table().take();
-        drop(routes);
+        for route in routes.into_iter().flat_map(HashMap::into_values) {
+            if let Route::Listener(requests) = route {
+                requests.end();
+            }
+        }
     }
+}
+
+/// The error of calls after the end of the task that delivers events.
+fn shut_down() -> Error {
+    io::Error::other("the runtime in which the endpoint was made has shut down").into()
 }
 
 fn next_phase(event: &CmEvent) -> Option<Phase> {

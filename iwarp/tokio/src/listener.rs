@@ -68,10 +68,11 @@ impl Listener {
     /// Waits for the next request for a connection, and returns it.
     ///
     /// # Errors
-    /// [`Error::Connection`] if the engine cannot listen.
+    /// [`Error::Connection`] if the engine cannot listen. [`Error::System`] if the runtime of the endpoint
+    /// has shut down.
     pub async fn request(&self) -> Result<Request> {
         self.endpoint.hand_over();
-        let event = self.requests.next().await;
+        let event = self.requests.next().await?;
         match event.kind {
             CmEventKind::ConnectRequest { private_data, remote, ib_semantics, .. } => {
                 self.endpoint.routes.remove(&event.id);

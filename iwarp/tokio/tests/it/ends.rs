@@ -2,6 +2,7 @@
 //! shutdown of the runtime in which an endpoint was created.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -101,19 +102,31 @@ fn the_end_of_the_endpoints_runtime_is_told() {
     let new_runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let (first, second) = (new_runtime().unwrap(), new_runtime().unwrap());
     let _watched = crate::limited::watch();
-    let ((client, server), (a, _b)) = first.block_on(async {
+    let ((client, server), (a, _b), listener) = first.block_on(async {
         let (client, server) = endpoints(512);
         let listener = Listener::bind(&server, PORT).unwrap();
         let ends = tokio::try_join!(Connection::connect(&client, SERVER), listener.accept()).unwrap();
-        ((client, server), ends)
+        ((client, server), ends, Arc::new(listener))
     });
     let waiting = second.spawn({
         let a = a.clone();
         async move { a.closed().await }
     });
+    let accepting: Vec<_> = (0..3)
+        .map(|_| {
+            let listener = Arc::clone(&listener);
+            second.spawn(async move { listener.accept().await.map(drop) })
+        })
+        .collect();
     first.shutdown_timeout(Duration::from_secs(60));
     let error = second.block_on(waiting).unwrap();
     assert!(matches!(error, Error::Closed), "{error}");
+    for accepting in accepting {
+        let error = second.block_on(accepting).unwrap().unwrap_err();
+        assert!(matches!(error, Error::System(_)), "{error}");
+    }
+    let error = second.block_on(listener.request()).err().unwrap();
+    assert!(matches!(error, Error::System(_)), "{error}");
     let error = second.block_on(Connection::connect(&client, SERVER)).unwrap_err();
     assert!(matches!(error, Error::System(_)), "{error}");
     let error = Listener::bind(&server, PORT + 1).err().unwrap();
