@@ -350,7 +350,7 @@ impl Session {
             )
         })?;
         // Only the case `terminate-bit-order` judges the bit order, so siw's order is accepted here.
-        let known = codes.contains(&terminate.code()) || codes.contains(&terminate.swapped_code());
+        let known = terminate.is_any_of(codes);
         require(known, || {
             format!("expected Terminate {}, got {}", wanted.join(" or "), describe::terminate(&terminate))
         })?;

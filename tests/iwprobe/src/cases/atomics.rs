@@ -24,9 +24,7 @@ fn stage(p: &Probe) -> Result<(Session, Region), CaseError> {
     match session.receive() {
         Incoming::Segment(segment) if segment.opcode() == opcode::ATOMIC_RESPONSE => Ok((session, region)),
         Incoming::Segment(segment)
-            if segment.as_terminate().is_some_and(|told| {
-                ANY_OPERATION.contains(&told.code()) || ANY_OPERATION.contains(&told.swapped_code())
-            }) =>
+            if segment.as_terminate().is_some_and(|told| told.is_any_of(ANY_OPERATION)) =>
         {
             not_applicable("the endpoint has no atomics")
         }

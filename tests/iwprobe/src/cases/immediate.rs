@@ -23,9 +23,7 @@ fn stage(p: &Probe, scene: &str) -> Result<Session, CaseError> {
     trial.send(&ping);
     match trial.receive() {
         Incoming::Segment(segment)
-            if segment.as_terminate().is_some_and(|told| {
-                ANY_OPERATION.contains(&told.code()) || ANY_OPERATION.contains(&told.swapped_code())
-            }) =>
+            if segment.as_terminate().is_some_and(|told| told.is_any_of(ANY_OPERATION)) =>
         {
             return not_applicable("the endpoint has no Immediate Data");
         }

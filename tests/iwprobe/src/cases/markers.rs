@@ -73,11 +73,12 @@ pub(super) const CASES: &[Case] = &[
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
             match session.receive() {
-                Incoming::Segment(segment) if segment.as_terminate().is_none() => Ok(()),
-                Incoming::Segment(segment) => {
-                    let code = segment.as_terminate().map(|told| told.code());
-                    if code == Some(LLP_MARKER) { Ok(()) } else { deviates(format!("Terminate {code:?}")) }
-                }
+                Incoming::Segment(segment) => match segment.as_terminate() {
+                    Some(told) if !told.is_any_of(&[LLP_MARKER]) => {
+                        deviates(format!("Terminate {}", told.code()))
+                    }
+                    _ => Ok(()),
+                },
                 other => deviates(format!("expected an answer or Terminate {LLP_MARKER}, got {other}")),
             }
         }),

@@ -301,9 +301,7 @@ pub(super) const CASES: &[Case] = &[
                 Incoming::Segment(segment) if segment.as_terminate().is_some() => {
                     let told = segment.as_terminate().expect("it is one");
                     let code = Code(2, 0, 6);
-                    require(told.code() == code || told.swapped_code() == code, || {
-                        format!("expected code 2/0/06, got {}", told.code())
-                    })
+                    require(told.is_any_of(&[code]), || format!("expected code 2/0/06, got {}", told.code()))
                 }
                 Incoming::Segment(_) => Ok(()),
                 other => deviates(format!("expected a first FPDU or Terminate 2/0/06, got {other}")),

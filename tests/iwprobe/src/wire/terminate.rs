@@ -40,6 +40,12 @@ impl Terminate {
         Code(etype, layer, code)
     }
 
+    /// Whether the code is one of `codes`, in RFC 5040's bit order or with the halves of the first byte
+    /// swapped, as siw sends them.
+    pub fn is_any_of(&self, codes: &[Code]) -> bool {
+        codes.contains(&self.code()) || codes.contains(&self.swapped_code())
+    }
+
     /// Returns M, D and R from RFC 5040's position.
     pub fn header_control(&self) -> (bool, bool, bool) {
         let byte = self.bytes[2];

@@ -175,7 +175,11 @@ fn a_terminate_is_read_in_both_bit_orders() {
     // Terminates of siw: for a Write with a bad STag, and for an RDMAP version error.
     let told = Terminate::decode(&bytes("11000300")).unwrap();
     assert_eq!((told.swapped_code(), told.any_header_control()), (Code(1, 1, 0), (true, true, false)));
-    assert_eq!(Terminate::decode(&bytes("20050000")).unwrap().swapped_code(), Code(0, 2, 5));
+    let told = Terminate::decode(&bytes("20050000")).unwrap();
+    assert_eq!(told.swapped_code(), Code(0, 2, 5));
+    let answers =
+        [Code(2, 0, 5), Code(0, 2, 5), Code(2, 0, 6), Code(0, 2, 6)].map(|code| told.is_any_of(&[code]));
+    assert_eq!(answers, [true, true, false, false]);
     assert!(Terminate::decode(&[0; 3]).is_none());
 }
 
