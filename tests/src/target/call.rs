@@ -184,6 +184,8 @@ impl Steps for Caller {
                         if !current.is_report {
                             self.last = current.stage.report(how)?;
                         }
+                        // The probe was there until now.
+                        self.there = Some(now);
                         (self.pause(now)?, true)
                     }
                 }
