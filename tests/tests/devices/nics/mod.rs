@@ -2,9 +2,7 @@
 //! in both directions, several queues, links that fail, NICs that are unplugged, peers that die, VLANs, a
 //! router between the machines, Linux's iWARP, and the commands of the guide.
 //!
-//! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
-//! of the time. Each NIC is then tested with UIO alone, and with one MTU, family and direction. Faults are
-//! tested with one NIC. `UWARP_NICS=short` also leaves out the guide and the tests with four queues.
+//! `tests/nic-lab/README.md` describes the machines.
 
 mod faults;
 mod guide;
@@ -15,7 +13,7 @@ mod rping;
 mod transfers;
 mod unplugged;
 
-use rig::{Binding, Nic, SharedPair};
+use rig::{Binding, SharedPair};
 use tests::lab::{Prerequisite, Suite};
 
 /// Runs the suite. Returns whether all tests passed.
@@ -32,22 +30,17 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     ];
     let mut suite = Suite::new("nics", &needs);
     let shared = SharedPair::default();
-    let short = std::env::var("UWARP_NICS").is_ok_and(|value| value == "short");
     // The tests are ordered by binding, since each binding needs machines of its own.
-    for &binding in if short { &[Binding::Uio][..] } else { &Binding::ALL } {
+    for binding in Binding::ALL {
         for nic in binding.nics() {
-            transfers::add(&mut suite, &shared, binding, nic, short);
-            if nic.has_rss() && !short {
+            transfers::add(&mut suite, &shared, binding, nic);
+            if nic.has_rss() {
                 queues::add(&mut suite, &shared, binding, nic);
             }
-            if !short || nic == Nic::E1000e {
-                faults::add(&mut suite, &shared, binding, nic);
-            }
+            faults::add(&mut suite, &shared, binding, nic);
         }
         unplugged::add(&mut suite, &shared, binding);
-        if !short {
-            guide::add(&mut suite, &shared, binding);
-        }
+        guide::add(&mut suite, &shared, binding);
         if binding == Binding::Uio {
             routes::add(&mut suite, &shared);
             rping::add(&mut suite, &shared);

@@ -13,24 +13,22 @@ const TESTS: [Test; 3] = [Test::WriteBw, Test::ReadBw, Test::SendBw];
 const SIZE: &str = "40000";
 const ITERATIONS: &str = "20";
 
-/// Adds the transfers with one NIC. With `short`, adds only those over IPv6 in jumbo frames.
-pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic, short: bool) {
+/// Adds the transfers with one NIC.
+pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic) {
     let with = shared.clone();
     let name = format!("{}_{}_mtu9000", binding.name(), nic.name());
     suite.add_with(nic.needs(), name, move || {
-        let families: &[Family] = if short { &[Family::V6] } else { &[Family::V6, Family::V4] };
+        let families = &[Family::V6, Family::V4];
         with.with(binding, |pair| {
             transfers(&with, pair, nic, (&pair.b, &pair.a), families, &["--mtu", "9000"])
         })
     });
-    if !short {
-        let with = shared.clone();
-        let name = format!("{}_{}_mtu1500_vlan", binding.name(), nic.name());
-        suite.add_with(nic.needs(), name, move || {
-            let (families, options) = ([Family::V4, Family::V6], ["--vlan", "7"]);
-            with.with(binding, |pair| transfers(&with, pair, nic, (&pair.a, &pair.b), &families, &options))
-        });
-    }
+    let with = shared.clone();
+    let name = format!("{}_{}_mtu1500_vlan", binding.name(), nic.name());
+    suite.add_with(nic.needs(), name, move || {
+        let (families, options) = ([Family::V4, Family::V6], ["--vlan", "7"]);
+        with.with(binding, |pair| transfers(&with, pair, nic, (&pair.a, &pair.b), &families, &options))
+    });
 }
 
 /// Runs each test over each of these families. One server has an address of both families.
