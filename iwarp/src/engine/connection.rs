@@ -48,7 +48,7 @@ pub(super) use retry::{Attempt, Retry};
 pub(super) use startup::Reject;
 
 use base::Base;
-use closing::{Closing, Ends};
+use closing::{Closing, EndablePhase};
 use opening::Opening;
 use rdma::{Next, Rdma};
 use reassembly::Reassembly;
@@ -202,7 +202,7 @@ impl Phase {
     }
 }
 
-impl Ends for Phase {
+impl EndablePhase for Phase {
     fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
         match self {
             Phase::Opening(opening) => opening.end(base, state),

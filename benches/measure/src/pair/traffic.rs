@@ -12,7 +12,7 @@ use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
 use crate::pair::alternate::{Rate, TIME_LIMIT, timed};
 use crate::pattern;
-use testkit::dice::Dice;
+use testkit::seeded_rng::SeededRng;
 
 /// Maximum number of requests of each work queue.
 const DEPTH: usize = 16;
@@ -49,7 +49,7 @@ pub(crate) struct Load {
 pub(crate) struct Traffic {
     hosts: TwoHosts,
     load: Load,
-    dice: Dice,
+    dice: SeededRng,
     /// All queue pairs. The active queue pairs are first.
     order: Vec<u32>,
     /// For each queue pair, its index among the active queue pairs, or `None` if it is not active.
@@ -109,7 +109,7 @@ impl Traffic {
     fn over(hosts: TwoHosts, qps: usize, load: Load) -> Self {
         Self {
             load,
-            dice: Dice::split_mix(load.seed),
+            dice: SeededRng::split_mix(load.seed),
             order: (0..qps as u32).collect(),
             place: vec![None; qps],
             open: vec![0; qps],

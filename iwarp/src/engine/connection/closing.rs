@@ -24,7 +24,7 @@ pub(super) struct Closing {
 }
 
 /// A phase that can end the connection.
-pub(super) trait Ends: Sized {
+pub(super) trait EndablePhase: Sized {
     /// Ends the phase. Frees its slots in the slabs that all connections share. Completes the requests that a
     /// stream has taken from the queue pair, or returns them to a queue pair that outlives the connection.
     /// Even after a graceful close, a receive may be incomplete.
@@ -55,7 +55,7 @@ pub(super) trait Ends: Sized {
     }
 }
 
-impl Ends for Closing {
+impl EndablePhase for Closing {
     fn end(self, base: &mut Base, _: &mut EngineState) -> Closing {
         base.name_cause();
         self

@@ -10,7 +10,7 @@ use crate::verbs::{Admitted, CmShared, ConnParam, ConnectionError, ListenerShare
 use super::super::state::EngineState;
 use super::super::trace;
 use super::base::Base;
-use super::closing::{Closing, Ends};
+use super::closing::{Closing, EndablePhase};
 use super::report::User;
 use super::startup::{Initiating, Role, Startup};
 use super::streaming::Streaming;
@@ -63,7 +63,7 @@ impl Opening {
     }
 }
 
-impl Ends for Box<Opening> {
+impl EndablePhase for Box<Opening> {
     fn end(self, base: &mut Base, _: &mut EngineState) -> Closing {
         base.name_cause();
         Closing::default()

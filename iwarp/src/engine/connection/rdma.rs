@@ -24,7 +24,7 @@ use crate::verbs::ConnectionError;
 use super::super::state::EngineState;
 use super::super::trace;
 use super::base::Base;
-use super::closing::Ends;
+use super::closing::EndablePhase;
 use super::reassembly::{Reassembly, Rest};
 use super::report::Announcement;
 use super::timers::RnrTimers;

@@ -18,7 +18,7 @@ use crate::verbs::{AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, Res
 use super::super::state::EngineState;
 use super::super::trace;
 use super::base::Base;
-use super::closing::{Closing, Ends};
+use super::closing::{Closing, EndablePhase};
 use super::rdma::Rdma;
 use super::report::{Announcement, User};
 use super::retry::{Attempt, Retry};
@@ -85,7 +85,7 @@ impl Role {
     }
 }
 
-impl Ends for Box<Startup> {
+impl EndablePhase for Box<Startup> {
     fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
         base.name_cause();
         base.drop_reassembly(state, self.reassembly);

@@ -19,7 +19,7 @@ use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes
 
 use super::super::state::EngineState;
 use super::base::Base;
-use super::closing::{Closing, Ends};
+use super::closing::{Closing, EndablePhase};
 use super::pre_fpdu::Sent;
 use super::report::{Announced, User};
 use super::startup::{Initiating, Role, Startup};
@@ -36,7 +36,7 @@ pub(super) struct Streaming {
     pub(super) closing: Option<u64>,
 }
 
-impl Ends for Box<Streaming> {
+impl EndablePhase for Box<Streaming> {
     fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
         base.name_cause();
         base.drop_reassembly(state, self.reassembly);

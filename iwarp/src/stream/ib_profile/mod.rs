@@ -107,12 +107,12 @@ struct Refused {
     msn: u32,
     /// The Terminate to send if this side no longer waits for a receive request.
     terminate: Box<Terminate>,
-    told: Told,
+    reported: Reported,
 }
 
 /// What was reported to the peer about a refused message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Reported {
     /// Nothing was reported. `ready` says whether there is now a receive request for the refused message.
     Nothing { ready: bool },
     /// The refusal of the message was reported.
@@ -286,29 +286,29 @@ impl IbProfile {
     /// Called when the peer's message with this MSN on queue 0 finds no receive request.
     #[cold]
     pub(super) fn refuse(&mut self, msn: u32, terminate: Terminate) {
-        let told = Told::Nothing { ready: false };
-        self.refused = Some(Refused { msn, terminate: Box::new(terminate), told });
+        let reported = Reported::Nothing { ready: false };
+        self.refused = Some(Refused { msn, terminate: Box::new(terminate), reported });
         self.news.refused = true;
     }
 
     /// Whether a message of the peer waits for a receive request of this side.
     pub(super) fn awaits_recv(&self) -> bool {
-        matches!(self.told(), Some(Told::Nothing { ready: false } | Told::NotReady))
+        matches!(self.reported(), Some(Reported::Nothing { ready: false } | Reported::NotReady))
     }
 
     /// Returns what was reported to the peer about the refused message; `None` if no message is refused.
     #[inline]
-    fn told(&self) -> Option<Told> {
-        self.refused.as_ref().map(|refused| refused.told)
+    fn reported(&self) -> Option<Reported> {
+        self.refused.as_ref().map(|refused| refused.reported)
     }
 
     /// Called when there is a receive request for the refused message.
     pub(super) fn on_recv(&mut self) {
         if let Some(refused) = &mut self.refused {
-            refused.told = match refused.told {
-                Told::Nothing { .. } => Told::Nothing { ready: true },
-                Told::NotReady => Told::ReadyNow,
-                told @ (Told::ReadyNow | Told::Ready) => told,
+            refused.reported = match refused.reported {
+                Reported::Nothing { .. } => Reported::Nothing { ready: true },
+                Reported::NotReady => Reported::ReadyNow,
+                reported @ (Reported::ReadyNow | Reported::Ready) => reported,
             };
         }
     }
@@ -323,7 +323,7 @@ impl IbProfile {
     /// Records a refusal that was not reported. The refusal has to be reported even if the stream ends: the
     /// requests after the refused message were sent before the reported end, but were dropped.
     fn note_untold(&mut self, refused: &Refused) {
-        if matches!(refused.told, Told::Nothing { .. }) {
+        if matches!(refused.reported, Reported::Nothing { .. }) {
             self.untold = Some(refused.msn);
         }
     }
@@ -374,7 +374,7 @@ impl IbProfile {
     fn has_urgent_messages(&self) -> bool {
         self.last.is_some()
             || self.peer == Peer::Ready
-            || matches!(self.told(), Some(Told::Nothing { .. } | Told::ReadyNow))
+            || matches!(self.reported(), Some(Reported::Nothing { .. } | Reported::ReadyNow))
     }
 
     /// Whether a message of queue 4 waits to be sent.
@@ -407,16 +407,16 @@ impl IbProfile {
             return Some(ProfileMessage::Limit(self.told_limit()));
         }
         let refused = self.refused.as_mut()?;
-        match refused.told {
-            Told::Nothing { ready } => {
-                refused.told = if ready { Told::ReadyNow } else { Told::NotReady };
+        match refused.reported {
+            Reported::Nothing { ready } => {
+                refused.reported = if ready { Reported::ReadyNow } else { Reported::NotReady };
                 Some(ProfileMessage::NotReady(refused.msn))
             }
-            Told::ReadyNow => {
-                refused.told = Told::Ready;
+            Reported::ReadyNow => {
+                refused.reported = Reported::Ready;
                 Some(ProfileMessage::Ready)
             }
-            Told::NotReady | Told::Ready => None,
+            Reported::NotReady | Reported::Ready => None,
         }
     }
 
@@ -446,7 +446,7 @@ impl IbProfile {
                 self.peer = Peer::Ready;
                 Ok(Change::None)
             }
-            ProfileMessage::Resume { send_msn, request_msn } if self.told() == Some(Told::Ready) => {
+            ProfileMessage::Resume { send_msn, request_msn } if self.reported() == Some(Reported::Ready) => {
                 self.refused = None;
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }

@@ -18,7 +18,7 @@ pub(crate) mod ulpdu;
 pub(crate) mod world;
 
 use iwarp::verbs::{MemoryRegion, RemoteAddr};
-use testkit::dice::Dice;
+use testkit::seeded_rng::SeededRng;
 
 pub(crate) use hosts::{ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate};
 pub(crate) use testbed::Testbed;
@@ -34,7 +34,7 @@ macro_rules! told {
 
 /// Returns `len` pseudo-random bytes, in which a test notices a lost, repeated or moved piece.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    Dice::xorshift(seed).bytes(len)
+    SeededRng::xorshift(seed).bytes(len)
 }
 
 /// The remote address of byte `at` of `region`.

@@ -9,7 +9,7 @@ use crate::verbs::ConnectionError;
 use super::super::super::state::EngineState;
 use super::super::super::trace;
 use super::super::base::Base;
-use super::super::closing::{Closing, Ends};
+use super::super::closing::{Closing, EndablePhase};
 use super::super::duration;
 use super::{Next, Rdma, RdmaStage};
 
@@ -171,7 +171,7 @@ impl Rdma {
     }
 }
 
-impl Ends for Box<Rdma> {
+impl EndablePhase for Box<Rdma> {
     fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
         base.name_cause();
         let (is_orphan, is_lost) = (base.is_orphan(), self.is_lost(base));
