@@ -1,5 +1,5 @@
-//! Tests of sleep: both sides of a vhost-user socket can sleep until a frame arrives or the peer ends, and a
-//! port that polls is not notified.
+//! Tests of sleep over a vhost-user socket. Both sides can sleep until a frame arrives. The vhost side is
+//! also woken when its peer ends. A port that polls is not notified.
 
 mod support;
 

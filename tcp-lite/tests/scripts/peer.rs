@@ -58,7 +58,8 @@ pub(crate) struct Peer {
     latest: u32,
     /// Timestamps of the peer that our segments may echo.
     clocks: Vec<u32>,
-    /// The segments by sequence number: as the script pushed them, or as the stack has split them since.
+    /// The segments by sequence number. A segment has the boundaries that the script gave it with `send`, or
+    /// its boundaries after the stack has split it.
     segments: BTreeMap<i64, Piece>,
     /// Number of pushed bytes.
     pushed: u64,

@@ -468,8 +468,8 @@ impl Twins {
             *lost = lost.start.saturating_sub(1)..lost.end.saturating_sub(1);
         }
         arriving.append(&mut late);
-        // A TSO frame that the port has not segmented does not fit the peer's buffers of 2048 bytes, so the
-        // frame is lost.
+        // A TSO frame that the port has not segmented does not fit into the peer's buffers of 2048 bytes, so
+        // the frame is lost.
         arriving.retain(|frame| frame.len() < 2048);
         self.peer.input(now, &arriving);
         self.wire.extend(self.peer.poll(now).into_iter().map(|frame| frame.bytes));

@@ -79,9 +79,9 @@ pub struct Round {
     pub ns: u64,
     /// The victim's processor time in this round, in nanoseconds.
     pub cpu_ns: u64,
-    /// Number of frames of the honest client.
+    /// Number of frames that the honest client has sent.
     pub legitimate: u64,
-    /// Number of frames of the attacker.
+    /// Number of frames that the attacker, or an actor in its place, has sent.
     pub others: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Tries a defect: builds the simulator from the tree with the defect. The run that the defect names has to
-//! fail.
+//! Tests one deliberate defect (a mutation): applies the defect's edit to a copy of the source tree, and
+//! builds the simulator there. The run that the defect names has to fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

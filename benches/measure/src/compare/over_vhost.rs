@@ -196,7 +196,8 @@ const OVER_SOCKETS: Percentile =
     Percentile { id: "sockets_64", ours: "typical_us", theirs: |trips| trips.median_us };
 
 impl Percentile {
-    /// The pair of a run of each side. Each figure is a whole round trip in microseconds.
+    /// Returns the figures of one run of ours and of one run of theirs. Each figure is a whole round trip in
+    /// microseconds. iwperf reports half a round trip, so our figure is doubled.
     fn pair(&self, ours: &Result<EndReports>, theirs: &Result<RoundTrips>) -> Result<Pair> {
         let half = match ours {
             Ok(reports) => number(&reports.client, &format!("/results/0/latency/{}", self.ours)),

@@ -1,4 +1,5 @@
-//! The text of the tables.
+//! Formats the results of `measure scaling` as two Markdown tables: the cores that each rate needs, and the
+//! rates of frames, of the wire and of the memory bus.
 
 use std::fmt::Write;
 

@@ -171,7 +171,8 @@ impl World {
         world
     }
 
-    /// An event channel that nobody reads: a test recognizes a working stream by using the stream.
+    /// Creates an event channel that nobody reads. A test needs no events to see that a stream works, since
+    /// the test uses the stream.
     pub(crate) fn channel_of_clients(&self) -> EventChannel {
         self.clients.create_event_channel().unwrap()
     }

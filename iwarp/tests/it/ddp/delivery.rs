@@ -1,5 +1,5 @@
-//! What a data sink places and delivers, and how it refuses segments (RFC 5041 sections 1.2, 4, 5.4, 7): the
-//! test sends segments to an engine, and checks completions and memory.
+//! Tests of what a data sink places and delivers, and of how a data sink refuses segments (RFC 5041 sections
+//! 1.2, 4, 5.4, 7). Each test sends segments to an engine, and checks completions and memory.
 
 use super::{REGION, setup, tagged, untagged};
 use crate::common::pattern;

@@ -28,8 +28,8 @@ fn send_immediate(wr_id: u64, data: [u8; 4], region: &MemoryRegion, len: usize) 
     SendRequest::new(wr_id, SendOp::SendImmediate { data }, region.sge(0, len))
 }
 
-/// Each peer may ask for the semantics. If both peers ask, the peers agree, and both users learn the result.
-/// Private data of different lengths is delivered unchanged.
+/// Each peer may ask for InfiniBand's semantics. The semantics apply only if both peers ask. Both users learn
+/// whether the semantics apply. Private data of different lengths is delivered unchanged.
 #[test]
 fn both_ends_have_to_ask() {
     for (a_asks, b_asks) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -421,8 +421,8 @@ impl Effect {
         self.by == reader.by && ordered || self.op == reader.op
     }
 
-    /// Makes the bytes unknown that this effect fetches from `span`. Returns the targets of the bytes that
-    /// were known before.
+    /// Marks the bytes that this effect fetches from `span` as unknown. If the effect is an atomic, all bytes
+    /// of the result become unknown. Returns the targets of the bytes that were known before.
     fn make_unknown(&mut self, span: &Span) -> Vec<Span> {
         let mut news = Vec::new();
         let mut first = 0;
