@@ -152,8 +152,8 @@ fn room_for(connections: usize, processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Number of bytes of memory that are available to programs, or `None` if the system does not report the
-/// number.
+/// Returns the number of bytes of memory that are available to programs, or `None` if the system does not
+/// report the number.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -129,7 +129,7 @@ pub(crate) const MEASURES: [Measure; 39] = [
     row("loss_01", "Writes at 0.1 % loss, 200 Mb/s, 10 ms", "Linux to Linux", "Mb/s", 0.9, 1.2),
 ];
 
-/// The row with this name, or `None` if there is no such row.
+/// Returns the row with this name, or `None` if there is no such row.
 pub(crate) fn find(id: &str) -> Option<&'static Measure> {
     MEASURES.iter().find(|measure| measure.id == id)
 }

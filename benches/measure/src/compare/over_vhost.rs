@@ -81,7 +81,8 @@ fn validate(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// Number of messages whose bytes were checked, added up over both ends. Fails if no message was checked.
+/// Returns the number of messages whose bytes were checked, added up over both ends. Fails if no message was
+/// checked.
 fn messages_checked(reports: &EndReports) -> Result<u64> {
     let checked = |at: &str| reports.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);
     let checked =
@@ -155,7 +156,7 @@ fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Ba
     all
 }
 
-/// A pair of two figures, or the error of one of them.
+/// Returns a pair of two figures, or the error of one of them.
 fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
     match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => Ok(Pair { ours: *ours, theirs: *theirs }),

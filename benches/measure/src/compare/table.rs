@@ -25,9 +25,9 @@ pub(crate) fn row(row: &Row) -> String {
     ])
 }
 
-/// The line after a row for figures that are not the row's baseline. These are figures of the kernel with
-/// `sendfile`, which avoids the copy at the sender, or of a program that spins on memory. Returns `None` if
-/// the row has no such figures.
+/// Returns the line after a row for figures that are not the row's baseline. These are figures of the kernel
+/// with `sendfile`, which avoids the copy at the sender, or of a program that spins on memory. Returns `None`
+/// if the row has no such figures.
 pub(crate) fn beside(row: &Row) -> Option<String> {
     if let Some(us) = row.also.get("ib_write_lat_us").and_then(Value::as_f64) {
         return Some(format!(
@@ -45,7 +45,7 @@ pub(crate) fn beside(row: &Row) -> Option<String> {
     ))
 }
 
-/// The line of a row that could not be measured.
+/// Returns the line of a row that could not be measured.
 pub(crate) fn missing(measure: &Measure, reason: &str) -> String {
     format!("{:<14} not measured: {reason}", measure.id)
 }

@@ -238,7 +238,7 @@ impl Traffic {
         [&self.hosts.a, &self.hosts.b].map(|host| host.engine.counters())
     }
 
-    /// Number of bytes placed into B's memory so far.
+    /// Returns the number of bytes placed into B's memory so far.
     fn placed_bytes(&self) -> u64 {
         self.hosts.b.engine.counters().rx_placed_bytes
     }

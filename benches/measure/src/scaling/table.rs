@@ -26,7 +26,7 @@ const TRAFFIC: [BusTraffic; 2] = [
     BusTraffic { end: "receives", cached: 2.0, uncached: 4.0 },
 ];
 
-/// The tables in Markdown.
+/// Returns the tables in Markdown.
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     cores(&mut text, results);

@@ -116,8 +116,8 @@ impl World {
         Self::with(model, &LinkConfig::default())
     }
 
-    /// A world in which `wire` connects the hostile client. In `wire`, `a_to_b` is the direction from the
-    /// server to the hostile client.
+    /// Returns a world in which `wire` connects the hostile client. In `wire`, `a_to_b` is the direction from
+    /// the server to the hostile client.
     pub(crate) fn with(model: Model, wire: &LinkConfig) -> Self {
         let (near, [raw_port, clients_port]) = hub([wire, &LinkConfig::default()]);
         let context =

@@ -8,7 +8,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::Instant;
 
-/// A Write of eight bytes from `from` to offset `at` of `to`.
+/// Returns a Write of eight bytes from `from` to offset `at` of `to`.
 fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion, at: usize) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Write { remote: remote_addr(to, at) }, from.sge(at, 8))
 }

@@ -14,12 +14,12 @@ use iwarp::verbs::{
     SendOp, SendRequest, SrqInit, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// A receive request without a buffer.
+/// Returns a receive request without a buffer.
 fn empty_recv(wr_id: u64) -> RecvRequest {
     RecvRequest { wr_id, sg_list: ArrayVec::new() }
 }
 
-/// The fields of a receive completion.
+/// Returns the fields of a receive completion.
 fn received(wc: &WorkCompletion) -> (u64, WcStatus, WcOpcode, u32, Option<[u8; 8]>) {
     (wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.immediate)
 }

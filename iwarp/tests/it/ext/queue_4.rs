@@ -21,18 +21,18 @@ fn message(kind: u32, msn: u32, payload: u64) -> Vec<u8> {
     untagged([0x41, 0x4f], kind, [4, msn, 0], &payload.to_be_bytes())
 }
 
-/// A Send of seven bytes.
+/// Returns a Send of seven bytes.
 fn send(msn: u32) -> Vec<u8> {
     untagged([0x41, 0x43], 0, [0, msn, 0], b"message")
 }
 
-/// A connection with InfiniBand's semantics, on which messages of the peer may wait for four seconds.
+/// Returns a connection with InfiniBand's semantics, on which messages of the peer may wait for four seconds.
 fn agreed() -> Served {
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
     Setup { request: ib_request(), accept, ..Setup::default() }.ready()
 }
 
-/// A Send of no bytes, as our engine sends it.
+/// Returns a Send of no bytes, as our engine sends it.
 fn empty_send(msn: u32) -> Vec<u8> {
     untagged([0x41, 0x43], 0, [0, msn, 0], &[])
 }

@@ -50,7 +50,7 @@ pub(crate) fn draw(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
     Some(flagged(dice, drawn))
 }
 
-/// A Send of `len` bytes.
+/// Returns a Send of `len` bytes.
 pub(crate) fn long_send(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, len: usize) -> Option<Drawn> {
     let drawn = send_of(dice, model, by, op, len)?;
     Some(flagged(dice, drawn))
@@ -223,7 +223,7 @@ pub(crate) fn sge(model: &Model, span: &Span) -> Sge {
     Sge { addr: grant.offset_of(span.at), length: span.len as u32, lkey: grant.key }
 }
 
-/// Local memory of `by` for `len` bytes, in up to three pieces.
+/// Returns local memory of `by` for `len` bytes, in up to three pieces.
 pub(crate) fn gather(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::empty())
 }
@@ -297,7 +297,7 @@ fn quiet_place(
     choice
 }
 
-/// A part of the peer's memory. Sometimes the peer does not allow the access to this part.
+/// Returns a part of the peer's memory. Sometimes the peer does not allow the access to this part.
 fn remote(dice: &mut Dice, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
     let len = length(dice);
     part(dice, model, by, len, right)
@@ -342,7 +342,7 @@ fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(Name) -> bool) -> Option<N
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
 }
 
-/// The length of a message: close to a limit of segments, small, or sometimes long.
+/// Returns the length of a message: close to a limit of segments, small, or sometimes long.
 pub(crate) fn length(dice: &mut Dice) -> usize {
     match dice.index(20) {
         0 => 0,

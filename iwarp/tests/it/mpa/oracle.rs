@@ -22,7 +22,7 @@ fn ours(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> Vec<u8> 
     wire
 }
 
-/// Random ULPDUs of at most `largest` bytes, of which most are small.
+/// Returns random ULPDUs of at most `largest` bytes, of which most are small.
 fn ulpdus(dice: &mut Dice, count: usize, largest: usize) -> Vec<Vec<u8>> {
     let sizes = [1, 2, 3, 4, 14, 18, 46, 500, 508, 1442];
     (0..count)
@@ -228,8 +228,8 @@ fn aligned_segments_behind_a_loss_are_placed() {
     assert!(receiver.finish().ulpdus == ulpdus);
 }
 
-/// The deframer's result for a stream: the delivered ULPDUs, the error code or 0, and the ULPDUs that were
-/// placed early and not delivered.
+/// Returns the deframer's result for a stream: the delivered ULPDUs, the error code or 0, and the ULPDUs that
+/// were placed early and not delivered.
 fn decode(
     wire: &[u8],
     segments: &[(usize, usize)],

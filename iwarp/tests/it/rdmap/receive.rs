@@ -105,8 +105,8 @@ impl Receiver {
     }
 }
 
-/// The registrations of the model's own cases: one for reading and writing, one for writing, and one for
-/// reading. Another registration belongs to another stream, and the last registration ends at 2^64.
+/// Returns the registrations of the model's own cases: one for reading and writing, one for writing, and one
+/// for reading. Another registration belongs to another stream, and the last registration ends at 2^64.
 fn registrations(table: &MemoryTable) -> Vec<Registration> {
     let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let both = write | Access::REMOTE_READ;
@@ -142,7 +142,8 @@ for line in sys.stdin:
     print('ok' if what == 'ok' else val.hex())
 ";
 
-/// A segment that is valid or has one or several faults, with values close to every limit of the checks.
+/// Returns a segment that is valid or has one or several faults, with values close to every limit of the
+/// checks.
 fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
     let wild = dice.number() as u32;
     let stag = dice.pick(&[stags[0], stags[0], stags[1], stags[2], stags[3], stags[4], wild, 0]);

@@ -18,7 +18,7 @@ use iwarp::verbs::{
     TerminateOrigin, TerminateReport,
 };
 
-/// The expected Terminate, byte for byte, according to the layouts of the RFCs.
+/// Returns the expected Terminate, byte for byte, according to the layouts of the RFCs.
 fn expected(case: &Attack) -> Vec<u8> {
     let (layer, etype, code) = case.error.codes();
     let bits = match case.echo {

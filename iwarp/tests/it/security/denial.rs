@@ -66,8 +66,8 @@ struct Work {
 }
 
 impl Work {
-    /// The number of operations. A segment, an FPDU and the placement of a segment's bytes are one operation
-    /// each.
+    /// Returns the number of operations. A segment, an FPDU and the placement of a segment's bytes are one
+    /// operation each.
     fn operations(&self) -> u64 {
         self.segments + self.fpdus + self.placed / 1460
     }
@@ -169,7 +169,7 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
     }
 }
 
-/// Number of segments, FPDUs and placed bytes of the honest clients so far.
+/// Returns the number of segments, FPDUs and placed bytes of the honest clients so far.
 fn heard(world: &World) -> [u64; 3] {
     let seen = world.honest.iter().map(|honest| honest.end.id.as_ref().unwrap().activity().unwrap());
     seen.fold([0; 3], |[segments, fpdus, placed], it| {

@@ -22,7 +22,7 @@ fn request(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     frame("Req", flags, revision, private_data)
 }
 
-/// A Request without the peer-to-peer model, with IRD 8 and ORD 8.
+/// Returns a Request without the peer-to-peer model, with IRD 8 and ORD 8.
 fn plain_request() -> Vec<u8> {
     request(0x50, 2, &[0, 8, 0, 8])
 }

@@ -66,7 +66,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A stage whose second host has `buffers` buffers, in a shared receive queue if `shared`.
+    /// Returns a stage whose second host has `buffers` buffers, in a shared receive queue if `shared`.
     fn new(buffers: usize, shared: bool) -> Self {
         let withheld = Arc::<Mutex<Withheld>>::default();
         let mut pair = Testbed::new().hook_a(Hole { withheld: Arc::clone(&withheld) }).hosts();

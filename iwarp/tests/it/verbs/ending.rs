@@ -15,13 +15,13 @@ use iwarp::verbs::{
 };
 use tcp_lite::CloseReason;
 
-/// A Write of the peer to the first bytes of the region.
+/// Returns a Write of the peer to the first bytes of the region.
 fn write(served: &Served) -> Vec<u8> {
     tagged([0xc1, 0x40], served.region.rkey(), served.to(0), &[7; 8])
 }
 
-/// A stream that has failed. The Terminate waits for space in the peer's window, because the peer reads
-/// nothing. The returned region contains the data of earlier Writes.
+/// Returns a stream that has failed. The Terminate waits for space in the peer's window, because the peer
+/// reads nothing. The returned region contains the data of earlier Writes.
 pub(super) fn failed() -> (Served, MemoryRegion) {
     failed_on(Testbed::new())
 }
@@ -42,7 +42,7 @@ fn failed_on(bed: Testbed<'_>) -> (Served, MemoryRegion) {
     (served, region)
 }
 
-/// The phase of the engine's only connection.
+/// Returns the phase of the engine's only connection.
 fn phase(served: &mut Served) -> ConnectionPhase {
     let context = served.context().clone();
     let asked = std::thread::spawn(move || context.status(Duration::from_secs(60)));

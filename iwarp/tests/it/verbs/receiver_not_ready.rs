@@ -24,7 +24,7 @@ fn recv(qp: &QueuePair, wr_id: u64, region: &MemoryRegion, at: usize, len: usize
     qp.post_recv(&RecvRequest::new(wr_id, region.sge(at, len))).unwrap();
 }
 
-/// Number of received bytes that the engine holds in packet buffers.
+/// Returns the number of received bytes that the engine holds in packet buffers.
 fn held(host: &crate::common::Host) -> u64 {
     host.engine.counters().stack.out_of_order.held_bytes
 }

@@ -51,7 +51,7 @@ impl Server {
         u64::from_be_bytes(bytes)
     }
 
-    /// A connection that may hold at most `cap` buffers of the shared receive queue.
+    /// Returns a connection that may hold at most `cap` buffers of the shared receive queue.
     fn connect(&self, pair: &mut Pair, cap: usize, high_water: usize) -> Connected {
         let init = QpInit { srq: Some(&self.srq), max_recv_wr: cap, high_water, ..QpInit::new(&pair.b.cq) };
         let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(&init).unwrap());
