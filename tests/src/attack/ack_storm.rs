@@ -14,7 +14,7 @@ use super::crafted_peers::CraftedPeers;
 use super::victim::LENT;
 use super::{Attack, Scenario, as_it_is, check};
 
-/// Acknowledgements of bytes that were never sent.
+/// The attacker acknowledges bytes that were never sent.
 pub const UNSENT: Scenario = Scenario {
     name: "ack-unsent",
     about: "acknowledgements of bytes that were never sent",
@@ -22,7 +22,7 @@ pub const UNSENT: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Unsent, false),
 };
 
-/// The same acknowledgement again and again.
+/// The attacker sends the same acknowledgement again and again.
 pub const DUPLICATE: Scenario = Scenario {
     name: "ack-duplicate",
     about: "the same acknowledgement repeatedly, with bytes in flight",
@@ -30,7 +30,7 @@ pub const DUPLICATE: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Duplicate, false),
 };
 
-/// Acknowledgements of one byte each.
+/// The attacker acknowledges the victim's bytes one by one.
 pub const DIVISION: Scenario = Scenario {
     name: "ack-division",
     about: "acknowledgements of one byte each",

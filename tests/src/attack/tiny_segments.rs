@@ -6,7 +6,7 @@ use super::crafted_peers::CraftedPeers;
 use super::victim::{LENT, LENT_BYTE};
 use super::{Attack, Scenario, as_it_is, check};
 
-/// Each byte of the stream in a segment of its own.
+/// The attacker sends each byte of the stream in a segment of its own.
 pub const IN_ORDER: Scenario = Scenario {
     name: "tiny-in-order",
     about: "Writes in segments of one byte",
@@ -30,7 +30,7 @@ pub const FALLING: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::Falling),
 };
 
-/// A maximum segment size of 1.
+/// The attacker announces a maximum segment size of 1.
 pub const SMALL_MSS: Scenario = Scenario {
     name: "tiny-mss",
     about: "Reads by peers whose maximum segment size is 1",

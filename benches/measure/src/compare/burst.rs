@@ -41,7 +41,7 @@ const MANY: usize = 16_384;
 /// available for each process.
 const PROCESS_BYTES: u64 = 12 << 20;
 
-/// The line printed when all connections are established.
+/// The line that a process prints when all its connections are established.
 const DONE: &str = "done";
 
 /// The rows: the name, the number of connections, and the number of processes that make the connections.

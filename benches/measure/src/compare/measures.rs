@@ -44,7 +44,7 @@ pub(crate) enum Sampling {
 pub(crate) struct Measure {
     /// The name of the row in the table and in the JSON.
     pub(crate) id: &'static str,
-    /// The quantity that is measured.
+    /// The measured quantity.
     pub(crate) what: &'static str,
     /// The baseline with which the quantity is compared.
     pub(crate) against: &'static str,

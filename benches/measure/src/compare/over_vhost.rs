@@ -30,9 +30,9 @@ struct Bulk {
     mtu: u16,
     /// The row of Writes against the kernel's TCP with its best settings.
     write: &'static str,
-    /// The row of Writes against the kernel's TCP with its defaults.
+    /// The row that compares our Writes with the kernel's TCP with its defaults.
     default: &'static str,
-    /// The row of Writes against Writes over the kernel's sockets.
+    /// The row that compares our Writes with Writes over the kernel's sockets.
     sockets: &'static str,
     /// Rows that are compared with these Writes. Each element has the name of the row, the test and the
     /// options.
@@ -192,7 +192,7 @@ const PERCENTILES: [Percentile; 3] = [
     Percentile { id: "pingpong_p999", ours: "p999_us", theirs: |trips| trips.p999_us },
 ];
 
-/// The row of the median against Writes over the kernel's sockets.
+/// The row that compares the median of our round trips with that of Writes over the kernel's sockets.
 const OVER_SOCKETS: Percentile =
     Percentile { id: "sockets_64", ours: "typical_us", theirs: |trips| trips.median_us };
 
@@ -275,7 +275,7 @@ fn rate(session: &Session, tally: &mut Tally) {
     row.measure(session, tally);
 }
 
-/// A row of our small messages against the kernel's small messages.
+/// A row that compares our small messages with the kernel's small messages.
 struct SmallRow<'a> {
     id: &'static str,
     test: Test,

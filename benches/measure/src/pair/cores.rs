@@ -14,7 +14,7 @@ use crate::pair::copy_crc::CopyCrc;
 use crate::pair::one_core::{LOAD, MESSAGE_BYTES, virtual_wire};
 use crate::pair::traffic::Traffic;
 
-/// Share of the loop's gain that is the baseline.
+/// The baseline, as a share of the loop's gain.
 const SHARE: f64 = 0.9;
 
 /// A command for a core.

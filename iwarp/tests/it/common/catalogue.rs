@@ -51,7 +51,7 @@ pub(crate) enum AttackMethod {
     Bounds,
     Wrap,
     Domain,
-    /// `Queue` to `Length`: the message is untagged.
+    /// For `Queue` to `Length`, the message is untagged.
     Queue,
     Number,
     Offset,

@@ -13,7 +13,7 @@ pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Returns bytes that this thread has allocated, minus the bytes that it has freed.
+/// Returns the number of bytes that this thread has allocated, minus the number of bytes that it has freed.
 pub(crate) fn held() -> i64 {
     HELD.get()
 }

@@ -10,7 +10,7 @@ use super::ulpdu;
 /// The rights of a region whose words a peer may change by atomics.
 pub(crate) const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// The local right to write, and all remote rights.
+/// The right to write locally, and all remote rights.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
 pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };

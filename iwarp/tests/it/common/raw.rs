@@ -50,7 +50,8 @@ pub(crate) struct RawPair {
 }
 
 impl RawPair {
-    /// Returns a pair on any two ports: the first port is the engine's. `limits` are the limits of the peer.
+    /// Returns a pair on any two ports, of which the first port is the engine's. `limits` are the limits of
+    /// the peer.
     pub(crate) fn over(
         context: Context,
         (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),

@@ -248,7 +248,7 @@ impl Served {
         std::iter::from_fn(|| self.cq.poll_one()).collect()
     }
 
-    /// `wr_id` and status of each completion of the next 20 ms.
+    /// Returns `wr_id` and status of each completion of the next 20 ms.
     pub(crate) fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
         self.run(20_000);
         self.completions()

@@ -35,9 +35,9 @@ pub(crate) struct Model {
     pub(crate) one_completion_queue: bool,
     /// Maximum number of buffers of the shared receive queue that one stream may hold.
     pub(crate) one_receive_queue: Option<usize>,
-    /// Each STag is valid on one stream only.
+    /// True if each STag is valid on one stream only.
     pub(crate) single_stream: bool,
-    /// The hostile client's streams belong to the set.
+    /// True if the hostile client's streams belong to the set.
     pub(crate) hostile_inside: bool,
 }
 

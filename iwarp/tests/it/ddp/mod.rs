@@ -17,7 +17,7 @@ fn fill(_: &QueuePair, region: &MemoryRegion) {
     region.write_at(0, &[0xEE; REGION]).unwrap();
 }
 
-/// How to establish a connection whose region is full of 0xEE.
+/// Returns how to establish a connection whose region is full of 0xEE.
 fn setup() -> Setup<'static> {
     Setup { region: REGION, prepare: &fill, ..Setup::default() }
 }

@@ -13,7 +13,7 @@ fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion, at: usize) -> SendR
     SendRequest::new(wr_id, SendOp::Write { remote: remote_addr(to, at) }, from.sge(at, 8))
 }
 
-/// `wr_id` and status of the next `N` completions of `a`.
+/// Returns `wr_id` and status of the next `N` completions of `a`.
 fn statuses<const N: usize>(pair: &mut Pair) -> [(u64, WcStatus); N] {
     [(); N].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status))
 }

@@ -28,7 +28,7 @@ fn outcome(wc: &WorkCompletion) -> (u64, WcStatus) {
     (wc.wr_id, wc.status)
 }
 
-/// `wr_id` and status of the completions that A has now.
+/// Returns `wr_id` and status of the completions that A has now.
 fn completed(pair: &mut Pair) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| outcome(&wc)).collect()
 }

@@ -20,7 +20,7 @@ pub(crate) type BindingId = usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Validity {
     Valid,
-    /// The request that makes the STag valid has not completed.
+    /// The request that makes the STag valid has not completed yet.
     Coming,
     /// An invalidation of the STag has not completed.
     Ending,

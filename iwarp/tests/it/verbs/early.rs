@@ -105,7 +105,7 @@ impl Stage {
         assert!(self.pair.b.cq.poll_one().is_none(), "nothing is delivered behind the hole");
     }
 
-    /// For each message, the number of bytes at its end that are placed.
+    /// Returns for each message the number of bytes at its end that are placed.
     fn placed(&self) -> [usize; SENDS] {
         let found = read_bytes(&self.buffers, 0, SENDS * LEN);
         std::array::from_fn(|number| {

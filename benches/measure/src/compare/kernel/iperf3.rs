@@ -21,7 +21,7 @@ impl StreamSettings {
         format!("iperf3 {}{}", self.options, self.shape.name()).trim_end().replace(" ,", ",")
     }
 
-    /// Returns the name of the settings in results, for messages of other lengths.
+    /// Returns the name of the settings in results, without the length of the messages.
     pub(crate) fn name_for_any_length(&self) -> String {
         self.name().replace(" -l 1M", "")
     }
