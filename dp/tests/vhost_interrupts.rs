@@ -177,7 +177,7 @@ fn second_process_polls() {
     support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
 }
 
-/// Number of times that a process or thread has called `write` (see proc(5)).
+/// Returns the number of times that a process or thread has called `write` (see proc(5)).
 fn writes(process: &str) -> u64 {
     let counts = std::fs::read_to_string(format!("/proc/{process}/io")).unwrap();
     counts.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()

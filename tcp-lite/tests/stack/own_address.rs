@@ -10,7 +10,7 @@ use crate::craft;
 use crate::harness::{Host, MAC_A, MAC_B, World, config};
 use crate::relay::Tap;
 
-/// Two hosts. `a` may connect to itself.
+/// Returns two hosts. `a` may connect to itself.
 fn world() -> World {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let a = StackConfig { loopback: true, ..config(MAC_A, 1) };

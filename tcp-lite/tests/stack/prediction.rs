@@ -249,7 +249,7 @@ impl std::fmt::Debug for SentFrame {
 }
 
 impl SentFrame {
-    /// The bytes of the frame on the wire, with complete checksums.
+    /// Returns the bytes of the frame on the wire, with complete checksums.
     fn on_the_wire(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         if self.offload.ipv4_checksum {
@@ -357,7 +357,7 @@ impl Host {
     }
 }
 
-/// All bytes of a frame, including bytes in external memory.
+/// Returns all bytes of a frame, including bytes in external memory.
 fn all_bytes_of(frame: &Mbuf) -> Vec<u8> {
     let mut bytes = vec![0; frame.len()];
     assert_eq!(frame.copy_to(0, &mut bytes), bytes.len());

@@ -136,7 +136,7 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
 
-/// The acknowledgements that `Side::B` sends while data segments arrive one after another. For each
+/// Returns the acknowledgements that `Side::B` sends while data segments arrive one after another. For each
 /// acknowledgement, the list has the number of acknowledged segments, and whether the acknowledgement echoes
 /// marks. `marks` is true for a marked segment. If `each` is true, B transmits after each segment, otherwise
 /// only when all segments have arrived.
