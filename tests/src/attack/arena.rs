@@ -181,8 +181,8 @@ impl Arena {
         [ROUTER_MAC, VICTIM_MAC]
     }
 
-    /// Runs honest connections until they have done `batches` batches. The attacker may send as many frames
-    /// as the client.
+    /// Runs the honest connections until `batches` batches are done. The attacker may send as many frames as
+    /// the client.
     ///
     /// # Errors
     /// If an honest connection fails, or if no honest batch is done within `STANDSTILL`.

@@ -14,7 +14,7 @@ pub const IN_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::InOrder),
 };
 
-/// Single bytes beyond a hole, with a hole between any two of them.
+/// The attacker sends single bytes beyond a hole, with a hole between any two of the bytes.
 pub const OUT_OF_ORDER: Scenario = Scenario {
     name: "tiny-out-of-order",
     about: "every third byte, behind a hole that is never filled",
@@ -22,7 +22,8 @@ pub const OUT_OF_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::OutOfOrder),
 };
 
-/// Bytes at falling positions: each byte is just before the previous one, so that all bytes form one range.
+/// The attacker sends bytes at falling positions: each byte is directly before the byte that was sent before
+/// it. So all bytes form one range.
 pub const FALLING: Scenario = Scenario {
     name: "tiny-falling",
     about: "single bytes at falling positions, behind a hole that is never filled",

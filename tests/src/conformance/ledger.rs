@@ -50,7 +50,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Reads all data about conformance from the repository, and joins them.
+    /// Reads all data about conformance from the repository, and joins the data.
     ///
     /// # Errors
     /// If a file cannot be read at all.

@@ -170,7 +170,7 @@ pub struct Row {
 /// All rows of all documents.
 pub type Index = BTreeMap<RowId, Row>;
 
-/// Reads the index.
+/// Reads the rows of all documents.
 ///
 /// # Errors
 /// If a table cannot be read, or does not have the form `id,section,level,role,requirement,test` with

@@ -115,7 +115,7 @@ impl Coverage {
         self.0[occurrence as usize] += times;
     }
 
-    /// Counts this fault or event once if `it` is `true`.
+    /// Counts this fault or event once if `it` is `true`, and does nothing otherwise.
     pub fn count_if(&mut self, occurrence: Occurrence, it: bool) {
         self.count(occurrence, u64::from(it));
     }

@@ -146,7 +146,7 @@ pub fn found(root: &Path) -> Result<BTreeMap<String, String>, String> {
         .collect()
 }
 
-/// Replaces the record.
+/// Replaces the file [`FOUND`] with these digests.
 ///
 /// # Errors
 /// If the record cannot be written.

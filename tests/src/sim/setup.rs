@@ -141,8 +141,8 @@ pub enum StallKind {
     PortStuck,
     /// The host's pool has no free buffer.
     NoBuffers,
-    /// The host is not polled, and its clock jumps when it continues. At most this many frames wait for the
-    /// host.
+    /// The host is not polled. When the host continues, its clock jumps. At most this number of frames wait
+    /// for the host.
     Stopped(usize),
 }
 

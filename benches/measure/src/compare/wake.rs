@@ -21,7 +21,7 @@ use crate::compare::kernel::program::{READY, RoundTrips};
 /// Number of bytes of a message.
 const MESSAGE: usize = 64;
 
-/// An Ethernet type for experiments (IEEE 802), and the offset of the byte that marks the last message.
+/// An EtherType for experiments (IEEE 802), and the offset of the byte that marks the last message.
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 const KIND_AT: usize = 14;
 const ANOTHER: u8 = 0;

@@ -119,7 +119,7 @@ impl LocalNames {
         Ok(Some(taken))
     }
 
-    /// Reserves a name for the source of a connection. Nobody looks up such a name.
+    /// Reserves a name for the source of a connection. No process looks up such a name.
     pub(super) fn take_source(&self, port: u16, claim: &Claim) -> Result<LocalNameLease, NameError> {
         let _alone = lock_folder(&self.folder)?;
         for address in [claim.address, Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {

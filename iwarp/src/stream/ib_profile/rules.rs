@@ -178,7 +178,7 @@ impl Rules {
         self.profile_mut().map_or(0, IbProfile::told_limit)
     }
 
-    /// As [`told_limit`](Self::told_limit), but does not record the limit as sent.
+    /// Returns what [`told_limit`](Self::told_limit) returns, but does not record that the limit is sent.
     #[inline]
     pub(in crate::stream) fn limit(&self) -> u32 {
         self.profile().map_or(0, IbProfile::limit)

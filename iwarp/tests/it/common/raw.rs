@@ -253,7 +253,7 @@ impl RawPair {
         self.send(&request);
     }
 
-    /// Sends `bytes` unchanged, and polls until TCP has accepted all of them. Returns early if the connection
+    /// Sends `bytes` unchanged, and polls until TCP has accepted all bytes. Returns early if the connection
     /// ends.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
@@ -270,7 +270,8 @@ impl RawPair {
         panic!("{} bytes were not taken", bytes.len());
     }
 
-    /// Sends as many bytes as TCP accepts now, in one segment if they fit. Returns the number of bytes.
+    /// Sends as many of `bytes` as TCP accepts now, in one segment if these bytes fit into a segment. Returns
+    /// the number of sent bytes.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> usize {
         let now = Instant::from_micros(self.now_us);
         self.stack.send(now, self.conn.unwrap(), bytes).unwrap_or(0)

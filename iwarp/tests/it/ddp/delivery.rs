@@ -13,7 +13,7 @@ use iwarp::verbs::{
 
 const SEND: u8 = 3;
 
-/// Completions of receives: wr_id, status and length.
+/// Returns `wr_id`, status and length of the completions of receives.
 fn received(peer: &mut Served) -> Vec<(u64, WcStatus, u32)> {
     let all = peer.done();
     assert!(all.iter().all(|wc| wc.opcode == WcOpcode::Recv));

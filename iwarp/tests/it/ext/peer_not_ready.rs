@@ -40,7 +40,8 @@ fn connected() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// Like [`Pair::run_us`], but stops exactly after `us` microseconds, not at the first deadline after them.
+/// Runs the pair like [`Pair::run_us`], but stops exactly after `us` microseconds, not at the first deadline
+/// after this time.
 fn run_exactly(pair: &mut Pair, us: i64) {
     let end = pair.now_us + us;
     while pair.now_us < end {

@@ -36,7 +36,7 @@ fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink,
     Ok(receiver.finish())
 }
 
-/// Payloads that imitate bytes of MPA.
+/// Returns payloads that imitate bytes of MPA.
 fn imitations() -> Vec<Vec<u8>> {
     let mut framer = Framer::new(true, true);
     let fpdu = |framer: &mut Framer, ulpdu: &[u8]| {

@@ -409,7 +409,7 @@ fn a_listener_needs_an_rtr_kind() {
 
 /// Loses the segment with the peer's first bytes as often as it is sent. Copies a later segment to
 /// consecutive sequence numbers, until it has made [`Headless::MOST`] bytes, and counts these bytes. TCP's
-/// congestion control would not send so many bytes.
+/// congestion control would not send this number of bytes.
 #[derive(Default)]
 struct Headless {
     first: Option<u32>,

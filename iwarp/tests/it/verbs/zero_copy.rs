@@ -27,7 +27,7 @@ fn link(tso: LinkTso, plan: LinkPlan) -> LinkConfig {
     }
 }
 
-/// Hosts that ask for no CRCs.
+/// Returns two hosts that ask for no CRCs.
 fn hosts(link: &LinkConfig) -> Pair {
     Testbed::on(link).configure(|config| config.crc = false).hosts()
 }

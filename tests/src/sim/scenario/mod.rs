@@ -44,7 +44,7 @@ const fn scenario(name: &'static str, about: &'static str, draw: fn(&mut Dice, &
     Scenario { name, about, draw }
 }
 
-/// All scenarios.
+/// All scenarios of the simulator.
 pub const SCENARIOS: &[Scenario] = &[
     scenario("clean", "no faults: nothing may be retransmitted", faults::clean),
     scenario("random-loss", "frames lost at random", faults::random_loss),

@@ -55,7 +55,7 @@ struct End {
     qp: QueuePair,
     id: CmId,
     established: bool,
-    /// `None` until the connection has ended, then whether it ended gracefully.
+    /// Whether the connection ended gracefully; `None` if the connection has not ended.
     ended: Option<bool>,
     /// Number of requests that have completed, including flushed requests.
     completed: usize,
