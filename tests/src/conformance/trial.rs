@@ -19,7 +19,7 @@ const BUILD: Duration = Duration::from_secs(900);
 const TESTS: Duration = Duration::from_secs(120);
 
 /// The tests of one file. They run separately from the tests of other files, so that a hang or a crash
-/// affects only them.
+/// affects only these tests.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
     package: String,

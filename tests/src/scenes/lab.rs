@@ -170,7 +170,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Disconnects, and waits until the connection has ended. Does nothing if it has already ended.
+    /// Disconnects, and waits until the connection has ended. Does nothing if the connection has already
+    /// ended.
     ///
     /// # Errors
     /// If the connection does not end.

@@ -131,8 +131,8 @@ impl Coverage {
     }
 }
 
-/// The number of times that each fault and event occurred in many runs, and the number of runs in which it
-/// occurred.
+/// For each fault and event, the number of times that it occurred in many runs, and the number of runs in
+/// which it occurred.
 #[derive(Clone, Debug, Default)]
 pub struct OccurrenceTotals {
     runs: u64,

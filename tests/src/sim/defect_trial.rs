@@ -81,7 +81,7 @@ impl Suite for Defects {
 struct TrialOutcome {
     /// The report of the named run, if it failed.
     named: Option<String>,
-    /// If the named run passed: the number of other runs that failed, and the first of them.
+    /// If the named run passed: the number of other runs that failed, and the first failed run.
     many: Option<String>,
 }
 

@@ -63,7 +63,7 @@ impl Session {
         undisturbed(&self.runs, self.pace.repeats, run)
     }
 
-    /// Returns another subcommand of this program, which the caller can run as a process.
+    /// Returns a run of another subcommand of this program.
     ///
     /// # Errors
     /// Fails if the system does not report the path of this program.

@@ -54,8 +54,8 @@ fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]
     format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
 }
 
-/// Formats `value` with three significant digits, but with all digits before the decimal point, and with at
-/// most three digits after it.
+/// Formats `value` with three significant digits. All digits before the decimal point are printed, and at
+/// most three digits after the point.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         x if x >= 99.95 => 0,

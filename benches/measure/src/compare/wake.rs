@@ -88,7 +88,8 @@ fn work(end: WakeEnd) -> Result<()> {
     }
 }
 
-/// Prints the figures of `count` round trips. A tenth as many round trips run before, and are not counted.
+/// Prints the figures of `count` round trips. Before these round trips, `count / 10` further round trips run,
+/// which are not counted.
 fn measure(count: u64, mut round_trip: impl FnMut() -> Result<()>) -> Result<()> {
     let mut latencies = Latencies::new(false);
     for number in 0..count + count / 10 {

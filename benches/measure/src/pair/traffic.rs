@@ -52,7 +52,8 @@ pub(crate) struct Traffic {
     dice: Dice,
     /// All queue pairs. The active queue pairs are first.
     order: Vec<u32>,
-    /// For each queue pair, its index among the active queue pairs, or `None` if it is not active.
+    /// For each queue pair, its index among the active queue pairs, or `None` if the queue pair is not
+    /// active.
     place: Vec<Option<u32>>,
     /// For each queue pair, the number of Writes in flight.
     open: Vec<u32>,

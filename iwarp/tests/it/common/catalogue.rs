@@ -44,8 +44,8 @@ impl Resource {
 /// What is wrong with the message of an attack (section 2.1). Each `AttackMethod` has at least one attack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum AttackMethod {
-    /// `Stag` to `Domain`: the message names memory by an STag. It is tagged, is a Read Request, or is a Send
-    /// that invalidates the STag.
+    /// `Stag` to `Domain`: the message names memory by an STag. The message is tagged, is a Read Request, or
+    /// is a Send that invalidates the STag.
     Stag,
     Rights,
     Bounds,

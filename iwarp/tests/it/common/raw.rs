@@ -11,7 +11,7 @@ use super::PORT;
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// A Write of no bytes. It is the first FPDU of an initiator, after which the responder may send.
+/// A Write of no bytes. This Write is the first FPDU of an initiator, after which the responder may send.
 pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// An engine, and a TCP stack that is its peer.
@@ -296,7 +296,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
 }
 
 /// Returns a Request of revision 2, without the peer-to-peer model, whose IRD and ORD are 8. `crc` is the
-/// value of its C bit.
+/// value of the C bit.
 pub(crate) fn request(crc: bool) -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame".to_vec();
     bytes.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);

@@ -141,9 +141,9 @@ fn a_message_out_of_turn_ends_the_stream() {
     }
 }
 
-/// TCP withholds the acknowledgement of refused bytes until the peer knows from which position on they are
+/// TCP withholds the acknowledgement of refused bytes until the peer knows from which position on bytes are
 /// refused. Then TCP acknowledges all bytes of the peer, including bytes sent in the meantime, and the
-/// connection ends gracefully. It also ends gracefully after a Terminate of the peer.
+/// connection ends gracefully. The connection also ends gracefully after a Terminate of the peer.
 #[test]
 fn what_is_not_taken_is_acknowledged_when_the_peer_knows() {
     let write = tagged([0xc1, 0x40], 0, 0, b"bytes");

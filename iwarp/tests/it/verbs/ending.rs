@@ -304,7 +304,7 @@ fn a_close_before_the_first_fpdu_is_a_reset() {
 }
 
 /// A connection that its peer has closed gracefully does not count as failed. A connection that its peer has
-/// reset does.
+/// reset counts as failed.
 #[test]
 fn only_connections_with_an_error_count_as_failed() {
     for (abort, failed) in [(false, 0), (true, 1)] {

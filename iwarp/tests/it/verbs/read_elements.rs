@@ -38,7 +38,7 @@ fn connected(depth: u16, is_ib: bool) -> (Pair, Connected) {
 
 /// The bytes of the peer are placed in the elements one after the other, with any depth. The elements are
 /// empty, long, or as many as a request may have. Requests before and behind the Read complete in order, and
-/// each uses one entry of the send queue.
+/// each request uses one entry of the send queue.
 #[test]
 fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
     let lists: [&[(usize, usize)]; 6] = [

@@ -51,7 +51,7 @@ fn write_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// We post four Reads at once. Each reads a region that has its own pattern.
+/// We post four Reads at once. Each Read reads a region with a pattern of its own.
 fn read_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=65536:r mr=65536:r mr=65536:r mr=65536:rw")?;
     let mut sinks = Vec::new();

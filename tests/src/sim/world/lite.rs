@@ -89,7 +89,7 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Connects, unless the connection that this connection has to follow is not over yet.
+    /// Connects, unless this connection has to follow an earlier connection that is not over yet.
     fn open(&mut self, number: usize, now: Instant) -> Result<bool, String> {
         let end = &self.ends[number];
         if end.after.is_some_and(|before| self.ends[before].over.is_none()) {
