@@ -1,6 +1,6 @@
-//! Tests of limits. The event queue does not grow after the connections are created, even if the user takes
-//! no events. No connection is opened while too many events wait. A stack without packet buffers is polled
-//! rarely.
+//! Tests of the stack's limits. The event queue does not grow after the connections are created, even if the
+//! user takes no events. No connection is opened while too many events wait. A stack without packet buffers
+//! is polled rarely.
 
 use std::net::SocketAddr;
 

@@ -38,7 +38,7 @@ pub const DIVISION: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Division, false),
 };
 
-/// The same as [`UNSENT`], with a SACK block of bytes that were never sent in each acknowledgement.
+/// The attack [`UNSENT`], but each acknowledgement also has a SACK block of bytes that were never sent.
 pub const UNSENT_SACK: Scenario = Scenario {
     name: "ack-unsent-sack",
     about: "acknowledgements of bytes that were never sent, with SACK",
@@ -46,7 +46,7 @@ pub const UNSENT_SACK: Scenario = Scenario {
     ..UNSENT
 };
 
-/// The same as [`DUPLICATE`], with a SACK block of the same byte in each acknowledgement.
+/// The attack [`DUPLICATE`], but each acknowledgement also has a SACK block, which always has the same byte.
 pub const DUPLICATE_SACK: Scenario = Scenario {
     name: "ack-duplicate-sack",
     about: "the same acknowledgement with the same SACK block repeatedly",
@@ -54,7 +54,8 @@ pub const DUPLICATE_SACK: Scenario = Scenario {
     ..DUPLICATE
 };
 
-/// The same as [`DIVISION`], with a SACK block that grows by one byte.
+/// The attack [`DIVISION`], but each acknowledgement also has a SACK block, which grows by one byte each
+/// time.
 pub const DIVISION_SACK: Scenario = Scenario {
     name: "ack-division-sack",
     about: "acknowledgements of one byte each, with a SACK block that grows by one byte",

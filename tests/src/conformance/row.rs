@@ -1,4 +1,4 @@
-//! Rows of the index. Each row is one requirement.
+//! Rows of the index of requirements. Each row is one requirement.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -153,7 +153,7 @@ pub fn check_all(scenarios: &[Scenario], jobs: Range<u64>, failed: &(dyn Fn(&Fai
     check_all_with(scenarios, jobs, failed, &|_, _| {})
 }
 
-/// Does the same as [`check_all`], and also calls `held` for each job that passed.
+/// Makes the runs as [`check_all`] does, and also calls `held` for each job that passed.
 pub fn check_all_with(
     scenarios: &[Scenario],
     jobs: Range<u64>,

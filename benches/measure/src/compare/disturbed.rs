@@ -67,7 +67,7 @@ pub(crate) fn undisturbed<T>(
     })
 }
 
-/// Like [`undisturbed`], but for runs that return their context switches per second.
+/// Calls `run` as [`undisturbed`] does, but for runs that return their context switches per second.
 fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Result<(T, f64)>) -> Result<T> {
     let mut quietest: Option<(T, f64)> = None;
     for _ in 0..=repeats {

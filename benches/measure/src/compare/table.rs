@@ -1,4 +1,4 @@
-//! The printed table.
+//! Formats the lines of the table that `measure compare` prints.
 
 use serde_json::Value;
 

@@ -228,7 +228,7 @@ pub(crate) fn gather(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) 
     pieces(dice, model, by, len, Access::empty())
 }
 
-/// Like [`gather`], for memory that is written.
+/// Returns local memory of `by` that may be written, for `len` bytes, in up to three pieces.
 pub(crate) fn scatter(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::LOCAL_WRITE)
 }
@@ -303,7 +303,8 @@ fn remote(dice: &mut Dice, model: &Model, by: StreamEnd, right: Access) -> Optio
     part(dice, model, by, len, right)
 }
 
-/// Like [`remote`], with `len` bytes.
+/// Returns a part of the peer's memory with `len` bytes. Sometimes the peer does not allow the access to this
+/// part.
 fn part(
     dice: &mut Dice,
     model: &Model,

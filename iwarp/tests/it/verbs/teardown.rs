@@ -41,7 +41,7 @@ fn setup() -> Setup<'static> {
     }
 }
 
-/// Like [`setup`], but with `request` as the peer's Request.
+/// Connects as [`setup`] says, but with `request` as the peer's Request.
 fn accepted(request: Vec<u8>, accept: ConnParam) -> Served {
     Setup { request, accept, ..setup() }.accepted()
 }

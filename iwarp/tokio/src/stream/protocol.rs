@@ -1,4 +1,4 @@
-//! The messages of a stream.
+//! The messages that the two sides of a stream exchange.
 //!
 //! | message | bytes |
 //! |---|---|

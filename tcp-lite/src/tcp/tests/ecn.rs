@@ -144,7 +144,7 @@ fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }
 
-/// Like [`answers`], but the first `lost` segments are lost.
+/// Returns what [`answers`] returns, but the first `lost` segments are lost.
 fn answers_behind(lost: usize, marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
     let mut pair = Pair::established(dctcp, dctcp);

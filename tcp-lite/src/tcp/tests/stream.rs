@@ -9,7 +9,7 @@ impl Pair {
         self.push_of(segments, EMSS)
     }
 
-    /// Like [`push`](Self::push), with segments of `len` bytes.
+    /// Pushes bytes as [`push`](Self::push) does, but in segments of `len` bytes.
     pub(super) fn push_of(&mut self, segments: usize, len: usize) -> u64 {
         let from = self.a.tcb().sending().positions().end() as usize - 1;
         for nr in 0..segments {

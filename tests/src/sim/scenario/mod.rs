@@ -1,4 +1,4 @@
-//! The scenarios. A scenario has a name and draws its parameters from the seed.
+//! The scenarios of the simulator. A scenario has a name and draws its parameters from the seed.
 
 mod base;
 mod faults;
