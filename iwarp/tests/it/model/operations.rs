@@ -50,7 +50,7 @@ pub(crate) fn draw(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
     Some(flagged(dice, drawn))
 }
 
-/// Returns a Send of `len` bytes.
+/// A Send of `len` bytes.
 pub(crate) fn long_send(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, len: usize) -> Option<Drawn> {
     let drawn = send_of(dice, model, by, op, len)?;
     Some(flagged(dice, drawn))
@@ -223,12 +223,12 @@ pub(crate) fn sge(model: &Model, span: &Span) -> Sge {
     Sge { addr: grant.offset_of(span.at), length: span.len as u32, lkey: grant.key }
 }
 
-/// Returns local memory of `by` for `len` bytes, in up to three pieces.
+/// Local memory of `by` for `len` bytes, in up to three pieces.
 pub(crate) fn gather(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::empty())
 }
 
-/// Returns local memory of `by` that may be written, for `len` bytes, in up to three pieces.
+/// Like [`gather`], for memory that is written.
 pub(crate) fn scatter(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::LOCAL_WRITE)
 }
@@ -297,7 +297,7 @@ fn quiet_place(
     choice
 }
 
-/// Returns a part of the peer's memory. Sometimes the peer does not allow the access to this part.
+/// A part of the peer's memory. Sometimes the peer does not allow the access to this part.
 fn remote(dice: &mut Dice, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
     let len = length(dice);
     part(dice, model, by, len, right)
@@ -343,7 +343,7 @@ fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(Name) -> bool) -> Option<N
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
 }
 
-/// Returns the length of a message: close to a limit of segments, small, or sometimes long.
+/// The length of a message: close to a limit of segments, small, or sometimes long.
 pub(crate) fn length(dice: &mut Dice) -> usize {
     match dice.index(20) {
         0 => 0,

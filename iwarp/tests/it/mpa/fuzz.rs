@@ -9,7 +9,7 @@ use testkit::dice::Dice;
 
 const STREAMS: u64 = 10_000;
 
-/// Returns random bytes, in most cases behind a valid beginning.
+/// Random bytes, in most cases behind a valid beginning.
 fn stream(dice: &mut Dice) -> Vec<u8> {
     let bytes = 1 + dice.index(900);
     let mut stream = dice.bytes(bytes);
