@@ -16,7 +16,7 @@ fn text(output: Output) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// The output of bash for a script.
+/// Returns the output of bash for a script.
 fn bash(options: &[&str], script: &str) -> String {
     let mut child = Command::new("bash")
         .args(options)
@@ -29,7 +29,7 @@ fn bash(options: &[&str], script: &str) -> String {
     text(child.wait_with_output().expect("it was started"))
 }
 
-/// The completions that bash finds for the last word.
+/// Returns the completions that bash finds for the last word.
 fn completed(words: &[&str]) -> Vec<String> {
     let (last, quoted) = (words.len() - 1, words.join("' '"));
     let script = iwperf(&["completions", "bash"]);

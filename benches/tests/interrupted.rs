@@ -40,7 +40,7 @@ impl Folder {
             .expect("the binary was built with this test")
     }
 
-    /// The number of FPDUs that both processes together have received so far.
+    /// Returns the number of FPDUs that both processes together have received so far.
     fn fpdus(&self) -> u64 {
         let processes = iwarp::status::processes(&self.0.join(".status")).unwrap().answered;
         let engines = processes.iter().flat_map(|process| &process.engines);
@@ -113,7 +113,7 @@ fn interrupt(side: Side, test: &str, row: Option<&str>) -> [Ran; 2] {
     [finish(client, printed, output), finish(server, first, lines)]
 }
 
-/// The number of messages in the last row.
+/// Returns the number of messages in the last row.
 fn messages(ran: &Ran) -> f64 {
     let numbers = |line: &str| line.split_whitespace().map(|w| w.parse().ok()).collect::<Option<Vec<f64>>>();
     let rows: Vec<_> = ran.out.lines().filter_map(numbers).filter(|row| row.len() >= 5).collect();

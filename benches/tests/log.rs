@@ -7,7 +7,7 @@ use std::process::Command;
 
 use common::local;
 
-/// The lines that a successful run prints on standard error.
+/// Returns the lines that a successful run prints on standard error.
 fn events(options: &str) -> Vec<String> {
     let output = local("write-bw", &format!("-n 5 {options}"));
     let err = String::from_utf8(output.stderr).unwrap();

@@ -122,7 +122,7 @@ fn on_a_terminal(words: &str, seconds: u32) -> String {
     text.rsplit_once("\nScript done").map_or(text, |(text, _)| text).to_owned()
 }
 
-/// The lines of a screen that are rows of a table.
+/// Returns the lines of a screen that are rows of a table.
 fn rows(screen: &Screen) -> Vec<String> {
     let is_row = |line: &String| {
         let words: Vec<&str> = line.split_whitespace().collect();

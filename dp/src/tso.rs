@@ -36,7 +36,7 @@ pub struct TsoLimits {
 }
 
 impl Default for TsoLimits {
-    /// The only limit is the number of segments of an [`Mbuf`].
+    /// No limits, except the maximum number of segments of an [`Mbuf`].
     fn default() -> Self {
         Self { buffers: MAX_SEGMENTS, mss: Mss::ANY }
     }

@@ -26,7 +26,7 @@ fn devices_opened_at_once_share_one_thread_of_vhost() {
     }
 }
 
-/// Number of threads of this process with this name.
+/// Returns the number of threads of this process with this name.
 fn threads_called(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());

@@ -1,5 +1,5 @@
-//! Tests of sleep: both sides of a vhost-user socket can sleep until a frame arrives or the peer ends, and a
-//! port that polls is not notified.
+//! Tests of sleep over a vhost-user socket. Both sides can sleep until a frame arrives. The vhost side is
+//! also woken when its peer ends. A port that polls is not notified.
 
 mod support;
 
@@ -177,7 +177,7 @@ fn second_process_polls() {
     support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
 }
 
-/// Number of times that a process or thread has called `write` (see proc(5)).
+/// Returns the number of times that a process or thread has called `write` (see proc(5)).
 fn writes(process: &str) -> u64 {
     let counts = std::fs::read_to_string(format!("/proc/{process}/io")).unwrap();
     counts.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()

@@ -1,4 +1,5 @@
-//! Generates the bindings to rdma-core's headers, and gives the symbols of the library their versions.
+//! Generates the bindings to rdma-core's headers, gives the symbols of the library their versions, and builds
+//! the stub libraries with which programs are linked.
 //!
 //! If a package is missing, the error is one line that names the missing package.
 

@@ -31,7 +31,7 @@ impl Folder {
         self.0.join(".status")
     }
 
-    /// The names of the files in the folder of the sockets.
+    /// Returns the names of the files in the folder of the sockets.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.sockets()).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -77,8 +77,8 @@ impl Host {
     }
 }
 
-/// Two hosts whose engines run in threads. The first host has written `bytes` bytes to the second host, which
-/// listens.
+/// Returns two hosts whose engines run in threads. The first host has written `bytes` bytes to the second
+/// host, which listens.
 fn connected(bytes: usize) -> ([Host; 2], CmId, CmId) {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let mut hosts = [Host::new(port_a, "10.0.0.1/24"), Host::new(port_b, "10.0.0.2/24")];
@@ -107,7 +107,7 @@ fn connected(bytes: usize) -> ([Host; 2], CmId, CmId) {
 /// Time limit for each step, which suffices even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// All reports, as soon as every engine has answered.
+/// Returns all reports, as soon as every engine has answered.
 fn answers(folder: &Folder) -> Vec<ProcessReport> {
     let begun = std::time::Instant::now();
     loop {
@@ -120,7 +120,7 @@ fn answers(folder: &Folder) -> Vec<ProcessReport> {
     }
 }
 
-/// All reports, sorted by the first address of the first engine.
+/// Returns all reports, sorted by the first address of the first engine.
 fn reports(folder: &Folder) -> Vec<ProcessReport> {
     let mut reports = answers(folder);
     reports.sort_by_key(|report| report.engines[0].addresses.clone());

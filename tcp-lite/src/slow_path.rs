@@ -2,10 +2,11 @@
 //! and echo requests.
 //!
 //! The stack passes to smoltcp contiguous copies of the frames that the stack does not handle itself. The
-//! stack handles, for example, fragments, TCP segments that it can parse, and ICMP errors about TCP. TCP
-//! segments after IPv6 extension headers that only smoltcp can parse go to a raw socket. The raw socket
-//! returns such segments to the stack, so smoltcp does not answer with RST. In addition, the stack drops all
-//! TCP segments that smoltcp sends. smoltcp writes its frames directly into packet buffers.
+//! stack handles, for example, fragments, TCP segments that it can parse, and ICMP errors about TCP. If only
+//! smoltcp can parse the IPv6 extension headers before a TCP segment, the segment goes to a raw socket of
+//! smoltcp. The raw socket returns such segments to the stack, so smoltcp does not answer with RST. In
+//! addition, the stack drops all TCP segments that smoltcp sends. smoltcp writes its frames directly into
+//! packet buffers.
 
 use std::collections::VecDeque;
 

@@ -49,7 +49,7 @@ pub struct Path {
 pub struct Reached {
     /// Share of time in which a frame with payload was on the wire.
     pub wire: f64,
-    /// Rate of placed payload of Writes, relative to the wire's rate.
+    /// Rate at which payload of Writes is placed, relative to the wire's rate.
     pub payload: f64,
     /// Number of the first round trip in which the wire was busy for at least nine tenths of the time. If
     /// there was none, the number of round trips of the first half.

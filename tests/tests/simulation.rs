@@ -22,14 +22,15 @@ fn scenario(name: &str) -> Scenario {
     Scenario::find(name).unwrap_or_else(|| panic!("no scenario {name}"))
 }
 
-/// The sums over the seeds of a scenario, and the messages of the seeds that failed.
+/// The totals of a scenario's runs (one run for each seed), and the messages of the runs that failed.
 type Runs = (Total, Vec<String>);
 
 /// The runs of each scenario. The first test that needs the runs of a scenario makes them.
 static RUNS: LazyLock<BTreeMap<&str, OnceLock<Runs>>> =
     LazyLock::new(|| SCENARIOS.iter().map(|scenario| (scenario.name, OnceLock::new())).collect());
 
-/// Returns the sums over the seeds of a scenario. Prints the failures in each test that calls this function.
+/// Returns the totals of a scenario's runs, one run for each seed. Prints the failures in each test that
+/// calls this function.
 fn total_of(name: &str) -> &'static Total {
     let (total, failures) = RUNS[name].get_or_init(|| {
         let failures = Mutex::new(Vec::new());

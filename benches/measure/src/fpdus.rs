@@ -130,7 +130,7 @@ impl Target {
         &self.target
     }
 
-    /// Number of bytes placed so far.
+    /// Returns the number of bytes placed so far.
     pub(crate) fn placed_bytes(&self) -> u64 {
         self.placed_bytes
     }
@@ -206,12 +206,12 @@ impl Target {
     }
 }
 
-/// The value of the length field at the front of `bytes`.
+/// Returns the value of the length field at the front of `bytes`.
 fn ulpdu_bytes(bytes: &[u8]) -> Option<usize> {
     Some(usize::from(u16::from_be_bytes(*bytes.first_chunk()?)))
 }
 
-/// The FPDU at the front of `bytes`, if the whole FPDU has arrived.
+/// Returns the FPDU at the front of `bytes`, if the whole FPDU has arrived.
 fn first_fpdu(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..fpdu_bytes(ulpdu_bytes(bytes)?))
 }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use crate::pattern;
 
-    /// A message as FPDUs.
+    /// Returns a message as FPDUs.
     fn stream(message: &[u8]) -> Vec<u8> {
         let mut writer = Writer::new(message.to_vec(), 1460);
         writer.begin(message.to_vec());

@@ -13,8 +13,8 @@ pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// The index of the first byte of `got` that differs from `expected`, or `None` if no byte differs. If the
-/// lengths differ, returns the smaller length.
+/// Returns the index of the first byte of `got` that differs from `expected`, or `None` if no byte differs.
+/// If the lengths differ, returns the smaller length.
 pub(crate) fn difference(expected: &[u8], got: &[u8]) -> Option<usize> {
     if expected.len() != got.len() {
         return Some(expected.len().min(got.len()));

@@ -19,7 +19,7 @@ const SHORT: &str = "0.3";
 /// Seconds of a run that has six parts, and whose figure is a ratio of these parts.
 const OF_SIX_PARTS: &str = "1.5";
 
-/// The figures of both sides, after a short run on CPU 0.
+/// Returns the figures of both sides, after a short run on CPU 0.
 fn both_sides(id: &str, unit: &str, seconds: &str) -> [f64; 2] {
     let output = measure(&["pair", id, "--seconds", seconds, "--cpus", "0"]);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

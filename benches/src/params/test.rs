@@ -1,4 +1,4 @@
-//! The tests and their operations.
+//! The tests of iwperf, and the operation of each test.
 
 /// A test, named by its operation and by the figure that it measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]

@@ -1,11 +1,11 @@
 //! Messages at a given rate. The latency of a message is measured from its due time until the target has
 //! confirmed it.
 //!
-//! When a Read or atomic completes, the target has answered it. A Write or Send usually completes when TCP
-//! has accepted it, which shows nothing about the target. So a zero-length Read follows. The target answers
-//! this Read only after its RDMAP has delivered all earlier messages (RFC 5040 section 5.5). One such Read
-//! covers all messages posted since the previous such Read. A peer that is not iwperf may allow no Reads.
-//! Therefore, with such a peer, a latency ends with the completion of the message.
+//! When a Read or atomic completes, the target has answered it. A Write or Send usually completes when the
+//! local TCP has accepted it. This completion shows nothing about the target. So a zero-length Read follows.
+//! The target answers this Read only after its RDMAP has delivered all earlier messages (RFC 5040 section
+//! 5.5). One such Read covers all messages posted since the previous such Read. A peer that is not iwperf may
+//! allow no Reads. Therefore, with such a peer, a latency ends with the completion of the message.
 //!
 //! So, with iwperf at both ends, a latency is a full round trip, plus the time that the message has waited
 //! before it could be posted.

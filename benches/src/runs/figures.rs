@@ -1,4 +1,4 @@
-//! The results of a run.
+//! The results of a run of a test.
 
 use crate::latency::{Distribution, Latencies, LatencySummary};
 use crate::profile::Profiled;

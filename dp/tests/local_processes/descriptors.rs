@@ -130,7 +130,7 @@ fn count(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// Number of mappings of rings.
+/// Returns the number of mappings of rings.
 fn rings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("uwarp-local").count()
 }

@@ -151,7 +151,7 @@ pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     });
 }
 
-/// The bytes of test frame `number`: an Ethernet header with an experimental type, and a pattern.
+/// Returns the bytes of test frame `number`: an Ethernet header with an experimental type, and a pattern.
 pub(crate) fn pattern(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);

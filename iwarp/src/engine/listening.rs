@@ -1,4 +1,5 @@
-//! A listener in one engine: its limits, and its part of the statistics for the user.
+//! The state of a listener in one engine: the listener's limits, and the counts that the engine has already
+//! added to the listener's statistics.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -27,7 +27,7 @@ impl TxScheduler {
         Self { queued: vec![false; slots], fresh, bulk }
     }
 
-    /// Queues `slot`, whose connection begins to send. Does nothing if the slot is in a queue already.
+    /// Queues `slot`, whose connection begins to send. Does nothing if the slot is already in a queue.
     pub(super) fn schedule(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.queued[slot as usize], true) {
             self.fresh.push_back(slot);

@@ -90,8 +90,8 @@ impl Framer {
     ///
     /// RFC 5044 section 3 (MPA-306): this is the maximum length that DDP may use.
     ///
-    /// The function is never inlined. Otherwise a loop over FPDUs that calls it only with markers would
-    /// compute a part of the function before the loop begins.
+    /// The function is never inlined. Otherwise the compiler would move a part of the function out of a loop
+    /// over FPDUs, although the loop calls the function only if the stream has markers.
     #[inline(never)]
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
         // If EMSS is less than about 140 bytes, MULPDU does not fit into a segment. In this case the segment
@@ -513,8 +513,8 @@ impl FpduWriter<'_> {
     }
 }
 
-/// Panics because the ULPDU is too long. The function is never inlined. Otherwise a caller with a loop would
-/// prepare the text of the panic before the loop begins.
+/// Panics because the ULPDU is too long. The function is never inlined. Otherwise the compiler could prepare
+/// the text of the panic before a loop of the caller begins.
 #[cold]
 #[inline(never)]
 fn too_long(ulpdu_bytes: usize) -> ! {

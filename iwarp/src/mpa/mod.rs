@@ -1,8 +1,8 @@
 //! MPA: DDP segments as FPDUs in a TCP stream, and the startup exchange before them.
 //!
-//! This module implements RFC 5044 and RFC 6581 (revision 2: depths, peer-to-peer, RTR). MPA does no I/O and
-//! reads no clock: it receives bytes and deadlines, and returns bytes and events. MPA does not interpret the
-//! bytes of a ULPDU, which is the task of [`ddp`](crate::ddp).
+//! This module implements RFC 5044 and RFC 6581 (MPA revision 2: negotiation of IRD and ORD, peer-to-peer
+//! connections, RTR). MPA does no I/O and reads no clock: it receives bytes and deadlines, and returns bytes
+//! and events. MPA does not interpret the bytes of a ULPDU, which is the task of [`ddp`](crate::ddp).
 //!
 //! | module | contents |
 //! |---|---|

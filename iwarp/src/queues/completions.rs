@@ -18,9 +18,9 @@ use super::WorkCompletion;
 use super::lock::{Lock, LockGuard};
 use super::wqe::{Counter, WqeCount};
 
-/// Separates the fields of tail and head, so that a thread that adds completions does not write to the cache
-/// lines of a thread that removes completions. The alignment of 128 bytes is two cache lines, since x86
-/// prefetches cache lines in pairs.
+/// Puts the fields of tail and head into separate cache lines (no false sharing). So a thread that adds
+/// completions does not write to the cache lines of a thread that removes completions. The alignment of 128
+/// bytes is two cache lines, since x86 prefetches cache lines in pairs.
 #[repr(align(128))]
 struct Line<T>(T);
 

@@ -1,4 +1,5 @@
-//! The folder of the sockets. Only the owner of the folder can enter it.
+//! The folder of the sockets on which contexts report their status. Only the owner of the folder can enter
+//! the folder.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! A stream without a connection, for tests of its two directions.
+//! A stream without a connection, for tests of the inbound half and of the outbound half.
 
 use std::sync::Arc;
 

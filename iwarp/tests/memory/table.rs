@@ -25,7 +25,7 @@ fn register(table: &MemoryTable, bytes: usize, options: RegisterOptions) -> Regi
     table.register(Arc::new(Region::new(bytes).unwrap()), &options).unwrap()
 }
 
-/// A registration of `region`, which most tests share because they need no memory of their own.
+/// Registers `region`, which most tests share because they need no memory of their own.
 fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
     table.register(Arc::clone(region), &options(WRITE)).unwrap()
 }

@@ -33,7 +33,7 @@ fn bindable(table: &MemoryTable) -> Registration {
     region(table, Access::LOCAL_WRITE | Access::MW_BIND)
 }
 
-/// A request to bind the window to bytes 100 to 149 of the region, for reading and writing.
+/// Returns a request to bind the window to bytes 100 to 149 of the region, for reading and writing.
 fn bind(stag: Stag, region: &Registration) -> Bind {
     Bind { stag, region: region.stag(), addr: BASE + 100, len: 50, access: BOTH, zero_based: false }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An IPv6 packet with the bytes `rest` after the fixed header.
+/// Returns an IPv6 packet with the bytes `rest` after the fixed header.
 fn ipv6(next_header: u8, rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, rest.len() as u8, next_header, 64];
     packet.extend([0x20; 32]);

@@ -409,7 +409,8 @@ impl Connections {
         self.slots.len() as u32
     }
 
-    /// Appends a slot to the ready queue, unless it is in a queue already.
+    /// Appends a slot to the ready queue, unless the slot is already in the ready queue or in the waiting
+    /// queue.
     pub(crate) fn make_ready(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];
         if place.queue == Queue::None {

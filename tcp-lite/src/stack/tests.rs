@@ -1,6 +1,6 @@
-//! Tests of limits. The event queue does not grow after the connections are created, even if the user takes
-//! no events. No connection is opened while too many events wait. A stack without packet buffers is polled
-//! rarely.
+//! Tests of the stack's limits. The event queue does not grow after the connections are created, even if the
+//! user takes no events. No connection is opened while too many events wait. A stack without packet buffers
+//! is polled rarely.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::{AddressProbing, CloseReason, Event, Instant, Limits, StackConfig, Tc
 const LIMIT: usize = 16;
 const CONNECTIONS: usize = 3000;
 
-/// A stack alone on its link, and the time.
+/// Returns a stack alone on its link, and the time.
 fn stack() -> (Stack, Instant) {
     let config = StackConfig {
         mac: crate::facade::EthernetAddress([2, 0, 0, 0, 0, 1]),
@@ -31,7 +31,7 @@ fn stack() -> (Stack, Instant) {
     (Stack::new(config, Mempool::heap("events", 64, 2048)), Instant::from_secs(1))
 }
 
-/// The `n`th endpoint. No host answers queries for its address.
+/// Returns the `n`th endpoint. No host answers queries for its address.
 fn remote(n: usize) -> SocketAddr {
     let [.., high, low] = n.to_be_bytes();
     ([10, 0, 1 + high, low], 80).into()

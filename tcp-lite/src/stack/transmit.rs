@@ -190,7 +190,8 @@ impl Stack {
         Some(Served::Idle)
     }
 
-    /// Serves one connection, and updates its timer.
+    /// Sends the segments that one connection has to send now, at most `QUOTA_SEGMENTS`, and updates the
+    /// connection's timer.
     fn serve(&mut self, now: Instant, slot: u32, out: &mut Burst) -> Served {
         let mut left = QUOTA_SEGMENTS;
         match self.serve_usual(now, slot, &mut left, out) {

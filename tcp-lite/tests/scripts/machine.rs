@@ -205,8 +205,8 @@ impl Machine {
     }
 }
 
-/// The arrow of a line in the script's notation, for example `>` for the first peer and `>@2` for the second
-/// peer.
+/// Returns the arrow of a line in the script's notation, for example `>` for the first peer and `>@2` for the
+/// second peer.
 pub(crate) fn arrow(arrow: char, peer: u8) -> String {
     if peer == 1 { arrow.to_string() } else { format!("{arrow}@{peer}") }
 }

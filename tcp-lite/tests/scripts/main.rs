@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// The paths of all scripts, sorted.
+/// Returns the paths of all scripts, sorted.
 fn scripts(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("the folder of the scripts");
     let mut found = Vec::new();

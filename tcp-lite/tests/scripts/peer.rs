@@ -23,7 +23,7 @@ const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
 
-/// The byte at `offset` of every stream.
+/// Returns the byte at `offset` of every stream.
 fn byte(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -58,7 +58,8 @@ pub(crate) struct Peer {
     latest: u32,
     /// Timestamps of the peer that our segments may echo.
     clocks: Vec<u32>,
-    /// The segments by sequence number: as the script pushed them, or as the stack has split them since.
+    /// The segments by sequence number. A segment has the boundaries that the script gave it with `send`, or
+    /// its boundaries after the stack has split it.
     segments: BTreeMap<i64, Piece>,
     /// Number of pushed bytes.
     pushed: u64,
@@ -72,7 +73,7 @@ impl Peer {
         Self { port, our_port: OUR_PORT, theirs: isn, ..Self::default() }
     }
 
-    /// The number of the peer with this port.
+    /// Returns the number of the peer with this port.
     pub(crate) fn number(port: u16) -> u8 {
         port.wrapping_sub(PEER_PORTS) as u8
     }
@@ -82,12 +83,13 @@ impl Peer {
         *self = Self { port: self.port, our_port: self.our_port, theirs: self.theirs, ..Self::default() };
     }
 
-    /// The sequence number on the wire for our number `number` of the script.
+    /// Returns the sequence number on the wire for our number `number` of the script.
     pub(crate) fn our_seq(&self, number: i64) -> u32 {
         self.ours.unwrap_or(0).wrapping_add(number as u32)
     }
 
-    /// The last IP packet that we have sent with this sequence number; `None` if there is no such packet.
+    /// Returns the last IP packet that we have sent with this sequence number; `None` if there is no such
+    /// packet.
     pub(crate) fn packet_at(&self, number: i64) -> Option<&[u8]> {
         let seq = self.our_seq(number);
         self.packets.iter().rev().find(|(it, _)| *it == seq).map(|(_, packet)| &packet[..])
@@ -244,8 +246,8 @@ impl Peer {
         self.we_offered && self.they_offered
     }
 
-    /// The first difference between the expected segment and the segment sent at `now_us`; `None` if they
-    /// agree.
+    /// Returns the first difference between the expected segment and the segment sent at `now_us`; `None` if
+    /// they agree.
     pub(crate) fn difference(&self, expected: &Segment, came: &Segment, now_us: u64) -> Option<&'static str> {
         let differs = [
             (expected.codepoint != came.codepoint, "another codepoint"),

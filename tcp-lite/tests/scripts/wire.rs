@@ -105,7 +105,7 @@ impl Raw {
         })
     }
 
-    /// The bytes of the option of this kind; `None` if the segment has no such option.
+    /// Returns the bytes of the option of this kind; `None` if the segment has no such option.
     pub(crate) fn option(&self, kind: u8) -> Option<&[u8]> {
         self.options.iter().find(|(it, _)| *it == kind).map(|(_, body)| &body[..])
     }
@@ -127,7 +127,7 @@ fn parse_options(mut bytes: &[u8]) -> Result<Vec<(u8, Vec<u8>)>, String> {
     }
 }
 
-/// A frame from the peer with an IP packet, which contains `body` of `protocol`.
+/// Returns a frame from the peer with an IP packet, which contains `body` of `protocol`.
 fn packet(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, body: &[u8]) -> Vec<u8> {
     let ethertype = if matches!(src, IpAddress::Ipv4(_)) { [0x08, 0x00] } else { [0x86, 0xdd] };
     let mut frame = [&OUR_MAC[..], &PEER_MAC, &ethertype].concat();
@@ -136,7 +136,7 @@ fn packet(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, body: &[u8]) ->
     frame
 }
 
-/// An IP header for a payload of `len` bytes.
+/// Returns an IP header for a payload of `len` bytes.
 fn ip(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, len: usize) -> Vec<u8> {
     let mut header = Vec::new();
     match (src, dst) {
@@ -173,8 +173,8 @@ const ICMP: [(&str, [u8; 2], [u8; 2]); 8] = [
     ("parameter-problem", [12, 0], [4, 0]),
 ];
 
-/// An ICMP error that quotes 28 bytes (48 bytes with IPv6) of `quoted`, an IP packet of ours; `None` if
-/// `what` is no known error.
+/// Returns an ICMP error that quotes 28 bytes (48 bytes with IPv6) of `quoted`, an IP packet of ours; `None`
+/// if `what` is no known error.
 pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -> Option<Vec<u8>> {
     let (_, v4, v6) = ICMP.iter().find(|(name, ..)| *name == what)?;
     let [kind, code] = if addresses.is_v4() { *v4 } else { *v6 };
@@ -193,7 +193,7 @@ pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -
     Some(packet(src, dst, protocol, 0, &message))
 }
 
-/// An IP packet like our packets, with the first bytes of a segment that was never sent.
+/// Returns an IP packet like our packets, with the first bytes of a segment that was never sent.
 pub(crate) fn made_up(addresses: &Addresses, ports: [u16; 2], seq: u32) -> Vec<u8> {
     let mut tcp = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
     tcp.extend(seq.to_be_bytes());
@@ -203,7 +203,8 @@ pub(crate) fn made_up(addresses: &Addresses, ports: [u16; 2], seq: u32) -> Vec<u
     packet
 }
 
-/// The frame with which the peer announces its Ethernet address: an ARP reply or a neighbour solicitation.
+/// Returns the frame with which the peer announces its Ethernet address: an ARP reply or a neighbour
+/// solicitation.
 pub(crate) fn neighbor(addresses: &Addresses) -> Vec<u8> {
     match (addresses.peers, addresses.ours) {
         (IpAddress::Ipv4(peers), IpAddress::Ipv4(ours)) => {
@@ -218,7 +219,7 @@ pub(crate) fn neighbor(addresses: &Addresses) -> Vec<u8> {
     }
 }
 
-/// The answer to a request of our host for the peer's Ethernet address.
+/// Returns the answer to a request of our host for the peer's Ethernet address.
 pub(crate) fn neighbor_answer(addresses: &Addresses) -> Vec<u8> {
     match addresses.is_v4() {
         true => neighbor(addresses),
@@ -230,7 +231,7 @@ pub(crate) fn neighbor_answer(addresses: &Addresses) -> Vec<u8> {
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// A message of RFC 4861 section 4.3 or 4.4, with the peer's Ethernet address in an option.
+/// Returns a message of RFC 4861 section 4.3 or 4.4, with the peer's Ethernet address in an option.
 fn discovery(addresses: &Addresses, kind: u8, flags: u8, target: IpAddress, option: u8) -> Vec<u8> {
     let mut message = vec![kind, 0, 0, 0, flags, 0, 0, 0];
     if let IpAddress::Ipv6(target) = target {

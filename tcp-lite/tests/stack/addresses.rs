@@ -23,7 +23,7 @@ fn host(address_probing: AddressProbing) -> Tap {
     Tap::new(tcp_lite::StackConfig { address_probing, ..config(MAC_A, 1) })
 }
 
-/// A broadcast ARP request that `mac` sends.
+/// Returns a broadcast ARP request that `mac` sends.
 fn request(mac: EthernetAddress, src: Ipv4Address, dst: Ipv4Address) -> Vec<u8> {
     let mut frame = craft::arp(ArpOperation::Request, mac, NOBODY, src, dst);
     frame[0..6].fill(0xff);
@@ -37,7 +37,7 @@ fn advert(macs: [EthernetAddress; 2], address: Ipv6Address, dst: Ipv6Address) ->
     craft::icmpv6(macs, address, dst, &Icmpv6Repr::Ndisc(message))
 }
 
-/// A solicitation from the unspecified address, which probes `address`.
+/// Returns a solicitation from the unspecified address, which probes `address`.
 fn probe6(mac: EthernetAddress, address: Ipv6Address) -> Vec<u8> {
     let [.., a, b, c] = address.octets();
     let word = |high, low| u16::from_be_bytes([high, low]);

@@ -34,7 +34,7 @@ pub(crate) fn arp(
     frame
 }
 
-/// A frame with an IP packet that contains `payload`.
+/// Returns a frame with an IP packet that contains `payload`.
 pub(crate) fn ip(
     macs: [EthernetAddress; 2],
     src: IpAddress,
@@ -77,7 +77,8 @@ pub(crate) fn icmpv6(
     ip(macs, src.into(), dst.into(), IpProtocol::Icmpv6, 255, &bytes)
 }
 
-/// An ICMP error to the sender of `frame`, which is a TCP segment over IPv4. The error quotes the segment.
+/// Returns an ICMP error to the sender of `frame`, which is a TCP segment over IPv4. The error quotes the
+/// segment.
 pub(crate) fn error_about(
     macs: [EthernetAddress; 2],
     frame: &[u8],
@@ -97,7 +98,7 @@ pub(crate) fn error_about(
     error
 }
 
-/// A unicast neighbour solicitation for `dst`.
+/// Returns a unicast neighbour solicitation for `dst`.
 pub(crate) fn solicit(macs: [EthernetAddress; 2], src: Ipv6Address, dst: Ipv6Address) -> Vec<u8> {
     let lladdr = Some(macs[0].into());
     icmpv6(macs, src, dst, &Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr: dst, lladdr }))
@@ -112,7 +113,7 @@ pub(crate) fn set_tcp_seq(frame: &mut [u8], seq: i32) {
     packet.fill_checksum(&src, &dst);
 }
 
-/// A segment without payload, with sequence number 7.
+/// Returns a segment without payload, with sequence number 7.
 pub(crate) fn segment(
     macs: [EthernetAddress; 2],
     src: (IpAddress, u16),
@@ -122,7 +123,7 @@ pub(crate) fn segment(
     answer(macs, src, dst, control, (7, None), &[])
 }
 
-/// A segment with sequence number, acknowledgement and payload.
+/// Returns a segment with sequence number, acknowledgement and payload.
 pub(crate) fn answer(
     macs: [EthernetAddress; 2],
     src: (IpAddress, u16),
@@ -160,7 +161,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// An ACK without options, with or without payload.
+/// Returns an ACK without options, with or without payload.
 pub(crate) fn data(macs: [EthernetAddress; 2], segment: &Segment<'_>) -> Vec<u8> {
     let repr = TcpRepr {
         src_port: segment.src.1,

@@ -8,7 +8,7 @@ use tcp_lite::{CloseReason, StackConfig};
 use crate::harness::config;
 use crate::relay::{Relay, Tap};
 
-/// The Ethernet address of 10.0.0.n.
+/// Returns the Ethernet address of 10.0.0.n.
 fn mac(n: u8) -> EthernetAddress {
     EthernetAddress([2, 7, 10, 0, 0, n])
 }
@@ -17,8 +17,8 @@ fn derived(n: u8) -> StackConfig {
     StackConfig { derived_neighbors: Some([2, 7]), ..config(mac(n), n) }
 }
 
-/// Two hosts that have connected without address resolution. The second host listens, and the streams stay
-/// open.
+/// Returns two hosts that have connected without address resolution. The second host listens, and the streams
+/// stay open.
 fn connected() -> Relay {
     let mut relay = Relay::new(derived(1), derived(2));
     relay.b.host.stack.listen(4000).unwrap();

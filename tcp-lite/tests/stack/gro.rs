@@ -13,7 +13,7 @@ const FULL: u64 = 1448;
 const IP: usize = 14;
 const TCP: usize = IP + 20;
 
-/// Two hosts with one or more connections, on which nothing is in flight.
+/// Returns two hosts with one or more connections, on which nothing is in flight.
 fn connected(remote: &str, connections: usize) -> World {
     connect(World::standard(&LinkConfig::default()), remote, connections)
 }
@@ -34,7 +34,7 @@ fn connect(mut world: World, remote: &str, connections: usize) -> World {
     world
 }
 
-/// The frames in which `a` sends `bytes` bytes on its stream number `stream`.
+/// Returns the frames in which `a` sends `bytes` bytes on its stream number `stream`.
 fn frames(world: &mut World, stream: usize, bytes: u64) -> Vec<Mbuf> {
     let now = world.now();
     let conn = world.a.streams[stream].conn;
@@ -81,7 +81,7 @@ fn take(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
     stretches
 }
 
-/// The acknowledgements that `b` sends.
+/// Returns the acknowledgements that `b` sends.
 fn acknowledgements(world: &mut World) -> Vec<Mbuf> {
     let mut out = Burst::new();
     assert!(!world.b.stack.transmit(world.now(), &mut out));
@@ -118,8 +118,8 @@ fn there_is_a_bound_to_it() {
     assert_eq!(take(&mut world, burst), [16 * FULL, 16 * FULL, 8 * FULL]);
 }
 
-/// A copy of the IPv4 frame `frame` with the first `payload` bytes of its payload. The sequence number of the
-/// copy is increased by `advance`, and its checksums are correct.
+/// Returns a copy of the IPv4 frame `frame` with the first `payload` bytes of its payload. The sequence
+/// number of the copy is increased by `advance`, and its checksums are correct.
 fn cut(world: &World, frame: &Mbuf, payload: usize, advance: u32) -> Mbuf {
     let mut copy = frame.deep_copy(world.b.port.mempool()).unwrap();
     let headers = TCP + 32;

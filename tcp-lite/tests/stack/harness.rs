@@ -12,7 +12,7 @@ use tcp_lite::{
 
 use crate::in_order::InOrder;
 
-/// The byte at `offset` of every stream.
+/// Returns the byte at `offset` of every stream.
 pub(crate) fn byte(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -20,7 +20,7 @@ pub(crate) fn byte(offset: u64) -> u8 {
 pub(crate) const MAC_A: EthernetAddress = EthernetAddress([0x02, 0, 0, 0, 0, 0x0a]);
 pub(crate) const MAC_B: EthernetAddress = EthernetAddress([0x02, 0, 0, 0, 0, 0x0b]);
 
-/// A configuration with an address of each family: `10.0.0.n/24` and `2001:db8::n/64`.
+/// Returns a configuration with an address of each family: `10.0.0.n/24` and `2001:db8::n/64`.
 pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
     StackConfig {
         mac,

@@ -16,8 +16,8 @@ use crate::relay::{Relay, Tap};
 
 const FRAMES: usize = 10_000;
 
-/// A connection that has carried bytes from A to B, and a list of frames: the frames that B has received, and
-/// fragments of them.
+/// Returns a connection that has carried bytes from A to B, and a list of frames: the frames that B has
+/// received, and fragments of them.
 fn live() -> (Relay, Vec<Vec<u8>>) {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -60,7 +60,7 @@ fn runner() -> TestRunner {
     TestRunner::new_with_rng(Config::default(), rng)
 }
 
-/// Random bytes with an Ethernet header that passes the first check.
+/// Returns random bytes with an Ethernet header that passes the first check.
 fn random_frame() -> impl Strategy<Value = Vec<u8>> {
     let ethertype = prop_oneof![
         Just([0x08u8, 0x00]),
@@ -134,9 +134,9 @@ fn random_frames_leave_a_live_connection_alone() {
     still_works(&mut relay);
 }
 
-/// A frame for the slow path of B. The frame is from an unknown host, or about a flow that equals or nearly
-/// equals the flow of `sent`, a frame of B. The frame's checksums are correct, as an attacker's checksums
-/// would be, unless the frame is damaged on purpose.
+/// Returns a frame for the slow path of B. The frame is from an unknown host, or about a flow that equals or
+/// nearly equals the flow of `sent`, a frame of B. The frame's checksums are correct, as an attacker's
+/// checksums would be, unless the frame is damaged on purpose.
 fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     let mut stranger = MAC_A;
     (stranger.0[4], stranger.0[5]) = (1, random());

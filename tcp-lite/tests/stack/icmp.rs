@@ -42,7 +42,7 @@ impl Report {
         Self { kind, mtu, ..HARD_4 }
     }
 
-    /// The ICMP error about `frame`, which our host has sent.
+    /// Returns the ICMP error about `frame`, which our host has sent.
     fn about(self, frame: &[u8]) -> Vec<u8> {
         self.about_changed(frame, |_| {})
     }
@@ -71,7 +71,7 @@ impl Report {
     }
 }
 
-/// A host that has sent a SYN to a neighbour, and this SYN.
+/// Returns a host that has sent a SYN to a neighbour, and this SYN.
 fn connecting(ipv6: bool) -> (Tap, Vec<u8>) {
     let mut tap = Tap::new(config(MAC_A, 1));
     let remote = if ipv6 { "[2001:db8::2]:1" } else { "10.0.0.2:1" };
@@ -222,7 +222,7 @@ fn an_error_of_a_wrong_checksum_is_not_heard() {
     }
 }
 
-/// Two hosts with an established connection, and a full segment of `a` in flight.
+/// Returns two hosts with an established connection, and a full segment of `a` in flight.
 fn sending(ipv6: bool) -> (Relay, Vec<u8>) {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();

@@ -29,7 +29,7 @@ pub(crate) struct Ordered {
 }
 
 impl InOrder {
-    /// An `InOrder` that starts at stream offset `next` and holds at most `limit` buffers.
+    /// Returns an `InOrder` that starts at stream offset `next` and holds at most `limit` buffers.
     pub(crate) fn new(next: u64, limit: usize) -> Self {
         Self { next, limit, held: VecDeque::new() }
     }
@@ -66,7 +66,7 @@ impl InOrder {
         }
     }
 
-    /// The next bytes in order, if they have arrived.
+    /// Returns the next bytes in order, if they have arrived.
     pub(crate) fn pop(&mut self) -> Option<Ordered> {
         let first = self.held.front()?;
         if first.offset != self.next {

@@ -180,7 +180,7 @@ impl Members {
     }
 }
 
-/// The rule by which all frames arrive at this queue.
+/// Returns the rule by which all frames arrive at this queue.
 fn at(queue: usize) -> impl FnMut(&[u8]) -> Vec<usize> {
     move |_| vec![queue]
 }
@@ -410,7 +410,7 @@ impl Members {
         self.a.iter().map(|one| one.established.len()).collect()
     }
 
-    /// The local port of a connection.
+    /// Returns the local port of a connection.
     fn port(&mut self, n: usize, conn: ConnId) -> u16 {
         self.a[n].stack().info(conn).expect("a connection").local.port()
     }

@@ -16,7 +16,7 @@ const A6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const B6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
 
-/// A host that already knows the Ethernet address of its neighbour `B`, which the test plays.
+/// Returns a host that already knows the Ethernet address of its neighbour `B`, which the test plays.
 fn acquainted() -> Tap {
     let mut tap = Tap::new(config(MAC_A, 1));
     tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));

@@ -10,7 +10,7 @@ use crate::craft;
 use crate::harness::{Host, MAC_A, MAC_B, World, config};
 use crate::relay::Tap;
 
-/// Two hosts. `a` may connect to itself.
+/// Returns two hosts. `a` may connect to itself.
 fn world() -> World {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let a = StackConfig { loopback: true, ..config(MAC_A, 1) };
@@ -57,8 +57,8 @@ fn peers_on_the_wire_are_reached_as_before() {
     world.exchange("10.0.0.2:4000", 100_000, 200_000, 5_000_000);
 }
 
-/// One control block cannot be both endpoints of a connection. The SYN of such a connection would come from
-/// its own socket (the attack is known as LAND).
+/// A connection needs two control blocks, so a socket cannot connect to itself. A SYN whose source and
+/// destination are the same socket is dropped. (Such SYNs are known as the LAND attack.)
 #[test]
 fn no_connection_has_one_socket_at_both_ends() {
     let mut tap = Tap::new(StackConfig { loopback: true, ..config(MAC_A, 1) });

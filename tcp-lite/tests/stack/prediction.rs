@@ -249,7 +249,7 @@ impl std::fmt::Debug for SentFrame {
 }
 
 impl SentFrame {
-    /// The bytes of the frame on the wire, with complete checksums.
+    /// Returns the bytes of the frame on the wire, with complete checksums.
     fn on_the_wire(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         if self.offload.ipv4_checksum {
@@ -357,7 +357,7 @@ impl Host {
     }
 }
 
-/// All bytes of a frame, including bytes in external memory.
+/// Returns all bytes of a frame, including bytes in external memory.
 fn all_bytes_of(frame: &Mbuf) -> Vec<u8> {
     let mut bytes = vec![0; frame.len()];
     assert_eq!(frame.copy_to(0, &mut bytes), bytes.len());
@@ -468,8 +468,8 @@ impl Twins {
             *lost = lost.start.saturating_sub(1)..lost.end.saturating_sub(1);
         }
         arriving.append(&mut late);
-        // A TSO frame that the port has not segmented does not fit the peer's buffers of 2048 bytes, so the
-        // frame is lost.
+        // A TSO frame that the port has not segmented does not fit into the peer's buffers of 2048 bytes, so
+        // the frame is lost.
         arriving.retain(|frame| frame.len() < 2048);
         self.peer.input(now, &arriving);
         self.wire.extend(self.peer.poll(now).into_iter().map(|frame| frame.bytes));

@@ -18,7 +18,7 @@ impl Tap {
         Self::with_buffers(config, LinkConfig::default().mbufs)
     }
 
-    /// A host whose pool has `mbufs` buffers.
+    /// Returns a host whose pool has `mbufs` buffers.
     pub(crate) fn with_buffers(config: StackConfig, mbufs: usize) -> Self {
         let link = LinkConfig { mtu: config.mtu, mbufs, ..LinkConfig::default() };
         let (port, wire) = pair(&link);
@@ -29,7 +29,7 @@ impl Tap {
         Instant::from_micros(self.now_us as i64)
     }
 
-    /// A frame in one buffer of the host's pool, or in several buffers that are cut at `cuts`.
+    /// Returns a frame in one buffer of the host's pool, or in several buffers that are cut at `cuts`.
     pub(crate) fn mbuf(&self, bytes: &[u8], cuts: &[usize]) -> Mbuf {
         let pool = self.host.port.mempool();
         let mut places = vec![0];

@@ -12,7 +12,7 @@ use tcp_lite::{ConnId, Event, Instant, SegmentBuf, SendError, Stack};
 use crate::harness::{MAC_A, MAC_B, World, byte, config};
 use crate::in_order::InOrder;
 
-/// Length of record number `nr`, which is one segment. Most records are long, and some are short.
+/// Returns the length of record number `nr`, which is one segment. Most records are long, and some are short.
 fn record(nr: u64) -> u64 {
     match nr % 97 {
         41 => 12,
@@ -394,7 +394,7 @@ fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
     }
 }
 
-/// Number of trains that a connection with pacing sends over a link with this delay.
+/// Returns the number of trains that a connection with pacing sends over a link with this delay.
 fn trains_with_pacing(delay_us: u32) -> u64 {
     let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];
     a.tcp.pacing = Some(tcp_lite::Pacing::default());

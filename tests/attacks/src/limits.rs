@@ -1,5 +1,5 @@
-//! The test of the limits. For each attack, it checks that the victim answers as specified and stays within
-//! its limits, and that honest connections keep at least four fifths of their goodput. The goodput is
+//! The test of the limits. For each attack, the test checks that the victim answers as specified and stays
+//! within its limits, and that honest connections keep at least four fifths of their goodput. The goodput is
 //! compared with the goodput next to harmless frames: there are as many of these frames as frames of the
 //! attacker. Another test checks that no guessed STag is accepted.
 //!

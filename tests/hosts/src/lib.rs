@@ -129,7 +129,7 @@ impl Pair {
         Self::connected_by(&ConnParam::default())
     }
 
-    /// Does the same as [`connected`](Self::connected), but both endpoints agree on InfiniBand's semantics.
+    /// Connects as [`connected`](Self::connected) does, but both endpoints agree on InfiniBand's semantics.
     pub fn agreeing() -> (Self, Connected) {
         Self::connected_by(&agreeing())
     }
@@ -238,7 +238,7 @@ impl Pair {
         self.connect_with(param, param)
     }
 
-    /// Does the same as [`connect`](Self::connect), with separate parameters for each endpoint.
+    /// Connects as [`connect`](Self::connect) does, but with separate parameters for each endpoint.
     pub fn connect_with(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
         let listener = self.listen();
         let connected = self.connect_again(param_a, param_b);

@@ -111,7 +111,7 @@ impl Cli {
     /// Runs the command. Returns whether all outcomes are as expected.
     ///
     /// # Errors
-    /// A description of one line, for example if the usage is wrong or there is no connection.
+    /// A one-line description, for example if the usage is wrong or there is no connection.
     pub fn run(self) -> Result<bool, String> {
         let cases = self.selection.cases()?;
         match self.command {

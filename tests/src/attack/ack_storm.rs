@@ -14,7 +14,7 @@ use super::crafted_peers::CraftedPeers;
 use super::victim::LENT;
 use super::{Attack, Scenario, as_it_is, check};
 
-/// Acknowledgements of bytes that were never sent.
+/// The attacker acknowledges bytes that were never sent.
 pub const UNSENT: Scenario = Scenario {
     name: "ack-unsent",
     about: "acknowledgements of bytes that were never sent",
@@ -22,7 +22,7 @@ pub const UNSENT: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Unsent, false),
 };
 
-/// The same acknowledgement again and again.
+/// The attacker sends the same acknowledgement again and again.
 pub const DUPLICATE: Scenario = Scenario {
     name: "ack-duplicate",
     about: "the same acknowledgement repeatedly, with bytes in flight",
@@ -30,7 +30,7 @@ pub const DUPLICATE: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Duplicate, false),
 };
 
-/// Acknowledgements of one byte each.
+/// The attacker acknowledges the victim's bytes one by one.
 pub const DIVISION: Scenario = Scenario {
     name: "ack-division",
     about: "acknowledgements of one byte each",
@@ -38,7 +38,7 @@ pub const DIVISION: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Division, false),
 };
 
-/// The same as [`UNSENT`], with a SACK block of bytes that were never sent in each acknowledgement.
+/// The attack [`UNSENT`], but each acknowledgement also has a SACK block of bytes that were never sent.
 pub const UNSENT_SACK: Scenario = Scenario {
     name: "ack-unsent-sack",
     about: "acknowledgements of bytes that were never sent, with SACK",
@@ -46,7 +46,7 @@ pub const UNSENT_SACK: Scenario = Scenario {
     ..UNSENT
 };
 
-/// The same as [`DUPLICATE`], with a SACK block of the same byte in each acknowledgement.
+/// The attack [`DUPLICATE`], but each acknowledgement also has a SACK block, which always has the same byte.
 pub const DUPLICATE_SACK: Scenario = Scenario {
     name: "ack-duplicate-sack",
     about: "the same acknowledgement with the same SACK block repeatedly",
@@ -54,7 +54,8 @@ pub const DUPLICATE_SACK: Scenario = Scenario {
     ..DUPLICATE
 };
 
-/// The same as [`DIVISION`], with a SACK block that grows by one byte.
+/// The attack [`DIVISION`], but each acknowledgement also has a SACK block, which grows by one byte each
+/// time.
 pub const DIVISION_SACK: Scenario = Scenario {
     name: "ack-division-sack",
     about: "acknowledgements of one byte each, with a SACK block that grows by one byte",

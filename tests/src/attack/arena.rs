@@ -79,9 +79,9 @@ pub struct Round {
     pub ns: u64,
     /// The victim's processor time in this round, in nanoseconds.
     pub cpu_ns: u64,
-    /// Number of frames of the honest client.
+    /// Number of frames that the honest client has sent.
     pub legitimate: u64,
-    /// Number of frames of the attacker.
+    /// Number of frames that the attacker, or an actor in its place, has sent.
     pub others: u64,
 }
 
@@ -181,8 +181,8 @@ impl Arena {
         [ROUTER_MAC, VICTIM_MAC]
     }
 
-    /// Runs honest connections until they have done `batches` batches. The attacker may send as many frames
-    /// as the client.
+    /// Runs the honest connections until `batches` batches are done. The attacker may send as many frames as
+    /// the client.
     ///
     /// # Errors
     /// If an honest connection fails, or if no honest batch is done within `STANDSTILL`.

@@ -21,7 +21,7 @@ use super::victim::Clock;
 pub enum NextTo {
     /// The frames of an attack.
     Attack,
-    /// Harmless frames, as many as the frames of an attack.
+    /// Harmless frames, whose number is that of the frames of an attack.
     Harmless,
 }
 

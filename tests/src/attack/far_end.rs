@@ -58,7 +58,7 @@ pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
 }
 
 impl FarEnd {
-    /// Delivers a frame to the port. If there is no space for the frame, it is dropped and counted.
+    /// Delivers a frame to the port. If there is no space for the frame, the frame is dropped and counted.
     pub fn deliver(&self, bytes: &[u8]) {
         let mut rings = lock(&self.rings);
         if rings.rx.len() >= RING {

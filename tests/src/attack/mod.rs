@@ -53,7 +53,7 @@ impl Scenario {
     }
 }
 
-/// All scenarios.
+/// All scenarios of attacks.
 pub const SCENARIOS: &[Scenario] = &[
     syn_flood::SCENARIO,
     blind::RESETS,

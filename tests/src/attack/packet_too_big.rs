@@ -54,7 +54,7 @@ const INITIAL_WINDOW: u64 = 10 * 1460;
 /// Maximum number of times that reports cause a retransmission of the bytes in flight.
 const MOST_CUTS: u64 = 5;
 
-/// What the victim has sent on the attacker's own connections.
+/// Numbers of frames that the victim has sent on the attacker's own connections.
 #[derive(Default)]
 struct FrameCounts {
     segments: u64,

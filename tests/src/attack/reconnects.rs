@@ -27,7 +27,7 @@ const END: Duration = Duration::from_secs(15);
 /// What a peer received until its connection ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// The number of the peer.
+    /// Number of the peer in [`Reconnects::crafted`].
     pub number: u32,
     /// Whether the peer received a whole Reply.
     pub connected: bool,

@@ -8,7 +8,7 @@ use super::victim::PORT;
 
 /// An attacker, with the checks of its outcome.
 pub trait Attack: Actor {
-    /// Checks the victim's answers and counters after the rounds, and describes them.
+    /// Checks the victim's answers and counters after the rounds, and returns a description of these values.
     ///
     /// # Errors
     /// The first check that failed.

@@ -41,7 +41,7 @@ pub struct StagGuess {
 }
 
 impl StagGuess {
-    /// Creates an attacker that makes `limit` guesses; with `None`, it never stops.
+    /// Creates an attacker that makes `limit` guesses. With `None`, the attacker never stops.
     pub fn new(arena: &Arena, limit: Option<u64>) -> Self {
         let lent = &arena.victim.lent;
         Self {
@@ -70,7 +70,7 @@ impl StagGuess {
             || self.limit.is_some_and(|limit| self.reconnects.begun >= limit) && self.reconnects.is_empty()
     }
 
-    /// Checks how connections ended.
+    /// Checks that each ended connection was ended by the right Terminate.
     fn settle(&mut self) {
         while let Some(ended) = self.reconnects.next_ended() {
             let error = if self.writers.remove(&ended.number) {

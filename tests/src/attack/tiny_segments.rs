@@ -6,7 +6,7 @@ use super::crafted_peers::CraftedPeers;
 use super::victim::{LENT, LENT_BYTE};
 use super::{Attack, Scenario, as_it_is, check};
 
-/// Each byte of the stream in a segment of its own.
+/// The attacker sends each byte of the stream in a segment of its own.
 pub const IN_ORDER: Scenario = Scenario {
     name: "tiny-in-order",
     about: "Writes in segments of one byte",
@@ -14,7 +14,7 @@ pub const IN_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::InOrder),
 };
 
-/// Single bytes beyond a hole, with a hole between any two of them.
+/// The attacker sends single bytes beyond a hole, with a hole between any two of the bytes.
 pub const OUT_OF_ORDER: Scenario = Scenario {
     name: "tiny-out-of-order",
     about: "every third byte, behind a hole that is never filled",
@@ -22,7 +22,8 @@ pub const OUT_OF_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::OutOfOrder),
 };
 
-/// Bytes at falling positions: each byte is just before the previous one, so that all bytes form one range.
+/// The attacker sends bytes at falling positions: each byte is directly before the byte that was sent before
+/// it. So all bytes form one range.
 pub const FALLING: Scenario = Scenario {
     name: "tiny-falling",
     about: "single bytes at falling positions, behind a hole that is never filled",
@@ -30,7 +31,7 @@ pub const FALLING: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::Falling),
 };
 
-/// A maximum segment size of 1.
+/// The attacker announces a maximum segment size of 1.
 pub const SMALL_MSS: Scenario = Scenario {
     name: "tiny-mss",
     about: "Reads by peers whose maximum segment size is 1",

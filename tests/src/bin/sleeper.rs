@@ -1,9 +1,9 @@
 //! One of two processes whose engines sleep: `serve` sends back each message; `ask IP` sends some messages
 //! with pauses and then does nothing.
 //!
-//! `serve` prints `ready` when it listens. `ask` prints the least, the median and the 99th percentile of the
-//! round-trip times, in microseconds, and then `idle`. Both processes run until they are killed. On any
-//! error, a process prints the error, and exits with status 1.
+//! `serve` prints `ready` when it listens. `ask` prints the minimum, the median and the 99th percentile of
+//! the round-trip times in microseconds, and then a line `idle`. Both processes run until they are killed. On
+//! any error, a process prints the error, and exits with status 1.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -94,7 +94,8 @@ pub fn load(root: &Path, index: &Index) -> Result<(Vec<Claim>, Vec<String>)> {
     Ok((claims, findings))
 }
 
-/// Parses the claims of a file. Returns each claim, or the error in it, with its line.
+/// Parses the claims of a file. Returns for each line the number of the line, and the claim or the error in
+/// the line.
 fn parse(text: &str) -> Vec<(u64, std::result::Result<Claim, String>)> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(text.as_bytes());
     let mut claims = Vec::new();

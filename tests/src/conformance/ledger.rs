@@ -22,7 +22,7 @@ pub enum RowState<'a> {
 }
 
 impl RowState<'_> {
-    /// Whether the row is open: neither a test nor a claim concerns it, or its claim is `open`.
+    /// Whether the row is open: the row has no test and no claim, or its claim is `open`.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Claimed(Claim { verdict: Verdict::Open, .. }))
     }
@@ -50,7 +50,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Reads all data about conformance from the repository, and joins them.
+    /// Reads all data about conformance from the repository, and joins the data.
     ///
     /// # Errors
     /// If a file cannot be read at all.
@@ -116,7 +116,8 @@ impl Ledger {
         }
     }
 
-    /// Whether tests prove a row, but no comment in the code names it and no reason explains why.
+    /// Whether tests prove a row, although no comment in the code names the row, and no reason explains the
+    /// missing comment.
     fn has_no_place(&self, row: RowId) -> bool {
         matches!(self.standing(row), RowState::Proved(_))
             && !self.places.contains_key(&row)

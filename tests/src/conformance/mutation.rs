@@ -51,9 +51,9 @@ struct Entry {
 }
 
 impl Mutation {
-    /// Returns eight hexadecimal digits. They change with the edit, with the rows that it breaks, and with
-    /// the names and the texts of `killers`, the tests that find the mutation. `text` returns the text of a
-    /// test.
+    /// Returns eight hexadecimal digits. The digits change with the edit, with the rows that the edit breaks,
+    /// and with the names and the texts of `killers`, the tests that find the mutation. `text` returns the
+    /// text of a test.
     pub fn digest(&self, killers: &[String], text: &dyn Fn(&str) -> Option<String>) -> String {
         let killers = killers.iter().flat_map(|killer| [killer.clone(), text(killer).unwrap_or_default()]);
         self.edit.digest(self.rows.iter().map(RowId::to_string).chain(killers))
@@ -141,7 +141,7 @@ pub fn trials(root: &Path) -> Result<Trials> {
     Ok(trials)
 }
 
-/// Replaces the record.
+/// Replaces the file of the trials with these trials.
 ///
 /// # Errors
 /// If the record cannot be written.

@@ -120,7 +120,8 @@ fn function(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// In these texts the comments begin after a quote, so that they do not count as statements of this file.
+    /// Returns the result of `scan` for a file with these lines, which contain one statement. In the tests
+    /// below, each comment begins after a quote, so that it does not count as a statement of this file.
     fn one(path: &str, lines: &[&str]) -> std::result::Result<Proof, String> {
         let text = lines.join("\n");
         let mut found = scan(path, &text);

@@ -1,4 +1,4 @@
-//! Rows of the index. Each row is one requirement.
+//! Rows of the index of requirements. Each row is one requirement.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -170,7 +170,7 @@ pub struct Row {
 /// All rows of all documents.
 pub type Index = BTreeMap<RowId, Row>;
 
-/// Reads the index.
+/// Reads the rows of all documents.
 ///
 /// # Errors
 /// If a table cannot be read, or does not have the form `id,section,level,role,requirement,test` with

@@ -1,5 +1,5 @@
-//! Tries a mutation: runs those tests of the protocol crates that name its rows, on the mutated tree. For
-//! each row, at least one of these tests has to fail.
+//! Tests one mutation: applies its edit to a copy of the source tree, and runs there the tests of the
+//! protocol crates that name the mutation's rows. For each row, at least one of these tests has to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const BUILD: Duration = Duration::from_secs(900);
 const TESTS: Duration = Duration::from_secs(120);
 
 /// The tests of one file. They run separately from the tests of other files, so that a hang or a crash
-/// affects only them.
+/// affects only these tests.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
     package: String,

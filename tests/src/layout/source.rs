@@ -35,7 +35,8 @@ pub fn modules(root: &str, tests: Tests) -> Vec<Module> {
     modules_in(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), root, tests)
 }
 
-/// Does the same as [`modules`] for another checkout.
+/// Returns all modules of a crate in the checkout at `checkout`. `root` is relative to the root of this
+/// checkout.
 pub fn modules_in(checkout: &Path, root: &str, tests: Tests) -> Vec<Module> {
     let mut modules = Vec::new();
     read(checkout, Vec::new(), Path::new(root), tests, &mut modules);

@@ -50,7 +50,7 @@ pub trait Suite {
     fn record(&self) -> Result<()>;
 }
 
-/// Tries the chosen mutations. Returns whether all of them were found.
+/// Tries the chosen mutations. Returns whether all chosen mutations were found.
 ///
 /// # Errors
 /// If the record cannot be written.

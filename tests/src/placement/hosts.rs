@@ -68,8 +68,8 @@ impl Hosts {
         Ok(Self { hosts, sockets, now_us: 1_000_000, exchange_us: config.exchange_us, _listener: listener })
     }
 
-    /// Polls both hosts, with a wire without faults between them. Passes each frame that a host sends to
-    /// `see`.
+    /// Polls both hosts, with a wire without faults between them. Calls `see` with each frame that a host
+    /// sends.
     pub(crate) fn exchange(&mut self, see: &mut dyn FnMut(usize, &[u8])) {
         self.now_us += self.exchange_us;
         for side in [0, 1] {

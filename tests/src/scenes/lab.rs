@@ -121,8 +121,8 @@ impl Lab {
         self.session(queues, &[], words)
     }
 
-    /// Does the same as [`scene`](Self::scene) with an existing queue pair without posted requests. Posts
-    /// `receives` before a message can arrive.
+    /// Sets up a scene as [`scene`](Self::scene) does, but with an existing queue pair without posted
+    /// requests. Posts `receives` before a message can arrive.
     ///
     /// # Errors
     /// The same errors as [`scene`](Self::scene).
@@ -170,7 +170,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Disconnects, and waits until the connection has ended. Does nothing if it has already ended.
+    /// Disconnects, and waits until the connection has ended. Does nothing if the connection has already
+    /// ended.
     ///
     /// # Errors
     /// If the connection does not end.

@@ -115,7 +115,7 @@ impl Coverage {
         self.0[occurrence as usize] += times;
     }
 
-    /// Counts this fault or event once if `it` is `true`.
+    /// Counts this fault or event once if `it` is `true`, and does nothing otherwise.
     pub fn count_if(&mut self, occurrence: Occurrence, it: bool) {
         self.count(occurrence, u64::from(it));
     }
@@ -131,8 +131,8 @@ impl Coverage {
     }
 }
 
-/// The number of times that each fault and event occurred in many runs, and the number of runs in which it
-/// occurred.
+/// For each fault and event, the number of times that it occurred in many runs, and the number of runs in
+/// which it occurred.
 #[derive(Clone, Debug, Default)]
 pub struct OccurrenceTotals {
     runs: u64,

@@ -93,8 +93,8 @@ impl Defect {
         })
     }
 
-    /// Returns eight hexadecimal digits. They change with the edit, with the run that finds it, and with the
-    /// code that draws the run's scenario.
+    /// Returns eight hexadecimal digits. The digits change with the edit, with the run that finds the edit,
+    /// and with the code that draws the run's scenario.
     ///
     /// # Errors
     /// If `found` names no run, or no code draws the scenario.
@@ -146,7 +146,7 @@ pub fn found(root: &Path) -> Result<BTreeMap<String, String>, String> {
         .collect()
 }
 
-/// Replaces the record.
+/// Replaces the file [`FOUND`] with these digests.
 ///
 /// # Errors
 /// If the record cannot be written.

@@ -1,5 +1,5 @@
-//! Tries a defect: builds the simulator from the tree with the defect. The run that the defect names has to
-//! fail.
+//! Tests one deliberate defect (a mutation): applies the defect's edit to a copy of the source tree, and
+//! builds the simulator there. The run that the defect names has to fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ impl Suite for Defects {
 struct TrialOutcome {
     /// The report of the named run, if it failed.
     named: Option<String>,
-    /// If the named run passed: the number of other runs that failed, and the first of them.
+    /// If the named run passed: the number of other runs that failed, and the first failed run.
     many: Option<String>,
 }
 

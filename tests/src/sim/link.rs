@@ -91,7 +91,7 @@ pub struct SmallMtu {
     pub span: Span,
     /// Maximum length in bytes of an IP packet.
     pub mtu: u16,
-    /// Whether a router reports a dropped packet to the sender (ICMP). Otherwise it drops the packet
+    /// Whether a router reports a dropped packet to the sender (ICMP). Otherwise the router drops the packet
     /// silently.
     pub reported: bool,
 }

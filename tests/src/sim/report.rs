@@ -52,7 +52,7 @@ pub fn attempt(scenario: &Scenario, seed: u64, captures: Option<&[PathBuf; 2]>) 
     attempt_of(&scenario.setup(seed), seed, captures)
 }
 
-/// Does the same as [`attempt`] for this setup.
+/// Makes the run of `setup`, as [`attempt`] makes the run of a scenario.
 ///
 /// # Errors
 /// The first broken rule.
@@ -106,7 +106,7 @@ pub fn check(scenario: &Scenario, seed: u64) -> Result<Stats, Box<Failure>> {
     })
 }
 
-/// Sums over many runs. All sums except `seeds` and `failures` are over the runs that passed.
+/// The totals of many runs. All totals except `seeds` and `failures` count only the runs that passed.
 #[derive(Clone, Debug, Default)]
 pub struct Total {
     /// Number of runs.
@@ -153,7 +153,7 @@ pub fn check_all(scenarios: &[Scenario], jobs: Range<u64>, failed: &(dyn Fn(&Fai
     check_all_with(scenarios, jobs, failed, &|_, _| {})
 }
 
-/// Does the same as [`check_all`], and also calls `held` for each job that passed.
+/// Makes the runs as [`check_all`] does, and also calls `held` for each job that passed.
 pub fn check_all_with(
     scenarios: &[Scenario],
     jobs: Range<u64>,
@@ -208,7 +208,7 @@ impl Total {
         self.occurrences.add(&stats.coverage);
     }
 
-    /// Adds the sums of `other`.
+    /// Adds the totals of `other`.
     pub fn join(&mut self, other: &Self) {
         self.seeds += other.seeds;
         self.failures += other.failures;

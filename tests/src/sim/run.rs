@@ -110,7 +110,7 @@ struct Run {
     stalled_us: u64,
     /// Number of tail loss probes, and the time of the last probe.
     probed: (u64, u64),
-    /// For each host that is stopped, the maximum number of frames that may wait for it.
+    /// For each host that is stopped, the maximum number of frames that may wait for the host.
     stopped: [Option<usize>; 2],
     waiting: [Vec<Frame>; 2],
     /// Buffers taken from each host's pool, so that the pool is empty for a time.
@@ -340,7 +340,7 @@ impl Run {
         true
     }
 
-    /// Delivers frames to host `side`, if its link is up and it has space for them.
+    /// Delivers frames to host `side`, if the host's link is up and the host has space for the frames.
     fn deliver(&mut self, side: usize, frames: Vec<Frame>) {
         for frame in frames {
             if self.is_cut_off(&frame.bytes) || self.is_refused(side, &frame) {

@@ -141,8 +141,8 @@ pub enum StallKind {
     PortStuck,
     /// The host's pool has no free buffer.
     NoBuffers,
-    /// The host is not polled, and its clock jumps when it continues. At most this many frames wait for the
-    /// host.
+    /// The host is not polled. When the host continues, its clock jumps. At most this number of frames wait
+    /// for the host.
     Stopped(usize),
 }
 
@@ -183,7 +183,7 @@ impl Setup {
         [0, 1].map(|side: usize| self.hosts[side].smoltcp.is_none())
     }
 
-    /// Sets whether the hosts predict headers. The frames of a run do not depend on this.
+    /// Sets whether the hosts predict headers. The frames of a run do not depend on this setting.
     pub fn set_header_prediction(&mut self, on: bool) {
         for host in &mut self.hosts {
             host.tcp.header_prediction = on;

@@ -17,7 +17,7 @@ pub enum Rule {
     FirstQueue,
     /// The queues get the frames in turn, one frame each.
     InTurn,
-    /// The table changes whenever this many frames have arrived.
+    /// The table changes each time this number of frames has arrived.
     Moving(u64),
 }
 

@@ -20,7 +20,8 @@ const URGENT: usize = 8192;
 /// `MSG_FASTOPEN`, which rustix does not define.
 const FAST_OPEN: SendFlags = SendFlags::from_bits_retain(0x2000_0000);
 
-/// Opens, transfers and closes the stream. Calls `ready` when it listens, or before it connects.
+/// Opens, transfers and closes the stream. Calls `ready` when the socket listens, or before the socket
+/// connects.
 ///
 /// # Errors
 /// If the kernel's TCP reports an error, if a byte is wrong or missing, or if the time limit has passed.

@@ -1,4 +1,5 @@
-//! The target that connects repeatedly. The Reply to each connection contains its scene.
+//! A target of iwprobe that connects repeatedly. The Reply to each connection contains the scene of the
+//! connection.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

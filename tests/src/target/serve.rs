@@ -1,5 +1,5 @@
-//! The target that listens. This target serves one connection at a time; the Request of each connection
-//! contains its scene.
+//! A target of iwprobe that listens. This target serves one connection at a time. The Request of each
+//! connection contains the scene of the connection.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

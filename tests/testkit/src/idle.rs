@@ -1,4 +1,4 @@
-//! The processor time and the number of wake-ups of idle processes.
+//! Checks that idle processes use little processor time, and wake up rarely.
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -41,7 +41,7 @@ const MANY: usize = 16_384;
 /// available for each process.
 const PROCESS_BYTES: u64 = 12 << 20;
 
-/// The line printed when all connections are established.
+/// The line that a process prints when all its connections are established.
 const DONE: &str = "done";
 
 /// The rows: the name, the number of connections, and the number of processes that make the connections.
@@ -152,8 +152,8 @@ fn room_for(connections: usize, processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Number of bytes of memory that are available to programs, or `None` if the system does not report the
-/// number.
+/// Returns the number of bytes of memory that are available to programs, or `None` if the system does not
+/// report the number.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -4,7 +4,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testing::lab::Result;
 use testing::lab_error;
 
-/// The first two CPUs that this process may use. If there is only one CPU, both are this CPU.
+/// Returns the first two CPUs that this process may use. If there is only one CPU, both are this CPU.
 ///
 /// # Errors
 /// Fails if the system does not report the CPUs.

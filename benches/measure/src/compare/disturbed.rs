@@ -67,7 +67,7 @@ pub(crate) fn undisturbed<T>(
     })
 }
 
-/// Like [`undisturbed`], but for runs that return their context switches per second.
+/// Calls `run` as [`undisturbed`] does, but for runs that return their context switches per second.
 fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Result<(T, f64)>) -> Result<T> {
     let mut quietest: Option<(T, f64)> = None;
     for _ in 0..=repeats {
@@ -90,7 +90,7 @@ fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Re
     quietest.map(|(figure, _)| figure).ok_or_else(|| lab_error!("nothing was run"))
 }
 
-/// Number of involuntary context switches of all children of this process that have ended.
+/// Returns the number of involuntary context switches of all children of this process that have ended.
 fn involuntary_switches() -> Result<i64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|error| lab_error!("getrusage: {error}"))?;
     Ok(usage.involuntary_context_switches())

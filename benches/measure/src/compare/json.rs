@@ -7,8 +7,8 @@ use crate::compare::measures::Direction;
 use crate::compare::sample::Sample;
 use crate::compare::session::{Row, Session};
 
-/// The whole document: the measured rows by name, the rows that were not measured with the reason, and
-/// further results.
+/// Returns the whole document: the measured rows by name, the rows that were not measured with the reason,
+/// and further results.
 pub(crate) fn document(
     machine: &MachineInfo,
     session: &Session,
@@ -27,7 +27,8 @@ pub(crate) fn document(
     all.into()
 }
 
-/// The object of a row. The first fields are the result, which is the median pair of the worse direction.
+/// Returns the object of a row. The first fields are the result, which is the median pair of the worse
+/// direction.
 fn object(row: &Row) -> Value {
     let measure = row.measure;
     let directions: Map<String, Value> =

@@ -14,7 +14,7 @@ use testing::lab_error;
 /// One end of a TCP connection with small messages. Prints its results as one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KernelTcpEnd {
-    /// Listens, and sends back what it receives.
+    /// Listens, and sends all received bytes back.
     Pong {
         /// Address to listen on.
         address: SocketAddr,
@@ -33,7 +33,7 @@ pub(crate) enum KernelTcpEnd {
         #[arg(long, default_value_t = 100_000)]
         count: u64,
     },
-    /// Listens, and counts what it receives.
+    /// Listens, and counts the received bytes.
     Sink {
         /// Address to listen on.
         address: SocketAddr,

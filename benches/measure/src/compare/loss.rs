@@ -75,7 +75,7 @@ fn completions(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// The goodput in Mb/s that the target confirmed.
+/// Returns the goodput in Mb/s that the target confirmed.
 fn goodput(reports: &Value) -> Result<f64> {
     ensure!(reports["results"][0]["confirmed_by_target"] == true, "the target did not confirm the result");
     Ok(number(reports, "/results/0/bytes_per_s")? * 8.0 / 1e6)

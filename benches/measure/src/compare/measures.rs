@@ -44,7 +44,7 @@ pub(crate) enum Sampling {
 pub(crate) struct Measure {
     /// The name of the row in the table and in the JSON.
     pub(crate) id: &'static str,
-    /// The quantity that is measured.
+    /// The measured quantity.
     pub(crate) what: &'static str,
     /// The baseline with which the quantity is compared.
     pub(crate) against: &'static str,
@@ -129,7 +129,7 @@ pub(crate) const MEASURES: [Measure; 39] = [
     row("loss_01", "Writes at 0.1 % loss, 200 Mb/s, 10 ms", "Linux to Linux", "Mb/s", 0.9, 1.2),
 ];
 
-/// The row with this name, or `None` if there is no such row.
+/// Returns the row with this name, or `None` if there is no such row.
 pub(crate) fn find(id: &str) -> Option<&'static Measure> {
     MEASURES.iter().find(|measure| measure.id == id)
 }

@@ -1,6 +1,6 @@
-//! The table of measurements. Each row is the ratio of a figure of uwarp to a figure of its baseline. Most
-//! rows measure the two figures alternately on the same cores. The table is printed, and written as JSON.
-//! `scripts/compare` builds the programs and runs this command.
+//! The table that `measure compare` prints. Each row is the ratio of a figure of uwarp to a figure of its
+//! baseline. Most rows measure the two figures alternately on the same cores. The table is printed, and
+//! written as JSON. `scripts/compare` builds the programs and runs this command.
 //!
 //! | file | what |
 //! |---|---|

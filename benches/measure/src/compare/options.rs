@@ -29,7 +29,7 @@ pub(crate) struct CompareOptions {
 }
 
 impl CompareOptions {
-    /// The wanted rows, in the order of the table.
+    /// Returns the wanted rows, in the order of the table.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = &'static Measure> {
         MEASURES.iter().filter(|measure| self.wants(measure.id))
     }

@@ -131,7 +131,7 @@ fn wait_to_listen(server: &mut Process, folder: &Path) -> Result<()> {
     Err(lab_error!("the server does not listen: {}", server.text()))
 }
 
-/// The value of a column in the last line of numbers in perftest's output.
+/// Returns the value of a column in the last line of numbers in perftest's output.
 fn figure(text: &str, column: usize) -> Result<f64> {
     let numbers =
         |line: &str| -> Option<Vec<f64>> { line.split_whitespace().map(|word| word.parse().ok()).collect() };
@@ -197,7 +197,7 @@ fn kernel_round_trip(session: &Session) -> Result<f64> {
     })
 }
 
-/// The median in us that `ping` reports while `pong` answers.
+/// Returns the median in us that `ping` reports while `pong` answers.
 pub(crate) fn round_trip([at_pong, at_ping]: [usize; 2], pong: Run, ping: Run) -> Result<f64> {
     let mut server = pong.pinned(at_pong).spawn()?;
     server.wait_for(READY, START)?;

@@ -30,9 +30,9 @@ struct Bulk {
     mtu: u16,
     /// The row of Writes against the kernel's TCP with its best settings.
     write: &'static str,
-    /// The row of Writes against the kernel's TCP with its defaults.
+    /// The row that compares our Writes with the kernel's TCP with its defaults.
     default: &'static str,
-    /// The row of Writes against Writes over the kernel's sockets.
+    /// The row that compares our Writes with Writes over the kernel's sockets.
     sockets: &'static str,
     /// Rows that are compared with these Writes. Each element has the name of the row, the test and the
     /// options.
@@ -81,7 +81,8 @@ fn validate(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// Number of messages whose bytes were checked, added up over both ends. Fails if no message was checked.
+/// Returns the number of messages whose bytes were checked, added up over both ends. Fails if no message was
+/// checked.
 fn messages_checked(reports: &EndReports) -> Result<u64> {
     let checked = |at: &str| reports.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);
     let checked =
@@ -155,7 +156,7 @@ fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Ba
     all
 }
 
-/// A pair of two figures, or the error of one of them.
+/// Returns a pair of two figures, or the error of one of them.
 fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
     match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => Ok(Pair { ours: *ours, theirs: *theirs }),
@@ -191,12 +192,13 @@ const PERCENTILES: [Percentile; 3] = [
     Percentile { id: "pingpong_p999", ours: "p999_us", theirs: |trips| trips.p999_us },
 ];
 
-/// The row of the median against Writes over the kernel's sockets.
+/// The row that compares the median of our round trips with that of Writes over the kernel's sockets.
 const OVER_SOCKETS: Percentile =
     Percentile { id: "sockets_64", ours: "typical_us", theirs: |trips| trips.median_us };
 
 impl Percentile {
-    /// The pair of a run of each side. Each figure is a whole round trip in microseconds.
+    /// Returns the figures of one run of ours and of one run of theirs. Each figure is a whole round trip in
+    /// microseconds. iwperf reports half a round trip, so our figure is doubled.
     fn pair(&self, ours: &Result<EndReports>, theirs: &Result<RoundTrips>) -> Result<Pair> {
         let half = match ours {
             Ok(reports) => number(&reports.client, &format!("/results/0/latency/{}", self.ours)),
@@ -273,7 +275,7 @@ fn rate(session: &Session, tally: &mut Tally) {
     row.measure(session, tally);
 }
 
-/// A row of our small messages against the kernel's small messages.
+/// A row that compares our small messages with the kernel's small messages.
 struct SmallRow<'a> {
     id: &'static str,
     test: Test,

@@ -51,17 +51,18 @@ pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<
     Ok(())
 }
 
-/// The note on all plots: a description of the machine.
+/// Returns the note on all plots: a description of the machine.
 fn notes() -> Vec<String> {
     vec![MachineInfo::here().to_string()]
 }
 
-/// The kernel's settings for the row `id` of the table, or `None` if the row was not measured.
+/// Returns the kernel's settings for the row `id` of the table, or `None` if the row was not measured.
 fn chosen<'a>(rows: &'a [Row], id: &str) -> Option<&'a str> {
     rows.iter().find(|row| row.measure.id == id)?.also.get("kernel")?.as_str()
 }
 
-/// The kernel's streams of the plots: one with the best settings, as in the table, and one with the defaults.
+/// Returns the kernel's streams of the plots: one with the best settings, as in the table, and one with the
+/// defaults.
 fn streams(session: &Session, rows: &[Row]) -> Result<[Stream; 2]> {
     let best = match chosen(rows, "write_9000").and_then(iperf3::named) {
         Some(settings) => Stream::with(session, MTU, settings)?,
@@ -139,15 +140,15 @@ fn by_percentile(session: &Session, rows: &[Row]) -> Result<Chart> {
     })
 }
 
-/// The distribution in the JSON of `iwperf`, with latencies doubled, since `iwperf` reports half a round trip
-/// for Writes.
+/// Returns the distribution in the JSON of `iwperf`, with latencies doubled, since `iwperf` reports half a
+/// round trip for Writes.
 fn whole_round_trips(reports: &Value) -> Result<Vec<(f64, f64)>> {
     let halves = Vec::<(f64, f64)>::deserialize(&reports["results"][0]["distribution"])
         .map_err(|error| lab_error!("iwperf's distribution: {error}"))?;
     Ok(halves.into_iter().map(|(quantile, us)| (quantile, 2.0 * us)).collect())
 }
 
-/// A chart of the gain by a second core, if the row of this gain was measured.
+/// Returns a chart of the gain by a second core, if the row of this gain was measured.
 fn by_cores(rows: &[Row]) -> Option<Chart> {
     /// The share of the loop's gain that is the baseline of the row.
     const SHARE: f64 = 0.9;

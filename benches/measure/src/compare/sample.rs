@@ -15,7 +15,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// The ratio of our figure to the baseline's figure.
+    /// Returns the ratio of our figure to the baseline's figure.
     pub(crate) fn ratio(&self) -> f64 {
         self.ours / self.theirs
     }
@@ -34,8 +34,8 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The result of `pairs`, which are in the order of measurement. Returns `None` if there is no pair, or
-    /// if a ratio is not a positive number.
+    /// Returns the result of `pairs`, which are in the order of measurement. Returns `None` if there is no
+    /// pair, or if a ratio is not a positive number.
     pub(crate) fn new(pairs: Vec<Pair>) -> Option<Self> {
         let mut sorted = pairs.clone();
         sorted.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
@@ -48,14 +48,14 @@ impl Sample {
         Some(Self { median: sorted[(sorted.len() - 1) / 2], spread, pairs })
     }
 
-    /// The median ratio.
+    /// Returns the median ratio.
     pub(crate) fn ratio(&self) -> f64 {
         self.median.ratio()
     }
 }
 
-/// The index of the sample of the worst direction, or `None` if there is no sample. This sample is the row's
-/// result.
+/// Returns the index of the sample of the worst direction, or `None` if there is no sample. This sample is
+/// the row's result.
 pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Direction) -> Option<usize> {
     (0..samples.len()).reduce(|worst, next| {
         if better.is_worse(samples[next].1.ratio(), samples[worst].1.ratio()) { next } else { worst }
@@ -75,7 +75,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict on a ratio of a row.
+    /// Returns the verdict on a ratio of a row.
     pub(crate) fn of(measure: &Measure, ratio: f64) -> Self {
         if measure.better.reaches(ratio, measure.aim) {
             Self::Aim
@@ -86,7 +86,7 @@ impl Verdict {
         }
     }
 
-    /// The word for the verdict in the table.
+    /// Returns the word for the verdict in the table.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Missed => "missed",

@@ -42,7 +42,7 @@ impl Session {
         Ok(Self { pace, cpus, no_huge, runs, programs, options })
     }
 
-    /// The path of a program that was built together with this program.
+    /// Returns the path of a program that was built together with this program.
     ///
     /// # Errors
     /// Fails if the program was not built.
@@ -63,7 +63,7 @@ impl Session {
         undisturbed(&self.runs, self.pace.repeats, run)
     }
 
-    /// Another subcommand of this program, which the caller can run as a process.
+    /// Returns a run of another subcommand of this program.
     ///
     /// # Errors
     /// Fails if the system does not report the path of this program.
@@ -85,12 +85,12 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The sample of the worse direction.
+    /// Returns the sample of the worse direction.
     pub(crate) fn sample(&self) -> &Sample {
         &self.directions[self.counts].1
     }
 
-    /// The mark that the row reached.
+    /// Returns the mark that the row reached.
     pub(crate) fn verdict(&self) -> Verdict {
         Verdict::of(self.measure, self.sample().ratio())
     }

@@ -1,4 +1,4 @@
-//! The printed table.
+//! Formats the lines of the table that `measure compare` prints.
 
 use serde_json::Value;
 
@@ -25,9 +25,9 @@ pub(crate) fn row(row: &Row) -> String {
     ])
 }
 
-/// The line after a row for figures that are not the row's baseline. These are figures of the kernel with
-/// `sendfile`, which avoids the copy at the sender, or of a program that spins on memory. Returns `None` if
-/// the row has no such figures.
+/// Returns the line after a row for figures that are not the row's baseline. These are figures of the kernel
+/// with `sendfile`, which avoids the copy at the sender, or of a program that spins on memory. Returns `None`
+/// if the row has no such figures.
 pub(crate) fn beside(row: &Row) -> Option<String> {
     if let Some(us) = row.also.get("ib_write_lat_us").and_then(Value::as_f64) {
         return Some(format!(
@@ -45,7 +45,7 @@ pub(crate) fn beside(row: &Row) -> Option<String> {
     ))
 }
 
-/// The line of a row that could not be measured.
+/// Returns the line of a row that could not be measured.
 pub(crate) fn missing(measure: &Measure, reason: &str) -> String {
     format!("{:<14} not measured: {reason}", measure.id)
 }
@@ -54,8 +54,8 @@ fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]
     format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
 }
 
-/// Formats `value` with three significant digits, but with all digits before the decimal point, and with at
-/// most three digits after it.
+/// Formats `value` with three significant digits. All digits before the decimal point are printed, and at
+/// most three digits after the point.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         x if x >= 99.95 => 0,

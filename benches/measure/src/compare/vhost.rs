@@ -126,7 +126,7 @@ impl Programs<'_> {
     }
 }
 
-/// DPDK's device string for an end of the wire.
+/// Returns DPDK's device string for an end of the wire.
 pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
     let socket = socket.display();
     if is_vhost {
@@ -151,7 +151,7 @@ pub(crate) fn wait_for_socket(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A number in a JSON document, by its path.
+/// Returns a number in a JSON document, by its path.
 ///
 /// # Errors
 /// Fails if the document has no such number.

@@ -21,7 +21,7 @@ use crate::compare::kernel::program::{READY, RoundTrips};
 /// Number of bytes of a message.
 const MESSAGE: usize = 64;
 
-/// An Ethernet type for experiments (IEEE 802), and the offset of the byte that marks the last message.
+/// An EtherType for experiments (IEEE 802), and the offset of the byte that marks the last message.
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 const KIND_AT: usize = 14;
 const ANOTHER: u8 = 0;
@@ -88,7 +88,8 @@ fn work(end: WakeEnd) -> Result<()> {
     }
 }
 
-/// Prints the figures of `count` round trips. A tenth as many round trips run before, and are not counted.
+/// Prints the figures of `count` round trips. Before these round trips, `count / 10` further round trips run,
+/// which are not counted.
 fn measure(count: u64, mut round_trip: impl FnMut() -> Result<()>) -> Result<()> {
     let mut latencies = Latencies::new(false);
     for number in 0..count + count / 10 {

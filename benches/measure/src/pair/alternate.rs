@@ -21,7 +21,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// The line that the program prints.
+    /// Returns the line that the program prints.
     pub(crate) fn json(&self, id: &str) -> String {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -49,7 +49,7 @@ impl Rate {
         self.time += other.time;
     }
 
-    /// The rate in GB/s (10^9 bytes per second), or 0 if no time has passed.
+    /// Returns the rate in GB/s (10^9 bytes per second), or 0 if no time has passed.
     pub(crate) fn gigabytes_per_s(&self) -> f64 {
         let ns = self.time.as_nanos();
         if ns == 0 { 0.0 } else { self.bytes as f64 / ns as f64 }

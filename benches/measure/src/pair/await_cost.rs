@@ -81,7 +81,7 @@ impl LoopedHost {
     }
 }
 
-/// The median of the turns, in microseconds per Read.
+/// Returns the median of the turns, in microseconds per Read.
 fn median_us(mut turns: Vec<Duration>) -> f64 {
     turns.sort_unstable();
     turns[turns.len() / 2].as_secs_f64() * 1e6 / TURN as f64

@@ -14,7 +14,7 @@ use crate::pair::copy_crc::CopyCrc;
 use crate::pair::one_core::{LOAD, MESSAGE_BYTES, virtual_wire};
 use crate::pair::traffic::Traffic;
 
-/// Share of the loop's gain that is the baseline.
+/// The baseline, as a share of the loop's gain.
 const SHARE: f64 = 0.9;
 
 /// A command for a core.
@@ -65,8 +65,8 @@ fn together(cores: &[&Core], job: Job) -> Result<Rate, Error> {
     Ok(all)
 }
 
-/// The gain of a second core: the rate of both cores together, relative to the rate of one core. `both` is a
-/// rate per core, so both cores together have twice this rate.
+/// Returns the gain of a second core: the rate of both cores together, relative to the rate of one core.
+/// `both` is a rate per core, so both cores together have twice this rate.
 fn gain([first, second, both]: [Rate; 3]) -> f64 {
     let mut one = first;
     one.add(second);

@@ -38,8 +38,8 @@ impl Census {
         }
     }
 
-    /// The growth since `before`: the sizes, and the number of allocations of each size. The size with the
-    /// largest total is first. The size is `None` for the last class.
+    /// Returns the growth since `before`: the sizes, and the number of allocations of each size. The size
+    /// with the largest total is first. The size is `None` for the last class.
     pub(crate) fn growth(&self, before: &Self) -> Vec<(Option<usize>, i64)> {
         let mut growth: Vec<_> = (0..CLASSES)
             .map(|class| {

@@ -65,8 +65,8 @@ fn grow(hosts: &mut TwoHosts, to: usize) -> Result<[Census; 2], Error> {
     Ok([Owner::Client, Owner::Server].map(Census::take))
 }
 
-/// The memory by owner of one more queue pair of `depth`. Connects `sample` queue pairs, and measures the
-/// next `sample` queue pairs.
+/// Returns the memory by owner of one more queue pair of `depth`. Connects `sample` queue pairs, and measures
+/// the next `sample` queue pairs.
 fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
     let mut hosts = hosts(2 * sample, depth)?;
     let before = grow(&mut hosts, sample)?;

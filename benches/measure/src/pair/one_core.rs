@@ -13,8 +13,8 @@ use crate::pair::traffic::{Load, Traffic};
 /// Number of bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
-/// A wire with the properties of a wire between virtual machines: jumbo frames, checksum offload, and large
-/// frames that are not cut.
+/// Returns a wire with the properties of a wire between virtual machines: jumbo frames, checksum offload, and
+/// large frames that are not cut.
 pub(crate) fn virtual_wire() -> LinkConfig {
     LinkConfig {
         mtu: 9000,

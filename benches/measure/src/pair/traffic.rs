@@ -52,7 +52,8 @@ pub(crate) struct Traffic {
     dice: SeededRng,
     /// All queue pairs. The active queue pairs are first.
     order: Vec<u32>,
-    /// For each queue pair, its index among the active queue pairs, or `None` if it is not active.
+    /// For each queue pair, its index among the active queue pairs, or `None` if the queue pair is not
+    /// active.
     place: Vec<Option<u32>>,
     /// For each queue pair, the number of Writes in flight.
     open: Vec<u32>,
@@ -238,7 +239,7 @@ impl Traffic {
         [&self.hosts.a, &self.hosts.b].map(|host| host.engine.counters())
     }
 
-    /// Number of bytes placed into B's memory so far.
+    /// Returns the number of bytes placed into B's memory so far.
     fn placed_bytes(&self) -> u64 {
         self.hosts.b.engine.counters().rx_placed_bytes
     }

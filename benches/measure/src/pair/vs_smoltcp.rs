@@ -12,7 +12,7 @@ use crate::pair::one_core::{LOAD, MESSAGE_BYTES};
 use crate::pair::smoltcp_sockets::Smoltcp;
 use crate::pair::traffic::Traffic;
 
-/// A wire without offloads.
+/// Returns a wire without offloads.
 fn plain_wire() -> LinkConfig {
     LinkConfig { mtu: 1500, bulk_mbufs: 512, checksum_offload: false, ..LinkConfig::default() }
 }

@@ -53,18 +53,18 @@ pub(super) struct CoreRate {
 }
 
 impl CoreRate {
-    /// Payload of an FPDU in bytes.
+    /// Returns the payload of an FPDU in bytes.
     fn fpdu_bytes(&self) -> f64 {
         payload_bytes(self.mtu).min(f64::from(self.bytes))
     }
 
-    /// Maximum time in ns that a core spends on an FPDU.
+    /// Returns the maximum time in ns that a core spends on an FPDU.
     pub(super) fn fpdu_ns(&self) -> f64 {
         self.fpdu_bytes() * 8.0 / self.goodput
     }
 }
 
-/// Payload in bytes of an FPDU that fills a segment.
+/// Returns the payload in bytes of an FPDU that fills a segment.
 pub(super) fn payload_bytes(mtu: u16) -> f64 {
     // The length of an FPDU is a multiple of four bytes.
     ((f64::from(mtu) - HEADER_BYTES - FPDU_OVERHEAD_BYTES) / 4.0).floor() * 4.0
@@ -75,7 +75,7 @@ pub(super) fn frames(gbps: f64, mtu: u16) -> f64 {
     gbps * 1000.0 / 8.0 / payload_bytes(mtu)
 }
 
-/// The part of a wire's rate that is payload, if all frames are full.
+/// Returns the part of a wire's rate that is payload, if all frames are full.
 pub(super) fn efficiency(mtu: u16) -> f64 {
     payload_bytes(mtu) / (f64::from(mtu) + FRAME_OVERHEAD_BYTES)
 }
@@ -93,13 +93,13 @@ impl Results {
         &self.machine.cpu
     }
 
-    /// The rate of two cores relative to the rate of one core.
+    /// Returns the rate of two cores relative to the rate of one core.
     pub(super) fn gain(&self) -> f64 {
         self.cores_2.ours
     }
 
-    /// The measured rates by MTU and message size. Many messages of 64 bytes share a frame, so the MTU does
-    /// not matter for these messages.
+    /// Returns the measured rates by MTU and message size. Many messages of 64 bytes share a frame, so the
+    /// MTU does not matter for these messages.
     pub(super) fn cases(&self) -> Vec<CoreRate> {
         let case = |bytes, mtu, goodput| CoreRate { bytes, mtu, goodput };
         let mut cases = Vec::new();
@@ -112,7 +112,7 @@ impl Results {
         cases
     }
 
-    /// Number of cores at each end for a payload of `gbps` Gb/s.
+    /// Returns the number of cores at each end for a payload of `gbps` Gb/s.
     pub(super) fn cores(&self, case: &CoreRate, gbps: f64) -> f64 {
         let times = gbps / case.goodput;
         if times <= 1.0 { times } else { 1.0 + (times - 1.0) / (self.gain() - 1.0) }

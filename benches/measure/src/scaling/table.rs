@@ -1,4 +1,5 @@
-//! The text of the tables.
+//! Formats the results of `measure scaling` as two Markdown tables: the cores that each rate needs, and the
+//! rates of frames, of the wire and of the memory bus.
 
 use std::fmt::Write;
 
@@ -25,7 +26,7 @@ const TRAFFIC: [BusTraffic; 2] = [
     BusTraffic { end: "receives", cached: 2.0, uncached: 4.0 },
 ];
 
-/// The tables in Markdown.
+/// Returns the tables in Markdown.
 pub(super) fn text(results: &Results) -> String {
     let mut text = String::new();
     cores(&mut text, results);

@@ -1,4 +1,4 @@
-//! The table of loads.
+//! The loads whose instructions are counted, and their limits.
 
 use crate::counted::Side;
 use crate::stream::{Load, Op, WireKind};

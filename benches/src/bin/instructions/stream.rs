@@ -141,7 +141,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The work of A's program and its engine in one poll.
+    /// Does the work of A's program and of A's engine in one poll.
     fn request(&mut self, now_us: u64) -> Result<()> {
         while self.open < self.load.depth {
             self.post()?;
@@ -173,7 +173,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The work of B in one poll.
+    /// Does the work of B's program and of B's engine in one poll.
     fn respond(&mut self, now_us: u64) -> Result<()> {
         self.hosts.b.poll_at(now_us);
         while let Some(completion) = self.hosts.b.cq.poll_one() {

@@ -1,4 +1,4 @@
-//! Tests of growing rings. They check, for example, that no record is lost or changed when a ring grows
+//! Tests of growing rings. The tests check, for example, that no record is lost or changed when a ring grows
 //! between any steps of the writer and the reader, and that the reader detects false announcements of growth.
 
 use std::collections::VecDeque;

@@ -206,7 +206,8 @@ fn nonsense_on_the_socket_of_a_pair_ends_it() {
     }
 }
 
-/// Each needless wake-up costs a system call and has no other effect.
+/// A peer sends wake-up messages although nobody sleeps. The port reads and discards all these messages, and
+/// the rings keep working.
 #[test]
 fn wake_ups_for_nothing_are_taken() {
     let scratch = Scratch::new();

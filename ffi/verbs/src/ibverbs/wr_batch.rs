@@ -1,4 +1,5 @@
-//! Requests of the extended interface that are being built.
+//! Requests that a program is building with the `ibv_wr_*` calls, between `ibv_wr_start` and
+//! `ibv_wr_complete`.
 
 use arrayvec::ArrayVec;
 use iwarp::verbs::{MAX_INLINE, SendRequest};

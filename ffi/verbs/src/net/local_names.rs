@@ -58,8 +58,9 @@ pub(crate) struct LocalNameLease {
     claim: Claim,
     /// The locked file. `None` until the name is published.
     file: Option<OwnFd>,
-    /// A lock that all connections with such a claim share. By this lock, a process that reserves a wildcard
-    /// sees that the port has connections.
+    /// The lock that this connection shares with all connections of the port whose claims have the same
+    /// family and options. From this lock, a process that reserves a wildcard learns that the port has
+    /// connections.
     _shared: Option<NameLock>,
     /// The lock of the name, which is released last.
     held: NameLock,
@@ -118,7 +119,7 @@ impl LocalNames {
         Ok(Some(taken))
     }
 
-    /// Reserves a name for the source of a connection. Nobody looks up such a name.
+    /// Reserves a name for the source of a connection. No process looks up such a name.
     pub(super) fn take_source(&self, port: u16, claim: &Claim) -> Result<LocalNameLease, NameError> {
         let _alone = lock_folder(&self.folder)?;
         for address in [claim.address, Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {
@@ -250,7 +251,8 @@ fn sources() -> impl Iterator<Item = Claim> {
     })
 }
 
-/// The name of the lock that all connections with such a claim share at one port.
+/// Returns the name of a lock. At each port, all connections whose claims have the family and the options of
+/// `claim` share this lock.
 fn sharing(claim: &Claim) -> String {
     let family = if claim.address.is_ipv4() { 4 } else { 6 };
     let words = [(ONLY, claim.family_only), (REUSE, claim.reuses)]

@@ -1,5 +1,5 @@
-//! Tests with the library in place of libibverbs and librdmacm. `uwarp libs` makes the folder of the library,
-//! and `LD_PRELOAD` is not set.
+//! Tests of programs that load `libuwarp.so` in place of libibverbs and librdmacm, from the folder that
+//! `uwarp libs` makes. `LD_PRELOAD` is not set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -14,7 +14,7 @@
 //! | `refused.rs` | mistakes in the settings |
 //! | `launch.rs` | how programs find the library that the launcher sets up, and the output of the launcher |
 //! | `limits.rs` | programs that run out of descriptors or memory |
-//! | `libs.rs` | the library in place of libibverbs and librdmacm |
+//! | `libs.rs` | programs that load `libuwarp.so` in place of libibverbs and librdmacm |
 //! | `idle.rs` | the CPU time of waiting programs, and the time until a message wakes them |
 //! | `container.rs` | the commands of the guide between two containers |
 //! | `docs.rs` | the commands of the README and the guide, the man pages, and the device's attributes |

@@ -60,7 +60,7 @@ pub(crate) struct Files {
 }
 
 impl Pair {
-    /// The packages that are not installed.
+    /// Returns the packages that are not installed.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let is_there = [&self.server, &self.client].iter().all(|command| {
             // The program is the argument of the script.
@@ -322,7 +322,7 @@ fn runs(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// The entries of a list in the JSON of `uwarp status`.
+/// Returns the entries of a list in the JSON of `uwarp status`.
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }

@@ -11,7 +11,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const VALGRIND: &str =
     "valgrind --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite";
 
-/// Words in the first lines of reports. A report with one of these words counts as an error.
+/// Texts by which the test recognizes errors in valgrind's reports. A report that contains one of these texts
+/// counts as an error, unless the report is about [`NEW_DESCRIPTOR`].
 const KINDS: [&str; 5] =
     ["Invalid ", "Conditional jump", "Use of uninitialised", "Syscall param", "definitely lost in"];
 

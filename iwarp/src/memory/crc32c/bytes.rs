@@ -216,7 +216,8 @@ impl<S: Sink> Loader<S> {
         value
     }
 
-    /// Loads the next `N` values of 32 bytes each. Returns `None` if fewer bytes are left.
+    /// Loads the next `N` values of 32 bytes each, and stores the values to the sink. Returns `None` if fewer
+    /// bytes are left.
     #[inline]
     #[target_feature(enable = "avx")]
     pub(super) fn next_256<const N: usize>(&mut self) -> Option<[__m256i; N]> {

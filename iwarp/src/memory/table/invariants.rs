@@ -1,4 +1,4 @@
-//! The invariants of the table.
+//! The invariants of the memory table.
 
 use std::collections::HashSet;
 

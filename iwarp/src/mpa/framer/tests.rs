@@ -289,7 +289,7 @@ proptest! {
         prop_assert!(Framer::new(true, true).fit(room).is_none_or(|bytes| bytes <= MAX_ULPDU));
     }
 
-    // The FPDU of a ULPDU of MULPDU bytes fits into a segment at every position.
+    // At every stream position, the FPDU of a ULPDU of MULPDU bytes fits into one segment.
     #[test]
     fn mulpdu_fits_everywhere(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);

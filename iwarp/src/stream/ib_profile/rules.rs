@@ -1,6 +1,7 @@
 //! The rules that a stream follows: iWARP's, or InfiniBand's if both peers have agreed on them.
 //!
-//! The methods of [`Rules`] answer questions, or act, by the rules of the stream.
+//! Where the two sets of rules differ, the stream calls a method of [`Rules`]. The method returns what the
+//! rules of the stream require, or updates the state that InfiniBand's rules need.
 
 use super::{IbProfile, News};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};
@@ -169,14 +170,15 @@ impl Rules {
         self.profile().is_some_and(IbProfile::has_messages)
     }
 
-    /// Returns the field of a Send that contains the limit, and records that the limit is sent to the peer.
-    /// Without a limit the field is 0 (RFC 5040 section 4.2).
+    /// Returns our receive limit for the header of a Send, and records that the limit is sent to the peer.
+    /// The limit is the MSN up to which the peer's Sends find a receive request. With iWARP's rules there is
+    /// no limit, and the header has 0 (RFC 5040 section 4.2).
     #[inline]
     pub(in crate::stream) fn told_limit(&mut self) -> u32 {
         self.profile_mut().map_or(0, IbProfile::told_limit)
     }
 
-    /// As [`told_limit`](Self::told_limit), but does not record the limit as sent.
+    /// Returns what [`told_limit`](Self::told_limit) returns, but does not record that the limit is sent.
     #[inline]
     pub(in crate::stream) fn limit(&self) -> u32 {
         self.profile().map_or(0, IbProfile::limit)

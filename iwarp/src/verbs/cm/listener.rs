@@ -22,7 +22,8 @@ pub struct ListenerStats {
     pub undecided: usize,
     /// Number of half-open TCP connections (their SYNs were answered) at the last poll of each engine.
     pub half_open: usize,
-    /// The limit of `half_open`, added up over the engines ([`ListenOptions::half_open`]).
+    /// Maximum of `half_open`: the sum of the engines' limits on half-open connections
+    /// ([`ListenOptions::half_open`]).
     pub half_open_limit: usize,
     /// Connections admitted.
     pub accepted: u64,

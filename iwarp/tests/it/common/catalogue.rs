@@ -44,14 +44,14 @@ impl Resource {
 /// What is wrong with the message of an attack (section 2.1). Each `AttackMethod` has at least one attack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum AttackMethod {
-    /// `Stag` to `Domain`: the message names memory by an STag. It is tagged, is a Read Request, or is a Send
-    /// that invalidates the STag.
+    /// `Stag` to `Domain`: the message names memory by an STag. The message is tagged, is a Read Request, or
+    /// is a Send that invalidates the STag.
     Stag,
     Rights,
     Bounds,
     Wrap,
     Domain,
-    /// `Queue` to `Length`: the message is untagged.
+    /// For `Queue` to `Length`, the message is untagged.
     Queue,
     Number,
     Offset,
@@ -120,12 +120,12 @@ impl Target {
     }
 }
 
-/// A tagged segment with `len` bytes of payload.
+/// Returns a tagged segment with `len` bytes of payload.
 pub(crate) fn tagged(control: [u8; 2], stag: u32, to: u64, len: usize) -> Vec<u8> {
     ulpdu::tagged(control, stag, to, &vec![7; len])
 }
 
-/// A Read Request for `size` bytes of `source`.
+/// Returns a Read Request for `size` bytes of `source`.
 pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
     read_request(1, (9, 0), size, (source.stag, source.to))
 }

@@ -7,12 +7,13 @@ use std::cell::Cell;
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
 thread_local!(static HELD: Cell<i64> = const { Cell::new(0) });
 
-/// Number of blocks that this thread has allocated or reallocated, without those of [`uncounted`].
+/// Returns the number of blocks that this thread has allocated or reallocated, without those of
+/// [`uncounted`].
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Bytes that this thread has allocated, minus the bytes that it has freed.
+/// Returns the number of bytes that this thread has allocated, minus the number of bytes that it has freed.
 pub(crate) fn held() -> i64 {
     HELD.get()
 }

@@ -10,18 +10,18 @@ use super::ulpdu;
 /// The rights of a region whose words a peer may change by atomics.
 pub(crate) const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// The local right to write, and all remote rights.
+/// The right to write locally, and all remote rights.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
 pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 
-/// A compare-and-swap of the complete word.
+/// Returns a compare-and-swap of the complete word.
 pub(crate) fn cas(compare: u64, swap: u64) -> AtomicOp {
     AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
 }
 
-/// A request for an atomic operation on the word at `remote`. The word's old value is placed at offset `at`
-/// of `local`.
+/// Returns a request for an atomic operation on the word at `remote`. The word's old value is placed at
+/// offset `at` of `local`.
 pub(crate) fn atomic(
     wr_id: u64,
     op: AtomicOp,
@@ -32,7 +32,7 @@ pub(crate) fn atomic(
     SendRequest::new(wr_id, SendOp::Atomic { remote, op }, local.sge(at, 8))
 }
 
-/// The eight bytes at `at` as a number in this machine's byte order.
+/// Returns the eight bytes at `at` as a number in this machine's byte order.
 pub(crate) fn word(region: &MemoryRegion, at: usize) -> u64 {
     let mut bytes = [0; 8];
     region.read_at(at, &mut bytes).unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn set_word(region: &MemoryRegion, at: usize, value: u64) {
     region.write_at(at, &value.to_ne_bytes()).unwrap();
 }
 
-/// A connection with one posted receive for each length in `lens`. The receives' `wr_id`s start at 0.
+/// Returns a connection with one posted receive for each length in `lens`. The receives' `wr_id`s start at 0.
 pub(crate) fn receiving<'a>(lens: &'a [usize], setup: Setup<'a>) -> Served {
     let prepare = |qp: &QueuePair, region: &MemoryRegion| {
         for (n, &len) in lens.iter().enumerate() {
@@ -53,17 +53,17 @@ pub(crate) fn receiving<'a>(lens: &'a [usize], setup: Setup<'a>) -> Served {
     Setup { prepare: &prepare, ..setup }.ready()
 }
 
-/// The last segment of a tagged message.
+/// Returns the last segment of a tagged message.
 pub(crate) fn tagged(control: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     ulpdu::tagged([0xc1, control], stag, to, payload)
 }
 
-/// An untagged message in one segment.
+/// Returns an untagged message in one segment.
 pub(crate) fn untagged(control: u8, qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     piece(control, qn, msn, 0, true, payload)
 }
 
-/// A segment of an untagged message.
+/// Returns a segment of an untagged message.
 pub(crate) fn piece(control: u8, qn: u32, msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
     let first = if last { 0x41 } else { 0x01 };
     ulpdu::untagged([first, control], 0, [qn, msn, mo], payload)
@@ -77,7 +77,7 @@ pub(crate) fn atomic_response(msn: u32, id: u32, original: u64) -> Vec<u8> {
     untagged(0x4b, 3, msn, &[&id.to_be_bytes()[..], &original.to_be_bytes()].concat())
 }
 
-/// A Read Request for `size` bytes at `to` of `stag`. The answer is placed in STag 9.
+/// Returns a Read Request for `size` bytes at `to` of `stag`. The answer is placed in STag 9.
 pub(crate) fn read_request(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     ulpdu::read_request(msn, (9, 0), size, (stag, to))
 }

@@ -37,7 +37,7 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     SeededRng::xorshift(seed).bytes(len)
 }
 
-/// The remote address of byte `at` of `region`.
+/// Returns the remote address of byte `at` of `region`.
 pub(crate) fn remote_addr(region: &MemoryRegion, at: usize) -> RemoteAddr {
     RemoteAddr { addr: region.addr() + at as u64, rkey: region.rkey() }
 }

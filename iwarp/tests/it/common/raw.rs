@@ -11,7 +11,7 @@ use super::PORT;
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// A Write of no bytes. It is the first FPDU of an initiator, after which the responder may send.
+/// A Write of no bytes. This Write is the first FPDU of an initiator, after which the responder may send.
 pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// An engine, and a TCP stack that is its peer.
@@ -50,7 +50,8 @@ pub(crate) struct RawPair {
 }
 
 impl RawPair {
-    /// A pair on any two ports: the first port is the engine's. `limits` are the limits of the peer.
+    /// Returns a pair on any two ports, of which the first port is the engine's. `limits` are the limits of
+    /// the peer.
     pub(crate) fn over(
         context: Context,
         (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),
@@ -230,7 +231,7 @@ impl RawPair {
         done(self)
     }
 
-    /// The next event of the engine's user, or `None` if no event arrives within `us` microseconds.
+    /// Returns the next event of the engine's user, or `None` if no event arrives within `us` microseconds.
     pub(crate) fn next_event(&mut self, channel: &EventChannel, us: i64) -> Option<CmEvent> {
         let mut event = None;
         self.until(us, |_| {
@@ -252,7 +253,7 @@ impl RawPair {
         self.send(&request);
     }
 
-    /// Sends `bytes` unchanged, and polls until TCP has accepted all of them. Returns early if the connection
+    /// Sends `bytes` unchanged, and polls until TCP has accepted all bytes. Returns early if the connection
     /// ends.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
@@ -269,7 +270,8 @@ impl RawPair {
         panic!("{} bytes were not taken", bytes.len());
     }
 
-    /// Sends as many bytes as TCP accepts now, in one segment if they fit. Returns the number of bytes.
+    /// Sends as many of `bytes` as TCP accepts now, in one segment if these bytes fit into a segment. Returns
+    /// the number of sent bytes.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> usize {
         let now = Instant::from_micros(self.now_us);
         self.stack.send(now, self.conn.unwrap(), bytes).unwrap_or(0)
@@ -293,15 +295,15 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
 }
 
-/// A Request of revision 2, without the peer-to-peer model, whose IRD and ORD are 8. `crc` is the value of
-/// its C bit.
+/// Returns a Request of revision 2, without the peer-to-peer model, whose IRD and ORD are 8. `crc` is the
+/// value of the C bit.
 pub(crate) fn request(crc: bool) -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame".to_vec();
     bytes.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
     bytes
 }
 
-/// A Request that offers InfiniBand's semantics. The offer contains 7 as `rnr_retry`.
+/// Returns a Request that offers InfiniBand's semantics. The offer contains 7 as `rnr_retry`.
 #[allow(dead_code, reason = "not for the fuzzing targets")]
 pub(crate) fn ib_request() -> Vec<u8> {
     let mut bytes = request(true);
@@ -311,8 +313,8 @@ pub(crate) fn ib_request() -> Vec<u8> {
     bytes
 }
 
-/// A Request of revision 2 for the peer-to-peer model. `bits` select the kinds of RTR: they are set in IRD
-/// and ORD, the last four bytes of the frame.
+/// Returns a Request of revision 2 for the peer-to-peer model. `bits` select the kinds of RTR: they are set
+/// in IRD and ORD, the last four bytes of the frame.
 pub(crate) fn peer_to_peer_request(bits: [u8; 2]) -> Vec<u8> {
     let mut bytes = request(true);
     let depths = bytes.len() - 4;
@@ -347,7 +349,7 @@ pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     }
 }
 
-/// A startup frame. `key` is `Req` for a Request and `Rep` for a Reply.
+/// Returns a startup frame. `key` is `Req` for a Request and `Rep` for a Reply.
 pub(crate) fn frame(key: &str, flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     let length = (private_data.len() as u16).to_be_bytes();
     [format!("MPA ID {key} Frame").as_bytes(), &[flags, revision], &length, private_data].concat()

@@ -60,7 +60,7 @@ impl Default for Setup<'_> {
 }
 
 impl Setup<'_> {
-    /// A connection on `pair` in MPA's client-server model, with CRC.
+    /// Returns a connection on `pair` in MPA's client-server model, with CRC.
     pub(crate) fn on(pair: RawPair) -> Self {
         Self {
             pair,
@@ -226,7 +226,7 @@ impl Served {
         self.qp.post_recv(&RecvRequest::new(offset as u64, self.region.sge(offset, len))).unwrap();
     }
 
-    /// A Read that the test's peer never answers.
+    /// Returns a Read that the test's peer never answers.
     pub(crate) fn read(&self, wr_id: u64) -> SendRequest {
         let remote = RemoteAddr { addr: 0, rkey: 1 };
         SendRequest::new(wr_id, SendOp::Read { remote }, self.region.sge(0, 8))
@@ -242,13 +242,13 @@ impl Served {
         wc.unwrap()
     }
 
-    /// The completions of the next 20 ms.
+    /// Returns the completions of the next 20 ms.
     pub(crate) fn done(&mut self) -> Vec<WorkCompletion> {
         self.run(20_000);
         std::iter::from_fn(|| self.cq.poll_one()).collect()
     }
 
-    /// `wr_id` and status of each completion of the next 20 ms.
+    /// Returns `wr_id` and status of each completion of the next 20 ms.
     pub(crate) fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
         self.run(20_000);
         self.completions()
@@ -259,7 +259,7 @@ impl Served {
         std::iter::from_fn(|| self.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// The number of events of the completion queue since the last call of this function.
+    /// Returns the number of events of the completion queue since the last call of this function.
     pub(crate) fn notified(&self) -> u64 {
         self.completions.wait(Some(Duration::ZERO)).unwrap()
     }
@@ -273,7 +273,7 @@ impl Served {
         self.pd.reg_mr(len, access).unwrap()
     }
 
-    /// A region that is valid on this stream only, and that the peer may invalidate.
+    /// Returns a region that is valid on this stream only, and that the peer may invalidate.
     pub(crate) fn own_region(&self, len: usize, access: Access) -> MemoryRegion {
         let options = MrOptions { qp: Some(&self.qp), ..MrOptions::new(access) };
         self.pd.reg_mr_with(len, &options).unwrap()
@@ -285,7 +285,7 @@ impl Served {
         bytes
     }
 
-    /// The tagged offset of the region's byte `at`.
+    /// Returns the tagged offset of the region's byte `at`.
     pub(crate) fn to(&self, at: usize) -> u64 {
         self.region.addr() + at as u64
     }

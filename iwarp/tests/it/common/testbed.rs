@@ -37,13 +37,13 @@ impl<'a> Testbed<'a> {
         Self::with_control(link).0
     }
 
-    /// A wire that the test can control.
+    /// Returns a wire that the test can control.
     pub(crate) fn with_control(link: &LinkConfig) -> (Self, LinkControl) {
         let (a, b, control) = pair_with_control(link);
         (Self::over((a, b)), control)
     }
 
-    /// A testbed on any two ports.
+    /// Returns a testbed on any two ports.
     pub(crate) fn over(ports: (Box<dyn Port>, Box<dyn Port>)) -> Self {
         Self { ports, configure: Box::new(|_| {}), context: None, late_memory_checks: false }
     }

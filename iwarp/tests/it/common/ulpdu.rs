@@ -1,18 +1,19 @@
 //! ULPDUs, byte by byte: the headers of RFC 5041 section 4 and RFC 5040 section 4. `control` contains DDP's
 //! control byte and RDMAP's control byte.
 
-/// A tagged segment.
+/// Returns a tagged segment.
 pub(crate) fn tagged(control: [u8; 2], stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     [&control[..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
 }
 
-/// An untagged segment. `stag` is the Invalidate STag; `queue` is the queue number, the MSN and the MO.
+/// Returns an untagged segment. `stag` is the Invalidate STag; `queue` is the queue number, the MSN and the
+/// MO.
 pub(crate) fn untagged(control: [u8; 2], stag: u32, queue: [u32; 3], payload: &[u8]) -> Vec<u8> {
     let [qn, msn, mo] = queue.map(u32::to_be_bytes);
     [&control[..], &stag.to_be_bytes(), &qn, &msn, &mo, payload].concat()
 }
 
-/// The 28 bytes of a Read Request. Sink and source are an STag and a tagged offset.
+/// Returns the 28 bytes of a Read Request. Sink and source are an STag and a tagged offset.
 pub(crate) fn read_header(sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {
     let ((sink, at), (source, from)) = (sink, source);
     let [sink, size, source] = [sink, size, source].map(u32::to_be_bytes);
@@ -23,7 +24,7 @@ pub(crate) fn read_request(msn: u32, sink: (u32, u64), size: u32, source: (u32, 
     untagged([0x41, 0x41], 0, [1, msn, 0], &read_header(sink, size, source))
 }
 
-/// The bytes of hexadecimal digits, which may have white space between them.
+/// Returns the bytes of hexadecimal digits, which may have white space between them.
 pub(crate) fn from_hex(text: &str) -> Vec<u8> {
     let digits: String = text.split_whitespace().collect();
     assert!(digits.len().is_multiple_of(2));

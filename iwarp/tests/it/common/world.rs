@@ -35,9 +35,9 @@ pub(crate) struct Model {
     pub(crate) one_completion_queue: bool,
     /// Maximum number of buffers of the shared receive queue that one stream may hold.
     pub(crate) one_receive_queue: Option<usize>,
-    /// Each STag is valid on one stream only.
+    /// True if each STag is valid on one stream only.
     pub(crate) single_stream: bool,
-    /// The hostile client's streams belong to the set.
+    /// True if the hostile client's streams belong to the set.
     pub(crate) hostile_inside: bool,
 }
 
@@ -116,8 +116,8 @@ impl World {
         Self::with(model, &LinkConfig::default())
     }
 
-    /// A world in which `wire` connects the hostile client. In `wire`, `a_to_b` is the direction from the
-    /// server to the hostile client.
+    /// Returns a world in which `wire` connects the hostile client. In `wire`, `a_to_b` is the direction from
+    /// the server to the hostile client.
     pub(crate) fn with(model: Model, wire: &LinkConfig) -> Self {
         let (near, [raw_port, clients_port]) = hub([wire, &LinkConfig::default()]);
         let context =
@@ -171,7 +171,8 @@ impl World {
         world
     }
 
-    /// An event channel that nobody reads: a test recognizes a working stream by using the stream.
+    /// Creates an event channel that nobody reads. A test needs no events to see that a stream works, since
+    /// the test uses the stream.
     pub(crate) fn channel_of_clients(&self) -> EventChannel {
         self.clients.create_event_channel().unwrap()
     }

@@ -1,5 +1,5 @@
-//! What a data sink places and delivers, and how it refuses segments (RFC 5041 sections 1.2, 4, 5.4, 7): the
-//! test sends segments to an engine, and checks completions and memory.
+//! Tests of what a data sink places and delivers, and of how a data sink refuses segments (RFC 5041 sections
+//! 1.2, 4, 5.4, 7). Each test sends segments to an engine, and checks completions and memory.
 
 use super::{REGION, setup, tagged, untagged};
 use crate::common::pattern;
@@ -13,7 +13,7 @@ use iwarp::verbs::{
 
 const SEND: u8 = 3;
 
-/// Completions of receives: wr_id, status and length.
+/// Returns `wr_id`, status and length of the completions of receives.
 fn received(peer: &mut Served) -> Vec<(u64, WcStatus, u32)> {
     let all = peer.done();
     assert!(all.iter().all(|wc| wc.opcode == WcOpcode::Recv));

@@ -17,22 +17,22 @@ fn fill(_: &QueuePair, region: &MemoryRegion) {
     region.write_at(0, &[0xEE; REGION]).unwrap();
 }
 
-/// How to establish a connection whose region is full of 0xEE.
+/// Returns how to establish a connection whose region is full of 0xEE.
 fn setup() -> Setup<'static> {
     Setup { region: REGION, prepare: &fill, ..Setup::default() }
 }
 
-/// A connection that begins with `request`, which may ask for markers.
+/// Returns a connection that begins with `request`, which may ask for markers.
 fn ready_for(request: Vec<u8>) -> Served {
     Setup { request, ..setup() }.ready()
 }
 
-/// A tagged segment: a piece of a Write.
+/// Returns a tagged segment: a piece of a Write.
 fn tagged(control: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     ulpdu::tagged([control, 0x40], stag, to, payload)
 }
 
-/// An untagged segment with the RDMAP opcode `opcode`.
+/// Returns an untagged segment with the RDMAP opcode `opcode`.
 fn untagged(control: u8, opcode: u8, queue: [u32; 3], payload: &[u8]) -> Vec<u8> {
     ulpdu::untagged([control, 0x40 | opcode], 0, queue, payload)
 }

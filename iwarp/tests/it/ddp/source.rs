@@ -25,7 +25,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// The bytes of TO or MO in a header.
+/// Returns the bytes of TO or MO in a header.
 fn place(segment: &[u8]) -> u64 {
     if segment[0] & 0x80 != 0 {
         u64::from_be_bytes(segment[6..14].try_into().unwrap())
@@ -298,7 +298,7 @@ fn local_requests_send_nothing() {
     assert!(peer.received(100_000).is_empty());
 }
 
-/// A Request that asks for markers (the M bit) if `markers` is set.
+/// Returns a Request that asks for markers (the M bit) if `markers` is set.
 fn asking(markers: bool) -> Vec<u8> {
     let mut request = request(true);
     request[16] |= if markers { 0x80 } else { 0 };

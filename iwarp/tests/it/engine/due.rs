@@ -145,8 +145,8 @@ impl Hooks for Asked {
     }
 }
 
-/// If a port has returned few frames, the engine assumes that the port has no more, and does not ask it again
-/// in the same poll. The engine asks a port that has returned many frames again.
+/// If a port has returned few frames, the engine assumes that the port has no more, and does not ask the port
+/// again in the same poll. The engine asks a port that has returned many frames again.
 #[test]
 fn a_port_with_few_frames_is_asked_once_in_a_poll() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -243,8 +243,8 @@ fn busy_polls_are_those_with_work() {
     assert_eq!(counts(&pair), (polls + 2, busy + 1));
 }
 
-/// While the port refuses frames, the engine does not offer it further frames. TCP keeps what is posted or
-/// retransmitted in this time.
+/// While the port refuses frames, the engine offers no further frames to the port. TCP keeps what is posted
+/// or retransmitted in this time.
 #[test]
 fn a_port_that_refuses_frames_is_offered_no_more() {
     let (stuck, most) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());

@@ -26,7 +26,7 @@ impl Wire {
         local::open(&LocalConfig { station: Some(station), ..config }).unwrap()
     }
 
-    /// Hosts at the stations 1 and 2.
+    /// Returns two hosts, at the stations 1 and 2.
     fn hosts(&self) -> Pair {
         let ports = (Box::new(self.open(1)) as _, Box::new(self.open(2)) as _);
         let mut pair = Testbed::over(ports).configure(configure).hosts();

@@ -9,7 +9,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::{AddressProbing, CloseReason, Duration};
 
-/// Two hosts, and the wire between them.
+/// Returns two hosts, and the wire between them.
 fn pair() -> (Pair, LinkControl) {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
     (bed.hosts(), control)

@@ -60,7 +60,7 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// A context with an engine that runs in a thread.
+/// Returns a context with an engine that runs in a thread.
 fn host(address: &str) -> (Context, EngineThread) {
     let (port, _other) = pair(&LinkConfig::default());
     let context = Context::new(ContextConfig::default()).unwrap();

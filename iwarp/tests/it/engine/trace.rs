@@ -73,7 +73,7 @@ impl Subscriber for Collector {
     fn exit(&self, _: &Id) {}
 }
 
-/// The events that `act` causes on this thread.
+/// Returns the events that `act` causes on this thread.
 fn collect(act: impl FnOnce()) -> Vec<Seen> {
     let collector = Collector::default();
     tracing::subscriber::with_default(collector.clone(), act);

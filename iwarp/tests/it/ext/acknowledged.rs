@@ -8,12 +8,12 @@ use iwarp::verbs::{
 };
 use tcp_lite::Instant;
 
-/// A Write of eight bytes from `from` to offset `at` of `to`.
+/// Returns a Write of eight bytes from `from` to offset `at` of `to`.
 fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion, at: usize) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Write { remote: remote_addr(to, at) }, from.sge(at, 8))
 }
 
-/// `wr_id` and status of the next `N` completions of `a`.
+/// Returns `wr_id` and status of the next `N` completions of `a`.
 fn statuses<const N: usize>(pair: &mut Pair) -> [(u64, WcStatus); N] {
     [(); N].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status))
 }

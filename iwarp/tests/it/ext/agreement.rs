@@ -8,7 +8,7 @@ use crate::common::raw::{ib_request, request};
 use crate::common::responder::Responder;
 use crate::common::{PORT, Pair, Testbed, agreeing};
 
-/// A Request with the offer of the older version.
+/// Returns a Request with the offer of the older version.
 fn old_request() -> Vec<u8> {
     let mut bytes = request(true);
     // The length of the private data, which includes the enhanced data.

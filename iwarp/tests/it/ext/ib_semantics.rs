@@ -14,12 +14,12 @@ use iwarp::verbs::{
     SendOp, SendRequest, SrqInit, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// A receive request without a buffer.
+/// Returns a receive request without a buffer.
 fn empty_recv(wr_id: u64) -> RecvRequest {
     RecvRequest { wr_id, sg_list: ArrayVec::new() }
 }
 
-/// The fields of a receive completion.
+/// Returns the fields of a receive completion.
 fn received(wc: &WorkCompletion) -> (u64, WcStatus, WcOpcode, u32, Option<[u8; 8]>) {
     (wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.immediate)
 }
@@ -28,8 +28,8 @@ fn send_immediate(wr_id: u64, data: [u8; 4], region: &MemoryRegion, len: usize) 
     SendRequest::new(wr_id, SendOp::SendImmediate { data }, region.sge(0, len))
 }
 
-/// Each peer may ask for the semantics. If both peers ask, the peers agree, and both users learn the result.
-/// Private data of different lengths is delivered unchanged.
+/// Each peer may ask for InfiniBand's semantics. The semantics apply only if both peers ask. Both users learn
+/// whether the semantics apply. Private data of different lengths is delivered unchanged.
 #[test]
 fn both_ends_have_to_ask() {
     for (a_asks, b_asks) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -255,7 +255,7 @@ fn otherwise_it_ends_with_its_peer() {
     assert!(fatal.is_some_and(|event| event.kind == AsyncEventKind::QpFatal));
 }
 
-/// A queue pair of A that accepts sends before its connection is established.
+/// Returns a queue pair of A that accepts sends before its connection is established.
 fn early(pair: &Pair) -> QueuePair {
     pair.a.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&pair.a.cq) }).unwrap()
 }

@@ -28,7 +28,7 @@ fn outcome(wc: &WorkCompletion) -> (u64, WcStatus) {
     (wc.wr_id, wc.status)
 }
 
-/// `wr_id` and status of the completions that A has now.
+/// Returns `wr_id` and status of the completions that A has now.
 fn completed(pair: &mut Pair) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| outcome(&wc)).collect()
 }
@@ -40,7 +40,8 @@ fn connected() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// Like [`Pair::run_us`], but stops exactly after `us` microseconds, not at the first deadline after them.
+/// Runs the pair like [`Pair::run_us`], but stops exactly after `us` microseconds, not at the first deadline
+/// after this time.
 fn run_exactly(pair: &mut Pair, us: i64) {
     let end = pair.now_us + us;
     while pair.now_us < end {

@@ -21,18 +21,18 @@ fn message(kind: u32, msn: u32, payload: u64) -> Vec<u8> {
     untagged([0x41, 0x4f], kind, [4, msn, 0], &payload.to_be_bytes())
 }
 
-/// A Send of seven bytes.
+/// Returns a Send of seven bytes.
 fn send(msn: u32) -> Vec<u8> {
     untagged([0x41, 0x43], 0, [0, msn, 0], b"message")
 }
 
-/// A connection with InfiniBand's semantics, on which messages of the peer may wait for four seconds.
+/// Returns a connection with InfiniBand's semantics, on which messages of the peer may wait for four seconds.
 fn agreed() -> Served {
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
     Setup { request: ib_request(), accept, ..Setup::default() }.ready()
 }
 
-/// A Send of no bytes, as our engine sends it.
+/// Returns a Send of no bytes, as our engine sends it.
 fn empty_send(msn: u32) -> Vec<u8> {
     untagged([0x41, 0x43], 0, [0, msn, 0], &[])
 }
@@ -141,9 +141,9 @@ fn a_message_out_of_turn_ends_the_stream() {
     }
 }
 
-/// TCP withholds the acknowledgement of refused bytes until the peer knows from which position on they are
+/// TCP withholds the acknowledgement of refused bytes until the peer knows from which position on bytes are
 /// refused. Then TCP acknowledges all bytes of the peer, including bytes sent in the meantime, and the
-/// connection ends gracefully. It also ends gracefully after a Terminate of the peer.
+/// connection ends gracefully. The connection also ends gracefully after a Terminate of the peer.
 #[test]
 fn what_is_not_taken_is_acknowledged_when_the_peer_knows() {
     let write = tagged([0xc1, 0x40], 0, 0, b"bytes");

@@ -23,7 +23,7 @@ fn id_of(request: &[u8]) -> u32 {
     u32::from_be_bytes(request[22..26].try_into().unwrap())
 }
 
-/// The answer to a Read of eight bytes into `local`.
+/// Returns the answer to a Read of eight bytes into `local`.
 fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
     tagged(0x42, local.rkey(), local.addr() + at, &[0xAB; 8])
 }

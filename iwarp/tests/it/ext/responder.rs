@@ -15,7 +15,8 @@ fn ask(id: u32, region: &MemoryRegion, at: u64, op: AtomicOp) -> AtomicRequest {
     AtomicRequest { id, stag: Stag(region.rkey()), to: region.addr() + at, op }
 }
 
-/// The control word of a Terminate that `segment` caused, followed by the segment's length and DDP header.
+/// Returns the control word of a Terminate that `segment` caused, followed by the segment's length and DDP
+/// header.
 fn terminate_of(codes: [u8; 2], segment: &[u8]) -> Vec<u8> {
     let header = if segment[0] & 0x80 == 0 { 18 } else { 14 };
     [&codes[..], &[0xc0, 0, 0, segment.len() as u8], &segment[..header]].concat()

@@ -14,7 +14,7 @@ pub(crate) enum Cause {
     Misaligned,
     /// The peer invalidates an STag without the right to do so.
     Invalidate,
-    /// A message arrives without a receive buffer.
+    /// A message arrives, but no receive buffer is posted.
     NoReceive,
     /// A message is longer than its buffer.
     TooLong,

@@ -59,7 +59,7 @@ pub(crate) struct Region {
 /// One endpoint of a stream: the number of the stream and the side.
 pub(crate) type StreamEnd = (usize, usize);
 
-/// The `StreamEnd` for stores of the application of host 0 or 1, which belong to no stream.
+/// Returns the `StreamEnd` for stores of the application of host 0 or 1, which belong to no stream.
 pub(crate) fn application(host: usize) -> StreamEnd {
     (usize::MAX, host)
 }
@@ -150,7 +150,7 @@ impl Memory {
         })
     }
 
-    /// The source of the latest unanswered Read of `by`, if `by` may also write to this source.
+    /// Returns the source of the latest unanswered Read of `by`, if `by` may also write to this source.
     pub(crate) fn being_read(&self, by: StreamEnd) -> Option<Span> {
         let reads = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.fetching;
         let span = *self.effects.iter().rev().find(reads)?.from.first()?;
@@ -159,7 +159,7 @@ impl Memory {
         granted.then_some(span)
     }
 
-    /// The sink of the latest unanswered Read or atomic of `by`.
+    /// Returns the sink of the latest unanswered Read or atomic of `by`.
     pub(crate) fn awaited(&self, by: StreamEnd) -> Option<RegionId> {
         let open = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.settled.is_none();
         self.effects.iter().rev().find(open)?.to.first().map(|span| span.region)
@@ -171,7 +171,7 @@ impl Memory {
         self.now
     }
 
-    /// The bytes of `spans`, as the reader `view` sees them.
+    /// Returns the bytes of `spans`, as the reader `view` sees them.
     pub(crate) fn fetch(&self, spans: &[Span], view: View) -> Vec<Option<u8>> {
         let mut values = Vec::new();
         for span in spans {
@@ -232,7 +232,7 @@ impl Memory {
         }
     }
 
-    /// The targets of the unsettled effects that use `binding`.
+    /// Returns the targets of the unsettled effects that use `binding`.
     pub(crate) fn through(&self, binding: BindingId) -> Vec<Span> {
         let open = self
             .effects
@@ -388,7 +388,7 @@ impl Memory {
 }
 
 impl Effect {
-    /// An effect of request `op` without source and target.
+    /// Returns an effect of request `op` without source and target.
     pub(crate) fn of(op: u64, by: StreamEnd) -> Self {
         Self {
             op,
@@ -421,8 +421,8 @@ impl Effect {
         self.by == reader.by && ordered || self.op == reader.op
     }
 
-    /// Makes the bytes unknown that this effect fetches from `span`. Returns the targets of the bytes that
-    /// were known before.
+    /// Marks the bytes that this effect fetches from `span` as unknown. If the effect is an atomic, all bytes
+    /// of the result become unknown. Returns the targets of the bytes that were known before.
     fn make_unknown(&mut self, span: &Span) -> Vec<Span> {
         let mut news = Vec::new();
         let mut first = 0;
@@ -446,7 +446,7 @@ impl Effect {
     }
 }
 
-/// The part `start..end` of the concatenated `spans`.
+/// Returns the part `start..end` of the concatenated `spans`.
 pub(crate) fn cut(spans: &[Span], start: usize, end: usize) -> Vec<Span> {
     let mut first = 0;
     let mut pieces = Vec::new();

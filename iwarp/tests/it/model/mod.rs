@@ -124,7 +124,7 @@ fn report(seed: u64, defect: Defect, test: &str) -> Result<Totals, String> {
     ))
 }
 
-/// The seeds to run: those that the environment names, or the first `count` seeds.
+/// Returns the seeds to run: those that the environment names, or the first `count` seeds.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     match number("UWARP_MODEL_SEED") {
         Some(seed) => seed..seed + 1,

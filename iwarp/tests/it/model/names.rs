@@ -20,7 +20,7 @@ pub(crate) type BindingId = usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Validity {
     Valid,
-    /// The request that makes the STag valid has not completed.
+    /// The request that makes the STag valid has not completed yet.
     Coming,
     /// An invalidation of the STag has not completed.
     Ending,
@@ -110,14 +110,14 @@ impl Grant {
         self.life == Validity::Ending && self.taker == Some(by)
     }
 
-    /// The tagged offset of the region's byte `at`.
+    /// Returns the tagged offset of the region's byte `at`.
     pub(crate) fn offset_of(&self, at: usize) -> u64 {
         self.addr.wrapping_add(at as u64).wrapping_sub(self.at as u64)
     }
 }
 
 impl Memory {
-    /// All STags, valid or not.
+    /// Returns all STags, valid or not.
     pub(crate) fn names(&self) -> impl Iterator<Item = Name> + use<> {
         let regions = (0..self.regions.len()).map(Name::Region);
         regions.chain((0..self.bindings.len()).map(Name::Binding))

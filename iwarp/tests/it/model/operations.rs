@@ -315,7 +315,8 @@ fn remote(dice: &mut SeededRng, model: &Model, by: StreamEnd, right: Access) -> 
     part(dice, model, by, len, right)
 }
 
-/// Like [`remote`], with `len` bytes.
+/// Returns a part of the peer's memory with `len` bytes. Sometimes the peer does not allow the access to this
+/// part.
 fn part(
     dice: &mut SeededRng,
     model: &Model,

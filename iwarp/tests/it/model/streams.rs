@@ -149,7 +149,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Number of receive requests for which no message is under way.
+    /// Returns the number of receive requests for which no message is under way.
     pub(crate) fn receives(&self) -> usize {
         self.received.len().saturating_sub(self.arriving.len())
     }
@@ -158,7 +158,7 @@ impl End {
         self.sent.len()
     }
 
-    /// Number of requests that must still complete.
+    /// Returns the number of requests that must still complete.
     pub(crate) fn owed(&self) -> usize {
         self.sent.iter().filter(|sent| sent.meaning.signaled || sent.late).count()
     }
@@ -176,7 +176,7 @@ impl Stream {
         self.ends.iter().all(|end| end.over)
     }
 
-    /// The side that closed gracefully, if no other cause can end the stream.
+    /// Returns the side that closed gracefully, if no other cause can end the stream.
     fn closed_by(&self) -> Option<usize> {
         let first = self.possible_ends.first()?;
         let alone = self
@@ -567,8 +567,8 @@ impl Model {
     }
 }
 
-/// The eight bytes after an atomic, in the machine's byte order. Each byte is `None` if the old bytes are
-/// unknown.
+/// Returns the eight bytes after an atomic, in the machine's byte order. Each byte is `None` if the old bytes
+/// are unknown.
 fn changed(op: AtomicOp, before: &[Option<u8>]) -> Vec<Option<u8>> {
     let bytes: Option<Vec<u8>> = before.iter().copied().collect();
     let Some(Ok(bytes)) = bytes.map(<[u8; 8]>::try_from) else { return vec![None; before.len()] };

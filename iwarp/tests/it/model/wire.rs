@@ -10,7 +10,7 @@ use testkit::seeded_rng::SeededRng;
 const ETHERNET: usize = 14;
 const HEADERS: usize = 100;
 
-/// Position of the Ethernet type in a frame, and the Ethernet type of ARP.
+/// Position of the EtherType in a frame, and the EtherType of ARP.
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
 const ARP: [u8; 2] = [0x08, 0x06];
 

@@ -24,7 +24,7 @@ fn stream(markers: bool, crc: bool, ulpdus: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>)
     (wire, ends)
 }
 
-/// The result of a stream that arrives in order, cut into segments at `cuts`.
+/// Returns the result of a stream that arrives in order, cut into segments at `cuts`.
 fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink, MpaError> {
     let pool = Mempool::heap("arrival", 1024, 512);
     let mut receiver = Receiver::with_pool(pool, START, markers, crc);
@@ -36,7 +36,7 @@ fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink,
     Ok(receiver.finish())
 }
 
-/// Payloads that imitate bytes of MPA.
+/// Returns payloads that imitate bytes of MPA.
 fn imitations() -> Vec<Vec<u8>> {
     let mut framer = Framer::new(true, true);
     let fpdu = |framer: &mut Framer, ulpdu: &[u8]| {
@@ -80,8 +80,8 @@ fn what_imitates_framing_is_payload() {
     }
 }
 
-/// ULPDUs around a marker. With markers, the FPDU of the second ULPDU has 140 bytes: as many as the FPDU of a
-/// ULPDU of 128 bytes that contains one marker.
+/// Returns ULPDUs around a marker. With markers, the FPDU of the second ULPDU has 140 bytes: as many as the
+/// FPDU of a ULPDU of 128 bytes that contains one marker.
 fn around_a_marker() -> Vec<Vec<u8>> {
     let mut dice = SeededRng::split_mix(291);
     [430, 127, 1, 300].map(|bytes| dice.bytes(bytes)).to_vec()

@@ -228,8 +228,8 @@ fn aligned_segments_behind_a_loss_are_placed() {
     assert!(receiver.finish().ulpdus == ulpdus);
 }
 
-/// The deframer's result for a stream: the delivered ULPDUs, the error code or 0, and the ULPDUs that were
-/// placed early and not delivered.
+/// Returns the deframer's result for a stream: the delivered ULPDUs, the error code or 0, and the ULPDUs that
+/// were placed early and not delivered.
 fn decode(
     wire: &[u8],
     segments: &[(usize, usize)],

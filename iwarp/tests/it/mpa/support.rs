@@ -7,8 +7,8 @@ use crate::common::oracle::oracle;
 use dp::{Mbuf, Mempool};
 use iwarp::mpa::{Deframed, Deframer, HeldSlab, MpaError, Ulpdu};
 
-/// A fresh buffer that contains `bytes`. If `segment` is smaller than the number of bytes, the result is a
-/// chain of several buffers.
+/// Returns a fresh buffer that contains `bytes`. If `segment` is smaller than the number of bytes, the result
+/// is a chain of several buffers.
 pub(crate) fn mbuf(pool: &Mempool, bytes: &[u8], segment: usize) -> Mbuf {
     let least = bytes.len().div_ceil(dp::mbuf::MAX_SEGMENTS).max(1);
     let mut chunks = bytes.chunks(segment.clamp(least, pool.data_bytes()));

@@ -105,8 +105,8 @@ impl Receiver {
     }
 }
 
-/// The registrations of the model's own cases: one for reading and writing, one for writing, and one for
-/// reading. Another registration belongs to another stream, and the last registration ends at 2^64.
+/// Returns the registrations of the model's own cases: one for reading and writing, one for writing, and one
+/// for reading. Another registration belongs to another stream, and the last registration ends at 2^64.
 fn registrations(table: &MemoryTable) -> Vec<Registration> {
     let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let both = write | Access::REMOTE_READ;

@@ -18,7 +18,7 @@ use iwarp::verbs::{
     TerminateOrigin, TerminateReport,
 };
 
-/// The expected Terminate, byte for byte, according to the layouts of the RFCs.
+/// Returns the expected Terminate, byte for byte, according to the layouts of the RFCs.
 fn expected(case: &Attack) -> Vec<u8> {
     let (layer, etype, code) = case.error.codes();
     let bits = match case.echo {
@@ -98,7 +98,7 @@ fn each_fault_of_a_peer_has_its_terminate() {
 }
 
 /// A hostile stack, and an application that misuses our stack, cause the same fault. The victim sees no
-/// difference between the two.
+/// difference between the two causes.
 // Proves SEC-003.
 #[test]
 fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {

@@ -208,7 +208,7 @@ fn lower_errors_keep_their_numbers() {
     assert_eq!(TerminateError::of_invalidate_fault(Fault::NotInvalidatable).codes(), (0, 1, 9));
 }
 
-/// The parsed Terminate without its raw bytes.
+/// Returns the parsed Terminate without its raw bytes.
 fn without_control(terminate: Terminate) -> Terminate {
     Terminate { control: None, ..terminate }
 }

@@ -66,8 +66,8 @@ struct Work {
 }
 
 impl Work {
-    /// The number of operations. A segment, an FPDU and the placement of a segment's bytes are one operation
-    /// each.
+    /// Returns the number of operations. A segment, an FPDU and the placement of a segment's bytes are one
+    /// operation each.
     fn operations(&self) -> u64 {
         self.segments + self.fpdus + self.placed / 1460
     }
@@ -169,7 +169,7 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
     }
 }
 
-/// Number of segments, FPDUs and placed bytes of the honest clients so far.
+/// Returns the number of segments, FPDUs and placed bytes of the honest clients so far.
 fn heard(world: &World) -> [u64; 3] {
     let seen = world.honest.iter().map(|honest| honest.end.id.as_ref().unwrap().activity().unwrap());
     seen.fold([0; 3], |[segments, fpdus, placed], it| {
@@ -255,8 +255,9 @@ fn pending_reads_take_their_own_streams_places_alone() {
     }
 }
 
-/// A client sends segments of one byte, or Writes of no bytes. The counters of its connection show this, and
-/// the application ends the connection. The counters of honest clients do not look like this.
+/// A client sends segments of one byte, or Writes of no bytes. The counters of the client's connection show
+/// this behaviour, and the application ends the connection. The counters of honest clients do not show such
+/// behaviour.
 // Proves SEC-154: the test uses segments and FPDUs with almost no data. Frames that TCP drops, because they
 // are duplicates or fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`,
 // `rx_slow`). `a_flood_leaves_honest_clients_their_share` tests that other streams keep their share.

@@ -14,7 +14,7 @@ use iwarp::verbs::{
     StreamError, WcStatus,
 };
 
-/// A connection with four receives of 100 bytes.
+/// Returns a connection with four receives of 100 bytes.
 fn accepted(request: Vec<u8>) -> Served {
     let prepare = |qp: &QueuePair, region: &MemoryRegion| {
         for wr_id in 0..4 {

@@ -245,7 +245,7 @@ impl Ulp {
         Self { pd, region, window, fast }
     }
 
-    /// A request that binds a window to 8 bytes of a region.
+    /// Returns a request that binds a window to 8 bytes of a region.
     fn bind(window: u32, region: &MemoryRegion) -> SendOp {
         let (lkey, addr, length) = (region.lkey(), region.addr(), 8);
         SendOp::BindWindow(BindWindow {

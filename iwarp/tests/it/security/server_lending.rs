@@ -198,7 +198,8 @@ fn a_name_is_one_clients() {
     }
 }
 
-/// A client reads one byte outside the buffer, or reads a buffer that was lent for writing. Its stream ends.
+/// A client reads one byte outside the buffer, or reads a buffer that was lent for writing. The client's
+/// stream ends.
 // Proves SEC-180.
 #[test]
 fn a_loan_is_just_what_was_meant() {

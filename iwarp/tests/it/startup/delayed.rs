@@ -96,8 +96,8 @@ impl Streams {
     }
 }
 
-/// A wire that loses `ppm` frames in a million, repeats `ppm / 2` frames in a million, and delays other
-/// frames.
+/// Returns a wire that loses `ppm` frames in a million, repeats `ppm / 2` frames in a million, and delays
+/// other frames.
 fn bad_wire(ppm: u32) -> LinkPlan {
     LinkPlan {
         drop_ppm: ppm,
@@ -399,7 +399,7 @@ struct FaultInjector {
     late: Option<(u64, Mbuf)>,
 }
 
-/// Number of bytes before TCP's payload, or `None` if the frame has no TCP payload.
+/// Returns the number of bytes before TCP's payload, or `None` if the frame has no TCP payload.
 fn payload_at(frame: &Mbuf) -> Option<usize> {
     let head = frame.head();
     if head.get(12..14)? != [8, 0] || *head.get(23)? != 6 {

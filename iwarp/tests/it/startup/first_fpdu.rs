@@ -16,7 +16,7 @@ use crate::common::ulpdu::{tagged, untagged};
 /// The bits in IRD and ORD of a Request that offers a Send without bytes as the RTR.
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 
-/// Two receives of 1000 bytes, at the beginning of the region.
+/// Posts two receives of 1000 bytes each, at the beginning of the region.
 fn two_receives(qp: &QueuePair, region: &MemoryRegion) {
     for n in 0..2 {
         qp.post_recv(&RecvRequest::new(n, region.sge(1000 * n as usize, 1000))).unwrap();

@@ -37,7 +37,7 @@ fn stream_error(code: u8) -> ConnectionError {
     ConnectionError::Stream(StreamError { layer: 2, etype: 0, code, from_peer: false })
 }
 
-/// A Send of no bytes.
+/// Returns a Send of no bytes.
 fn send(wr_id: u64) -> SendRequest {
     SendRequest::empty(wr_id, SendOp::Send)
 }

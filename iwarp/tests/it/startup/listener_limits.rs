@@ -93,7 +93,7 @@ fn each_bound_refuses_and_is_counted() {
 }
 
 /// A listener limits the number of connections per second from one address. In each of three seconds, the
-/// listener admits two connections of an address, and refuses and counts all others.
+/// listener admits two connections from the address, and refuses and counts all further connections.
 #[test]
 fn an_address_begins_so_many_connections_a_second() {
     let (mut pair, listener) =

@@ -22,7 +22,7 @@ fn request(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     frame("Req", flags, revision, private_data)
 }
 
-/// A Request without the peer-to-peer model, with IRD 8 and ORD 8.
+/// Returns a Request without the peer-to-peer model, with IRD 8 and ORD 8.
 fn plain_request() -> Vec<u8> {
     request(0x50, 2, &[0, 8, 0, 8])
 }
@@ -409,7 +409,7 @@ fn a_listener_needs_an_rtr_kind() {
 
 /// Loses the segment with the peer's first bytes as often as it is sent. Copies a later segment to
 /// consecutive sequence numbers, until it has made [`Headless::MOST`] bytes, and counts these bytes. TCP's
-/// congestion control would not send so many bytes.
+/// congestion control would not send this number of bytes.
 #[derive(Default)]
 struct Headless {
     first: Option<u32>,

@@ -54,7 +54,7 @@ impl Dialed {
         next_event(&mut self.pair, &self.channel)
     }
 
-    /// A queue pair with a receive request, and the memory of this request.
+    /// Returns a queue pair with a receive request, and the memory of this request.
     fn qp(&self) -> (QueuePair, MemoryRegion) {
         let qp = self.pd.create_qp(&QpInit::new(&self.cq)).unwrap();
         let region = self.pd.reg_mr(64, ALL).unwrap();
@@ -91,7 +91,8 @@ fn next_event(pair: &mut RawPair, channel: &EventChannel) -> CmEvent {
 
 const SECOND: Option<Duration> = Some(Duration::from_secs(1));
 
-/// The parameters of an initiator without the peer-to-peer model, which may try again with revision 1.
+/// Returns the parameters of an initiator without the peer-to-peer model, which may try again with revision
+/// 1.
 fn initiator() -> ConnParam {
     ConnParam {
         peer_to_peer: false,
@@ -345,7 +346,7 @@ fn bytes_that_come_with_the_start_end_the_connection() {
     assert!(d.pair.inbox.is_empty() && qp.state() == QpState::Error);
 }
 
-/// A testbed, and the pool of the first host's port.
+/// Returns a testbed, and the pool of the first host's port.
 fn hosts_with_pool() -> (Testbed<'static>, Mempool) {
     let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
     let pool = port_a.mempool().clone();

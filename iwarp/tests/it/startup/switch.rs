@@ -12,7 +12,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::CloseReason;
 
-/// A bare TCP peer has connected to a listener whose connections begin in streaming mode.
+/// Connects a bare TCP peer to a listener whose connections begin in streaming mode.
 fn streaming() -> (Responder, CmId) {
     let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
     d.open(&[]);

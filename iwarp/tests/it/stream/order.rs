@@ -158,7 +158,7 @@ fn connections_and_directions_do_not_wait_for_each_other() {
     assert_eq!(received(&pair.b.cq), [10]);
 }
 
-/// A connection with markers in the direction to the engine, and the control of its wire.
+/// Returns a connection with markers in the direction to the engine, and the control of its wire.
 fn served_with_control() -> (Served, LinkControl) {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
     let accept = ConnParam { markers: true, ..ConnParam::default() };

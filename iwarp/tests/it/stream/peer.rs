@@ -9,13 +9,13 @@ pub(crate) use crate::common::ulpdu::{read_header, read_request};
 /// Length of the engine's region in bytes.
 pub(crate) const REGION: usize = 100_000;
 
-/// A connection that the engine has accepted, in Full Operation.
+/// Returns a connection that the engine has accepted, in Full Operation.
 pub(crate) fn served() -> Served {
     served_with(ConnParam::default(), 0)
 }
 
-/// A connection with `receives` receives of 100 bytes each, at offsets 1000, 1100 and so on, which are posted
-/// before the connection is established.
+/// Returns a connection with `receives` receives of 100 bytes each, at offsets 1000, 1100 and so on, which
+/// are posted before the connection is established.
 pub(crate) fn served_with(accept: ConnParam, receives: u64) -> Served {
     // The queue pair has no extensions, so it uses only the messages of RFC 5040.
     let make_qp = |init: QpInit<'_>, pd: &ProtectionDomain| {
@@ -29,7 +29,7 @@ pub(crate) fn served_with(accept: ConnParam, receives: u64) -> Served {
     Setup { accept, make_qp: &make_qp, region: REGION, prepare: &prepare, ..Setup::default() }.ready()
 }
 
-/// The payload of a Terminate for a failing ULPDU: layer and type, error code, length and DDP header.
+/// Returns the payload of a Terminate for a failing ULPDU: layer and type, error code, length and DDP header.
 pub(crate) fn of_segment(layer_type: u8, code: u8, ulpdu: &[u8]) -> Vec<u8> {
     let header = if ulpdu[0] & 0x80 == 0 { 18 } else { 14 };
     let mut payload = vec![layer_type, code, 0xc0, 0];
@@ -54,7 +54,7 @@ pub(crate) fn untagged(
     ulpdu::untagged([ddp, rdmap], invalidate, [qn, msn, mo], payload)
 }
 
-/// A Send of one segment.
+/// Returns a Send of one segment.
 pub(crate) fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     untagged(0x41, 0x43, 0, 0, msn, 0, payload)
 }

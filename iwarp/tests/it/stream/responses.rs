@@ -8,8 +8,8 @@ use crate::common::served::Served;
 
 const SIZE: usize = 8;
 
-/// A connection with `reads` outstanding Reads. Each Read has its own eight bytes of sink, from offset 100
-/// on.
+/// Returns a connection with `reads` outstanding Reads. Each Read has its own eight bytes of sink, from
+/// offset 100 on.
 fn reading(reads: u64) -> Served {
     let mut peer = served();
     let read = SendOp::Read { remote: RemoteAddr { addr: 1, rkey: 2 } };

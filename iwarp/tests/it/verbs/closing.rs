@@ -19,7 +19,7 @@ use tcp_lite::Instant;
 /// `EngineConfig::close_timeout`.
 const BYTES: usize = 4 << 20;
 
-/// Two hosts on a wire that carries about 160 kB per second.
+/// Returns two hosts on a wire that carries about 160 kB per second.
 fn slow_hosts() -> Pair {
     let slow = LinkPlan { delay_us: 200_000, ..LinkPlan::default() };
     let link = LinkConfig { a_to_b: slow.clone(), b_to_a: slow, ..LinkConfig::default() };

@@ -9,7 +9,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::CloseReason;
 
-/// Two hosts. `max_cm_events` is the limit of the context that owns A's channel.
+/// Returns two hosts. `max_cm_events` is the limit of the context that owns A's channel.
 fn pair(max_cm_events: usize) -> Pair {
     let limits = ContextLimits { max_cm_events, ..ContextLimits::default() };
     let context = Context::new(ContextConfig { limits, ..ContextConfig::default() }).unwrap();

@@ -143,7 +143,7 @@ fn a_silent_peer_is_noticed() {
     }
 }
 
-/// A listener accepts many connections one after another, more than its backlog, and each of them can be
+/// A listener accepts many connections one after another, more than its backlog, and each connection can be
 /// closed.
 #[test]
 fn a_listener_serves_many() {

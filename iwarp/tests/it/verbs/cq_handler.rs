@@ -12,7 +12,7 @@ use iwarp::verbs::{
     QpState, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, VerbsError, WcStatus,
 };
 
-/// A handler, and the list of the queue numbers with which the handler was called.
+/// Returns a handler, and the list of the queue numbers with which the handler was called.
 fn recorder() -> (CqEventHandler, Arc<Mutex<Vec<u32>>>) {
     let called = Arc::<Mutex<Vec<u32>>>::default();
     let record = Arc::clone(&called);

@@ -19,9 +19,9 @@ fn numbers(cq: &CompletionQueue) -> Vec<(u32, u64, WcStatus)> {
     std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.qp_num, wc.wr_id, wc.status)).collect()
 }
 
-/// Queue pairs are created and destroyed on a completion queue with space for a few completions. They end in
-/// different ways that need no connection. None of these queue pairs leaves a completion in the queue. A
-/// queue pair that is kept gets all of its completions.
+/// Queue pairs are created and destroyed on a completion queue with space for a few completions. The queue
+/// pairs end in different ways that need no connection. None of these queue pairs leaves a completion in the
+/// queue. A queue pair that is kept gets all of its completions.
 #[test]
 fn queue_pairs_that_come_and_go_leave_nothing() {
     let context = Context::new(ContextConfig::default()).unwrap();

@@ -66,7 +66,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A stage whose second host has `buffers` buffers, in a shared receive queue if `shared`.
+    /// Returns a stage whose second host has `buffers` buffers, in a shared receive queue if `shared`.
     fn new(buffers: usize, shared: bool) -> Self {
         let withheld = Arc::<Mutex<Withheld>>::default();
         let mut pair = Testbed::new().hook_a(Hole { withheld: Arc::clone(&withheld) }).hosts();
@@ -105,7 +105,7 @@ impl Stage {
         assert!(self.pair.b.cq.poll_one().is_none(), "nothing is delivered behind the hole");
     }
 
-    /// For each message, the number of bytes at its end that are placed.
+    /// Returns for each message the number of bytes at its end that are placed.
     fn placed(&self) -> [usize; SENDS] {
         let found = read_bytes(&self.buffers, 0, SENDS * LEN);
         std::array::from_fn(|number| {

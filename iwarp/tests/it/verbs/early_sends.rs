@@ -25,7 +25,7 @@ fn send(wr_id: u64, region: &MemoryRegion, len: usize) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Send, region.sge(0, len))
 }
 
-/// `wr_id` and status of all completions in the queue.
+/// Returns `wr_id` and status of all completions in the queue.
 fn statuses(cq: &CompletionQueue) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
 }

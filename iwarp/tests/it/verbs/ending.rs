@@ -15,13 +15,13 @@ use iwarp::verbs::{
 };
 use tcp_lite::CloseReason;
 
-/// A Write of the peer to the first bytes of the region.
+/// Returns a Write of the peer to the first bytes of the region.
 fn write(served: &Served) -> Vec<u8> {
     tagged([0xc1, 0x40], served.region.rkey(), served.to(0), &[7; 8])
 }
 
-/// A stream that has failed. The Terminate waits for space in the peer's window, because the peer reads
-/// nothing. The returned region contains the data of earlier Writes.
+/// Returns a stream that has failed. The Terminate waits for space in the peer's window, because the peer
+/// reads nothing. The returned region contains the data of earlier Writes.
 pub(super) fn failed() -> (Served, MemoryRegion) {
     failed_on(Testbed::new())
 }
@@ -42,7 +42,7 @@ fn failed_on(bed: Testbed<'_>) -> (Served, MemoryRegion) {
     (served, region)
 }
 
-/// The phase of the engine's only connection.
+/// Returns the phase of the engine's only connection.
 fn phase(served: &mut Served) -> ConnectionPhase {
     let context = served.context().clone();
     let asked = std::thread::spawn(move || context.status(Duration::from_secs(60)));
@@ -304,7 +304,7 @@ fn a_close_before_the_first_fpdu_is_a_reset() {
 }
 
 /// A connection that its peer has closed gracefully does not count as failed. A connection that its peer has
-/// reset does.
+/// reset counts as failed.
 #[test]
 fn only_connections_with_an_error_count_as_failed() {
     for (abort, failed) in [(false, 0), (true, 1)] {

@@ -4,7 +4,7 @@ use crate::common::counting::held;
 use crate::common::{Connected, Pair};
 use iwarp::verbs::{ConnParam, QpInit, Usage};
 
-/// The usage of queue pairs and of read slots, as B's context reports it.
+/// Returns the usage of queue pairs and of read slots, as B's context reports it.
 fn reported(pair: &Pair) -> [Usage; 2] {
     let usage = pair.b.context.usage();
     [usage.qp, usage.read_slots]

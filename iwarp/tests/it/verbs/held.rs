@@ -44,7 +44,7 @@ impl Held {
         count
     }
 
-    /// `wr_id` and status of the completions of the next 50 ms.
+    /// Returns `wr_id` and status of the completions of the next 50 ms.
     fn completions(&mut self) -> Vec<(u64, WcStatus)> {
         self.pair.run_us(50_000);
         std::iter::from_fn(|| self.pair.a.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()

@@ -13,7 +13,7 @@ fn connected() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// `wr_id` and status of the next `count` completions of `a`.
+/// Returns `wr_id` and status of the next `count` completions of `a`.
 fn completions(pair: &mut Pair, count: usize) -> Vec<(u64, WcStatus)> {
     (0..count).map(|_| pair.wc_a()).map(|wc| (wc.wr_id, wc.status)).collect()
 }

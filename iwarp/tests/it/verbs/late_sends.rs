@@ -12,7 +12,7 @@ fn send(served: &Served, wr_id: u64) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Send, served.region.sge(0, 3))
 }
 
-/// A connection whose queue pair accepts late sends. Its send queue has four entries.
+/// Returns a connection whose queue pair accepts late sends. The send queue has four entries.
 fn taking() -> Served {
     let make_qp = |init: QpInit<'_>, pd: &iwarp::verbs::ProtectionDomain| {
         let qp = pd.create_qp(&QpInit { max_send_wr: 4, ..init }).unwrap();

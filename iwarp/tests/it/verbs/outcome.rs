@@ -16,7 +16,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::CloseReason;
 
-/// A message for queue `qn`: control bytes, MSN and payload.
+/// Returns a message for queue `qn`: control bytes, MSN and payload.
 fn untagged(control: [u8; 2], qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     ulpdu::untagged(control, 0, [qn, msn, 0], payload)
 }
@@ -148,7 +148,7 @@ fn every_kind_of_error_found_here() {
     }
 }
 
-/// A Send with Invalidate whose STag names nothing.
+/// Returns a Send with Invalidate whose STag names nothing.
 fn invalidate() -> Vec<u8> {
     let mut ulpdu = untagged([0x41, 0x44], 0, 1, &[1; 8]);
     ulpdu[2..6].copy_from_slice(&0x0123_4500_u32.to_be_bytes());

@@ -202,7 +202,7 @@ fn requests_under_way_that_fail_have_completions_without_a_signal() {
     }
 }
 
-/// An element cannot have 4 GiB. A request for so many bytes is not shortened to 2^32 - 1 bytes.
+/// An element cannot have 4 GiB. A request for 2^32 bytes is not shortened to 2^32 - 1 bytes.
 #[test]
 #[should_panic(expected = "an element has at most 2^32 - 1 bytes, and not 4294967296")]
 fn an_element_of_four_gibibytes_is_refused() {

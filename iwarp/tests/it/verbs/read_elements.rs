@@ -12,7 +12,7 @@ use iwarp::verbs::{
     WcOpcode, WcStatus,
 };
 
-/// A Read of the peer's bytes from `from` on, into the pieces `pieces` of `local`.
+/// Returns a Read of the peer's bytes from `from` on, into the pieces `pieces` of `local`.
 fn read(
     wr_id: u64,
     local: &MemoryRegion,
@@ -38,7 +38,7 @@ fn connected(depth: u16, is_ib: bool) -> (Pair, Connected) {
 
 /// The bytes of the peer are placed in the elements one after the other, with any depth. The elements are
 /// empty, long, or as many as a request may have. Requests before and behind the Read complete in order, and
-/// each uses one entry of the send queue.
+/// each request uses one entry of the send queue.
 #[test]
 fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
     let lists: [&[(usize, usize)]; 6] = [
@@ -122,7 +122,7 @@ impl Asked {
         }
     }
 
-    /// The Read Requests that have arrived since the last call.
+    /// Returns the Read Requests that have arrived since the last call.
     fn requests(&mut self) -> Vec<Vec<u8>> {
         let all = self.served.received(20_000);
         for ulpdu in &all {
@@ -145,7 +145,7 @@ impl Asked {
         self.served.post(&SendRequest { wr_id, op, sg_list, flags });
     }
 
-    /// The expected header of the Read Request for a piece whose source begins at `from`.
+    /// Returns the expected header of the Read Request for a piece whose source begins at `from`.
     fn header(&self, (at, len): (usize, usize), from: u64) -> Vec<u8> {
         let region = &self.served.region;
         read_header((region.rkey(), self.served.to(at)), len as u32, (0x1234_5600, from))

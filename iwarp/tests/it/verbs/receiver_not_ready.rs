@@ -24,12 +24,13 @@ fn recv(qp: &QueuePair, wr_id: u64, region: &MemoryRegion, at: usize, len: usize
     qp.post_recv(&RecvRequest::new(wr_id, region.sge(at, len))).unwrap();
 }
 
-/// Number of received bytes that the engine holds in packet buffers.
+/// Returns the number of received bytes that the engine holds in packet buffers.
 fn held(host: &crate::common::Host) -> u64 {
     host.engine.counters().stack.out_of_order.held_bytes
 }
 
-/// Like [`Pair::run_us`], but stops exactly after `us` microseconds, not at the first deadline after them.
+/// Runs the pair like [`Pair::run_us`], but stops exactly after `us` microseconds, not at the first deadline
+/// after this time.
 fn run_exactly(pair: &mut Pair, us: i64) {
     let end = pair.now_us + us;
     while pair.now_us < end {

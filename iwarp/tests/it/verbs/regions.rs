@@ -9,7 +9,7 @@ use iwarp::verbs::{
     SendRequest, Sge, VerbsError, WcStatus,
 };
 
-/// A region of no bytes at the address `addr`.
+/// Returns a region of no bytes at the address `addr`.
 fn empty_at(pd: &ProtectionDomain, addr: usize, access: Access) -> MemoryRegion {
     // SAFETY: no byte is registered, so no memory has to stay mapped.
     unsafe { pd.reg_user_mr(std::ptr::without_provenance_mut(addr), 0, &MrOptions::new(access)) }.unwrap()

@@ -7,7 +7,7 @@ use crate::common::{Connected, Pair, read_bytes, remote_addr};
 
 const RIGHTS: [Access; 3] = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
 
-/// The operations of the peer, each with the right that the operation needs.
+/// Returns the operations of the peer, each with the right that the operation needs.
 fn operations(target: &MemoryRegion) -> [(SendOp, Access); 4] {
     let remote = remote_addr(target, 0);
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -19,7 +19,7 @@ fn operations(target: &MemoryRegion) -> [(SendOp, Access); 4] {
     ]
 }
 
-/// A connection, and a region of each host with all rights.
+/// Returns a connection, and a region of each host with all rights.
 fn connected() -> (Pair, Connected, [MemoryRegion; 2]) {
     let (mut pair, c) = Pair::connected();
     pair.run_us(1000);

@@ -51,7 +51,7 @@ impl Server {
         u64::from_be_bytes(bytes)
     }
 
-    /// A connection that may hold at most `cap` buffers of the shared receive queue.
+    /// Returns a connection that may hold at most `cap` buffers of the shared receive queue.
     fn connect(&self, pair: &mut Pair, cap: usize, high_water: usize) -> Connected {
         let init = QpInit { srq: Some(&self.srq), max_recv_wr: cap, high_water, ..QpInit::new(&pair.b.cq) };
         let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(&init).unwrap());
@@ -417,8 +417,8 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     }
 }
 
-/// A shared receive queue that is not limited to one domain serves queue pairs of other domains. Its buffers
-/// have to belong to its own domain.
+/// A shared receive queue that is not limited to one domain serves queue pairs of other domains. The buffers
+/// of the receive queue have to belong to the receive queue's own domain.
 #[test]
 fn queue_pairs_of_other_domains_are_served_if_the_queue_says_so() {
     for is_own in [true, false] {

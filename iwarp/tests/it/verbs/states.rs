@@ -14,8 +14,8 @@ use iwarp::verbs::{
 const STATES: [QpState; 5] =
     [QpState::Idle, QpState::Rts, QpState::Closing, QpState::Terminate, QpState::Error];
 
-/// A connection whose queue pair is in `state` and stays there while the peer is silent. For `Idle`, the
-/// returned queue pair is not that of the connection.
+/// Returns a connection whose queue pair is in `state` and stays there while the peer is silent. For `Idle`,
+/// the returned queue pair is not that of the connection.
 fn in_state(state: QpState) -> (Served, QueuePair) {
     let mut served = Served::new();
     match state {

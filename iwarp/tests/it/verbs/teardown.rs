@@ -24,7 +24,7 @@ const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0,
 /// Length in bytes of the region of [`setup`].
 const REGION: usize = 1 << 16;
 
-/// How the engine accepts a connection from a bare TCP peer, with two posted receives of 100 bytes.
+/// Returns how the engine accepts a connection from a bare TCP peer, with two posted receives of 100 bytes.
 fn setup() -> Setup<'static> {
     Setup {
         listen: &|options| {
@@ -41,7 +41,7 @@ fn setup() -> Setup<'static> {
     }
 }
 
-/// Like [`setup`], but with `request` as the peer's Request.
+/// Connects as [`setup`] says, but with `request` as the peer's Request.
 fn accepted(request: Vec<u8>, accept: ConnParam) -> Served {
     Setup { request, accept, ..setup() }.accepted()
 }

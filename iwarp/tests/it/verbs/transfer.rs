@@ -8,7 +8,7 @@ use iwarp::verbs::{
     ConnParam, RecvRequest, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// The parameters of connections, each with whether the hosts ask for CRCs.
+/// Returns the parameters of connections, each with whether the hosts ask for CRCs.
 fn params() -> Vec<(bool, ConnParam)> {
     let mut all = Vec::new();
     for markers in [false, true] {

@@ -14,7 +14,7 @@ const ZERO_COPY: SendFlags = SendFlags::SIGNALED.union(SendFlags::ZERO_COPY);
 /// Length in bytes of messages that are sent without a copy.
 const LONG: usize = 300_000;
 
-/// A wire for long frames. The ports compute checksums, so that the sender does not read the payload.
+/// Returns a wire for long frames. The ports compute checksums, so that the sender does not read the payload.
 fn link(tso: LinkTso, plan: LinkPlan) -> LinkConfig {
     LinkConfig {
         mtu: 9000,
@@ -27,7 +27,7 @@ fn link(tso: LinkTso, plan: LinkPlan) -> LinkConfig {
     }
 }
 
-/// Hosts that ask for no CRCs.
+/// Returns two hosts that ask for no CRCs.
 fn hosts(link: &LinkConfig) -> Pair {
     Testbed::on(link).configure(|config| config.crc = false).hosts()
 }
@@ -38,7 +38,7 @@ fn connected(link: &LinkConfig) -> (Pair, Connected) {
     (pair, connected)
 }
 
-/// A Write of all bytes of `from` to `to`.
+/// Returns a Write of all bytes of `from` to `to`.
 fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion) -> SendRequest {
     let op = SendOp::Write { remote: remote_addr(to, 0) };
     SendRequest::new(wr_id, op, from.sge(0, from.len())).flags(ZERO_COPY)

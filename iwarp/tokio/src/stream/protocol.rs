@@ -1,4 +1,4 @@
-//! The messages of a stream.
+//! The messages that the two sides of a stream exchange.
 //!
 //! | message | bytes |
 //! |---|---|
@@ -22,8 +22,9 @@ pub(super) const END: u8 = 3;
 /// Length in bytes of the longest message.
 pub(super) const HELLO_BYTES: usize = 1 + RemoteRegion::BYTES + size_of::<u32>();
 
-/// Number of receive requests that are reserved for messages that need no credit. These messages are at most
-/// five credits for Writes, five credits for the ring, the hello, and the end message.
+/// Number of receive requests that are reserved for messages that a peer sends without flow control. At most
+/// twelve such messages are outstanding at a time: five credit messages for Writes, five credit messages for
+/// the ring, the hello, and the end message.
 pub(super) const RESERVE: u64 = 12;
 
 /// Maximum size in bytes of the peer's ring. This side allocates the same amount of memory.

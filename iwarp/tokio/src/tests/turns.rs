@@ -45,8 +45,9 @@ async fn an_accept_hands_over() {
     .await;
 }
 
-/// Atomics have reserved the places of the send queue. The futures of these atomics are dropped while they
-/// still poll the engine. A further atomic waits for a place, and hands the engine over.
+/// Atomics fill the send queue. The future of each atomic is polled once and then dropped, before it would
+/// hand over the engine. A further atomic waits for a free entry of the send queue, and hands over the
+/// engine.
 #[tokio::test(crate = "crate::limited")]
 async fn a_full_send_queue_hands_over() {
     in_time(async {

@@ -5,7 +5,7 @@ use crate::tcp::Verdict;
 use crate::tcp::header::Flags;
 use crate::{Duration, Instant, TcpConfig};
 
-/// A pair of hosts, and a segment from A in flight with the bytes 0..100.
+/// Returns a pair of hosts, and a segment from A in flight with the bytes 0..100.
 fn with_segment() -> (Pair, Packet) {
     let mut pair = Pair::established(config(), config());
     pair.a.push(pair.now, &pattern(0, 100)).unwrap();

@@ -136,7 +136,7 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
 
-/// The acknowledgements that `Side::B` sends while data segments arrive one after another. For each
+/// Returns the acknowledgements that `Side::B` sends while data segments arrive one after another. For each
 /// acknowledgement, the list has the number of acknowledged segments, and whether the acknowledgement echoes
 /// marks. `marks` is true for a marked segment. If `each` is true, B transmits after each segment, otherwise
 /// only when all segments have arrived.
@@ -144,7 +144,7 @@ fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }
 
-/// Like [`answers`], but the first `lost` segments are lost.
+/// Returns what [`answers`] returns, but the first `lost` segments are lost.
 fn answers_behind(lost: usize, marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
     let mut pair = Pair::established(dctcp, dctcp);

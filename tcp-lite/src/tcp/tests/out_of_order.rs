@@ -6,7 +6,7 @@ use super::stream::lose;
 use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
-/// A pair in which the first of `count` segments of 1000 bytes was lost. The receiver holds the other
+/// Returns a pair in which the first of `count` segments of 1000 bytes was lost. The receiver holds the other
 /// segments.
 fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     let mut pair = Pair::established(config(), receiver);
@@ -17,7 +17,8 @@ fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     pair
 }
 
-/// A pair whose receiver may hold 3000 bytes, and eight segments of `len` bytes in flight to the receiver.
+/// Returns a pair whose receiver may hold 3000 bytes, and eight segments of `len` bytes in flight to the
+/// receiver.
 fn sent(len: usize) -> (Pair, Vec<Packet>) {
     let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
     pair.b.releases = false;
@@ -50,7 +51,7 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
     assert_eq!(gauges(&mut pair), [0, 3000, 0, 6528]);
 }
 
-/// The SACK blocks of the last acknowledgement of `Side::B`, as stream offsets of `Side::A`.
+/// Returns the SACK blocks of the last acknowledgement of `Side::B`, as stream offsets of `Side::A`.
 fn last_blocks(pair: &Pair) -> Vec<(u64, u64)> {
     let first = pair.a.params.iss.0;
     let offset =

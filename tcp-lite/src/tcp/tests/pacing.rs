@@ -14,8 +14,8 @@ fn config(rtt_min_us: u64) -> TcpConfig {
     TcpConfig { pacing: Some(pacing), ..super::wire::config() }
 }
 
-/// The times, in microseconds since `from`, at which `Side::A` sent data, each with the number of segments
-/// that were sent.
+/// Returns the times, in microseconds since `from`, at which `Side::A` sent data, each with the number of
+/// segments that were sent.
 fn bursts(pair: &Pair, from: crate::Instant) -> Vec<(u64, usize)> {
     let data = pair.log.iter().filter(|(_, side, packet)| *side == Side::A && !packet.payload.is_empty());
     let times: Vec<u64> = data.map(|(at, ..)| (*at - from).total_micros()).collect();

@@ -27,7 +27,7 @@ fn narrow(pair: &mut Pair) -> Rc<Cell<usize>> {
     most
 }
 
-/// An established pair on a wire that [`narrow`] has changed, and the cell of this wire.
+/// Returns an established pair on a wire that [`narrow`] has changed, and the cell of this wire.
 fn pair(config: TcpConfig) -> (Pair, Rc<Cell<usize>>) {
     let mut pair = Pair::established(config, config);
     let most = narrow(&mut pair);
@@ -53,8 +53,8 @@ fn pump(pair: &mut Pair, sent: &mut usize, span: Duration) {
     }
 }
 
-/// The time and the size of each probe that `a` sent. Checks that each probe carries the bytes that were sent
-/// at its position before.
+/// Returns the time and the size of each probe that `a` sent. Checks that each probe carries the bytes that
+/// were sent at its position before.
 fn probes(pair: &Pair) -> Vec<(Instant, usize)> {
     let probe = |(at, offset, bytes): &(Instant, u32, Vec<u8>)| {
         assert_eq!(*bytes, pattern(*offset as usize, bytes.len()));
@@ -358,7 +358,7 @@ fn a_probe_of_bytes_that_are_long_gone_is_not_sent_again() {
     assert_eq!((pair.a.counters.path_mtu_probes, pair.a.counters.path_mtu_probes_lost), (1, 1));
 }
 
-/// A pair with segments in flight. `a` has gathered a probe, but has not sent it.
+/// Returns a pair with segments in flight. `a` has gathered a probe, but has not sent it.
 fn ready() -> Pair {
     let path_mtu = PathMtuConfig { probing: PathMtuProbing::Always, ..PathMtuConfig::default() };
     let (mut pair, _) = pair(TcpConfig { path_mtu, ..config() });

@@ -8,13 +8,13 @@ use crate::{CongestionAlgorithm, Duration, Instant, StackCounters, TcpConfig};
 
 const SEGMENT: usize = 500;
 
-/// A configuration in which a loss halves the window, and the window grows by the bytes that arrive.
+/// Returns a configuration in which a loss halves the window, and the window grows by the bytes that arrive.
 fn config() -> TcpConfig {
     TcpConfig { congestion: CongestionAlgorithm::NewReno, ..super::wire::config() }
 }
 
-/// A wire that calls `fate` with the number of each data segment of `Side::A`. `fate` returns the extra delay
-/// of the segment; `None` if the segment is lost.
+/// Returns a wire that calls `fate` with the number of each data segment of `Side::A`. `fate` returns the
+/// extra delay of the segment; `None` if the segment is lost.
 fn wire(mut fate: impl FnMut(usize) -> Option<Duration> + 'static) -> Plan {
     each(move |nr| fate(nr).map(|extra| DELAY + extra).into_iter().collect())
 }
@@ -177,7 +177,7 @@ fn d_sack_widens_the_reordering_window_and_undoes_recoveries() {
     assert_eq!(late, 0, "{in_vain:?}");
 }
 
-/// A pair whose segments are delayed on the path by `spike` in the middle of a transfer.
+/// Returns a pair whose segments are delayed on the path by `spike` in the middle of a transfer.
 fn delayed(config: TcpConfig, spike: Duration) -> Pair {
     let config = TcpConfig { send_buffer_bytes: 200_000, recv_window_bytes: 200_000, ..config };
     let mut pair = Pair::established(config, config);

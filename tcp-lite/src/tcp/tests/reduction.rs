@@ -28,7 +28,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A pair whose window has grown to about 60 segments. All segments are acknowledged.
+/// Returns a pair whose window has grown to about 60 segments. All segments are acknowledged.
 fn grown(config: TcpConfig) -> Pair {
     let mut pair = Pair::established(config, config);
     pair.push(80);
@@ -67,7 +67,7 @@ fn thresholds(pair: &mut Pair, end: u64) -> Vec<u32> {
     }
 }
 
-/// Number of new data segments with CWR that `Side::A` sent.
+/// Returns the number of new data segments with CWR that `Side::A` sent.
 fn announcements(pair: &Pair) -> usize {
     let of_a = pair.log.iter().filter(|(_, side, _)| *side == Side::A);
     of_a.filter(|(_, _, packet)| packet.is(Flags::CWR) && !packet.is(Flags::SYN)).count()

@@ -7,7 +7,8 @@ use crate::Duration;
 const SEGMENT: usize = 100;
 const SEGMENTS: usize = 6;
 
-/// An acknowledgement of the first `ack` segments, which selectively acknowledges the segments `sacked`.
+/// Returns an acknowledgement of the first `ack` segments, which selectively acknowledges the segments
+/// `sacked`.
 fn acknowledgement(pair: &Pair, ack: usize, sacked: Option<(usize, usize)>) -> Packet {
     let mut packet = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
     let first = pair.a.params.iss + 1;

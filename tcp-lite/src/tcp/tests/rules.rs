@@ -9,7 +9,7 @@ use crate::tcp::State;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::{Duration, Instant};
 
-/// A segment from `a` without payload that `b` would accept.
+/// Returns a segment from `a` without payload that `b` would accept.
 fn next_of_a(pair: &Pair) -> Packet {
     let (_, _, last) =
         pair.log.iter().rev().find(|(_, side, _)| *side == Side::A).expect("a segment").clone();

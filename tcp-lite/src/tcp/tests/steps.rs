@@ -27,7 +27,7 @@ struct Forger {
 }
 
 impl Forger {
-    /// A peer with [`SEGMENTS`] segments in flight.
+    /// Returns a peer with [`SEGMENTS`] segments in flight.
     fn new() -> Self {
         let big = TcpConfig { recv_window_bytes: 1 << 20, send_buffer_bytes: 1 << 20, ..config() };
         let mut pair = Pair::new(big, big);
@@ -114,7 +114,7 @@ impl Forger {
     }
 }
 
-/// A block of one byte inside a segment.
+/// Returns a block of one byte inside a segment.
 fn inside(segment: usize) -> (usize, usize) {
     (segment * SEGMENT + 1, segment * SEGMENT + 2)
 }

@@ -9,7 +9,7 @@ impl Pair {
         self.push_of(segments, EMSS)
     }
 
-    /// Like [`push`](Self::push), with segments of `len` bytes.
+    /// Pushes bytes as [`push`](Self::push) does, but in segments of `len` bytes.
     pub(super) fn push_of(&mut self, segments: usize, len: usize) -> u64 {
         let from = self.a.tcb().sending().positions().end() as usize - 1;
         for nr in 0..segments {
@@ -19,8 +19,8 @@ impl Pair {
     }
 }
 
-/// A wire that calls `fate` with the number of each data segment of `Side::A`. The next segment has the
-/// number 0. `fate` returns the delays of the segment's arrivals, as a [`Plan`] does.
+/// Returns a wire that calls `fate` with the number of each data segment of `Side::A`. The next segment has
+/// the number 0. `fate` returns the delays of the segment's arrivals, as a [`Plan`] does.
 pub(super) fn each(mut fate: impl FnMut(usize) -> Vec<Duration> + 'static) -> Plan {
     let mut sent = 0;
     Box::new(move |side, packet| {
@@ -32,7 +32,8 @@ pub(super) fn each(mut fate: impl FnMut(usize) -> Vec<Duration> + 'static) -> Pl
     })
 }
 
-/// A wire that loses the data segments of `Side::A` with these numbers. The next segment has the number 0.
+/// Returns a wire that loses the data segments of `Side::A` with these numbers. The next segment has the
+/// number 0.
 pub(super) fn lose(numbers: &'static [usize]) -> Plan {
     each(|nr| if numbers.contains(&nr) { vec![] } else { vec![DELAY] })
 }

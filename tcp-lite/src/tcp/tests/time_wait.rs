@@ -6,7 +6,7 @@ use crate::tcp::header::Flags;
 use crate::tcp::{State, Verdict};
 use crate::{CloseReason, Duration, TcpConfig};
 
-/// A pair after A has closed first, and the packet with B's FIN, which A has acknowledged.
+/// Returns a pair after A has closed first, and the packet with B's FIN, which A has acknowledged.
 fn closed(a: TcpConfig) -> (Pair, Packet) {
     closed_between(a, config())
 }

@@ -9,7 +9,7 @@ use crate::tcp::header::Flags;
 use crate::tcp::{SegmentSlab, State};
 use crate::{CloseReason, Duration, Event, Keepalive, SendError, TcpConfig};
 
-/// An acknowledgement of `acked` bytes by `b`, without payload and with the window field `window`.
+/// Returns an acknowledgement of `acked` bytes by `b`, without payload and with the window field `window`.
 fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     let (_, _, syn_ack) = pair.log.iter().find(|(_, side, _)| *side == Side::B).expect("a SYN-ACK").clone();
     let mut header = syn_ack.header;
@@ -21,7 +21,7 @@ fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     Packet::new(header, Vec::new())
 }
 
-/// A pair of which only `a` runs, because the test plays the peer. Windows are not scaled.
+/// Returns a pair of which only `a` runs, because the test plays the peer. Windows are not scaled.
 fn alone() -> Pair {
     let config = TcpConfig { recv_window_bytes: 32 * 1024, ..config() };
     let mut pair = Pair::established(config, config);

@@ -29,7 +29,7 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// A packet that routers may not mark.
+    /// Returns a packet that routers may not mark.
     pub(super) fn new(header: TcpHeader, payload: Vec<u8>) -> Self {
         Self { header, payload, ecn: Ecn::NotEct }
     }
@@ -231,7 +231,7 @@ impl Host {
         may
     }
 
-    /// All bytes below the frontier that were passed to the user.
+    /// Returns all bytes below the frontier that were passed to the user.
     pub(super) fn read(&self) -> Vec<u8> {
         self.stream[..self.frontier as usize].iter().map(|byte| byte.expect("below the frontier")).collect()
     }
@@ -354,7 +354,7 @@ impl Pair {
         }
     }
 
-    /// A pair after `a` has connected to `b`.
+    /// Returns a pair after `a` has connected to `b`.
     pub(super) fn established(a: TcpConfig, b: TcpConfig) -> Self {
         let mut pair = Self::new(a, b);
         pair.a.connect(pair.now);
@@ -478,7 +478,7 @@ impl Pair {
         true
     }
 
-    /// The segments with payload that `side` sent, each with its stream offset and length.
+    /// Returns the segments with payload that `side` sent, each with its stream offset and length.
     pub(super) fn data_sent(&self, side: Side) -> Vec<(u32, usize)> {
         let iss = if side == Side::A { self.a.params.iss } else { self.b.params.iss };
         let offset = |packet: &Packet| packet.header.seq.0.wrapping_sub(iss.0).wrapping_sub(1) as u32;

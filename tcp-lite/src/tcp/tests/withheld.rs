@@ -12,13 +12,13 @@ fn any() -> std::net::SocketAddr {
     "127.0.0.1:1".parse().unwrap()
 }
 
-/// The stream offset up to which A's bytes are acknowledged.
+/// Returns the stream offset up to which A's bytes are acknowledged.
 fn acknowledged(pair: &Pair) -> u64 {
     pair.a.tcb().send_offsets().1
 }
 
-/// The segments that B has sent since `since`. For each segment, the list has the number of A's bytes that
-/// the segment acknowledges, and whether the segment has payload.
+/// Returns the segments that B has sent since `since`. For each segment, the list has the number of A's bytes
+/// that the segment acknowledges, and whether the segment has payload.
 fn acks_of_b(pair: &Pair, since: usize) -> Vec<(usize, bool)> {
     let first = pair.a.params.iss + 1;
     let of_b = pair.log[since..].iter().filter(|(_, side, _)| *side == Side::B);

@@ -1,4 +1,4 @@
-//! The targets, by name.
+//! The fuzz targets, by name.
 
 pub mod connection;
 pub mod frames;

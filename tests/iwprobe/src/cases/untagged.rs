@@ -20,8 +20,8 @@ fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
     session.expect_terminate(codes).map(|_| ())
 }
 
-/// Does the same as `refused` with several segments, where the target has one receive of 16 bytes. The target
-/// must not receive anything.
+/// Sends several segments that the target must refuse, as `refused` sends one segment. The target has one
+/// receive of 16 bytes, and must not receive anything.
 fn not_received(p: &Probe, codes: &[Code], segments: &[Segment]) -> Check {
     let mut session = p.stage("recv=1x16")?;
     session.ping()?;

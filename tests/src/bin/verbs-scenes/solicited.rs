@@ -16,8 +16,8 @@ pub(crate) fn scenes() -> Vec<Scene> {
     vec![Scene::new("solicited_ours", solicited_ours), Scene::new("solicited_theirs", solicited_theirs)]
 }
 
-/// Our Sends arrive, with and without Solicited Event. The other stack's report says how often they woke its
-/// application. The scene does not check this number.
+/// Our Sends arrive, with and without Solicited Event. The other stack's report says how often our Sends woke
+/// the other application. The scene does not check this number.
 fn solicited_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("recv=3x4096 solicited")?;
     let bytes = pattern(9, 3000);

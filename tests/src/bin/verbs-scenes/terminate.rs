@@ -115,7 +115,7 @@ fn refused_there(lab: &mut Lab, case: &RefusedRequest) -> Result<String> {
 }
 
 /// An operation of the target that we refuse. If `known`, the operation accesses our region of 4096 bytes,
-/// which has the rights `access`. Otherwise it uses an STag that does not exist.
+/// which has the rights `access`. Otherwise the operation uses an STag that does not exist.
 struct RefusedOperation {
     name: &'static str,
     access: Access,
@@ -164,7 +164,8 @@ fn refused_here(lab: &mut Lab, case: &RefusedOperation) -> Result<String> {
     Ok(codes(error))
 }
 
-/// Checks that `error` has these codes, and that the peer reported it if `from_peer`, or our side otherwise.
+/// Checks that `error` has these codes. Also checks that the peer reported the error if `from_peer` is true,
+/// or that our side reported the error otherwise.
 pub(crate) fn is(error: StreamError, codes: Codes, from_peer: bool) -> Result<()> {
     let (layer, etype, code) = codes;
     if error == (StreamError { layer, etype, code, from_peer }) {

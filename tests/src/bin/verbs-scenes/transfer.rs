@@ -51,7 +51,7 @@ fn write_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// We post four Reads at once. Each reads a region that has its own pattern.
+/// We post four Reads at once. Each Read reads a region with a pattern of its own.
 fn read_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=65536:r mr=65536:r mr=65536:r mr=65536:rw")?;
     let mut sinks = Vec::new();
@@ -75,7 +75,8 @@ fn read_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// siw does not check the right of a Read's source (see tests/siw-peer/README.md), so the bytes arrive.
+/// We read from a region without the right to be read. siw does not check the right of a Read's source (see
+/// tests/siw-peer/README.md), so the bytes arrive.
 fn read_ours_without_right(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=4096:w")?;
     let sink = lab.region(64, Access::LOCAL_WRITE)?;

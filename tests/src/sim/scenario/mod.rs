@@ -1,4 +1,4 @@
-//! The scenarios. A scenario has a name and draws its parameters from the seed.
+//! The scenarios of the simulator. A scenario has a name and draws its parameters from the seed.
 
 mod base;
 mod faults;
@@ -44,7 +44,7 @@ const fn scenario(name: &'static str, about: &'static str, draw: fn(&mut SeededR
     Scenario { name, about, draw }
 }
 
-/// All scenarios.
+/// All scenarios of the simulator.
 pub const SCENARIOS: &[Scenario] = &[
     scenario("clean", "no faults: nothing may be retransmitted", faults::clean),
     scenario("random-loss", "frames lost at random", faults::random_loss),

@@ -9,8 +9,8 @@ use testkit::packet::{Tcp, flag};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderlyEnd {
     pub(super) at_us: u64,
-    /// Whether this host enters TIME-WAIT: it closed first, or both hosts closed at once. The other host
-    /// keeps no state.
+    /// Whether this host enters TIME-WAIT, because this host closed first or because both hosts closed at the
+    /// same time. The other host keeps no state.
     pub(super) time_wait: bool,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct EarlierConnection {
     over: [Option<OrderlyEnd>; 2],
     /// The initial sequence numbers of this connection and of all connections before it.
     isns: [Vec<u32>; 2],
-    /// Whether a RST has ended the connection at a host at which it was not over.
+    /// Whether a RST has ended the connection at a host where the connection was not over.
     pub(super) was_reset: bool,
 }
 

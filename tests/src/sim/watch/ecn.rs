@@ -16,8 +16,8 @@ pub(super) struct Ecn {
     /// arrived.
     sent: Setup,
     received: Setup,
-    /// Whether the host has sent a packet that routers may mark. From then on it has to answer echoes (RFC
-    /// 3168 section 6.1.1).
+    /// Whether the host has sent a packet that routers may mark. From then on, the host has to answer an
+    /// ECN-Echo with CWR (RFC 3168 section 6.1.1).
     marks: bool,
     /// Offset of the first bytes that arrived with a mark since the host's last echo.
     mark_unanswered: Option<u64>,

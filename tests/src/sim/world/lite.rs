@@ -89,7 +89,7 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Connects, unless the connection that this connection has to follow is not over yet.
+    /// Connects, unless this connection has to follow an earlier connection that is not over yet.
     fn open(&mut self, number: usize, now: Instant) -> Result<bool, String> {
         let end = &self.ends[number];
         if end.after.is_some_and(|before| self.ends[before].over.is_none()) {
@@ -253,9 +253,9 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Memory is low: drops at most `bytes` of the bytes that the user holds. The bytes furthest ahead of the
-    /// next expected byte are dropped first. A user that places bytes at once drops nothing. Bytes that are
-    /// in order now are kept, even if the event that reports them has not been handled yet.
+    /// Drops at most `bytes` of the bytes that the user holds, since memory is low. The bytes furthest ahead
+    /// of the next expected byte are dropped first. A user that places bytes at once drops nothing. Bytes
+    /// that are in order now are kept, even if the event that reports them has not been handled yet.
     fn give_up(&mut self, conn: ConnId, bytes: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];

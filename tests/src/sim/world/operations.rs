@@ -39,7 +39,7 @@ pub enum Kind {
 pub struct Operation {
     /// The kind of the operation.
     pub kind: Kind,
-    /// Number of bytes; it has no meaning for an atomic.
+    /// Number of bytes. The number has no meaning for an atomic.
     pub bytes: usize,
     /// Minimum time in microseconds from the post of this operation to the post of the next operation.
     pub think_us: u64,

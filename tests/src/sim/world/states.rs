@@ -9,7 +9,7 @@ pub(super) enum Cause {
     Segment,
     /// Time has passed.
     Timer,
-    /// The user has called the stack.
+    /// The user has called a function of the stack.
     User,
     /// The stack has sent segments.
     Transmission,

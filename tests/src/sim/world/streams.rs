@@ -35,7 +35,7 @@ pub struct EndPlan {
     pub bytes: u64,
     /// The form in which this side passes its bytes to TCP.
     pub chunks: Chunks,
-    /// The reader of this side; `None`: it reads all bytes at once.
+    /// The reader of this side. `None` means that this side reads all bytes at once.
     pub reader: Option<Reader>,
     /// Whether the user holds bytes received beyond a hole until the hole is filled, instead of using them
     /// at once.

@@ -1,7 +1,8 @@
 //! Our stack against Linux's own iWARP, which runs in a virtual machine on the same bridge. `iwperf` runs
 //! against Linux's unmodified RDMA tools. Our verbs run against Linux's verbs, with a target that does what a
 //! scene requests (`tests/iwprobe`). Finally, the same unmodified tools run on both sides. `UWARP_SIW=short`
-//! leaves out nearly all tests with jumbo frames, and siw with parameters other than its defaults.
+//! leaves out nearly all tests with jumbo frames, and all tests in which siw has parameters other than its
+//! defaults.
 //!
 //! `tests/siw-peer/README.md` describes siw's behaviour on the wire and its defects.
 

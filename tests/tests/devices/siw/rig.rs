@@ -1,5 +1,5 @@
-//! The machine and its wire. One machine runs at a time, and another machine is booted when a test needs
-//! another kind of machine.
+//! The virtual machine that runs siw, and the machine's wire. One machine runs at a time, and another machine
+//! is booted when a test needs another kind of machine.
 //!
 //! `v1` is our device. A packet socket of our program uses it, and the kernel has no address on it. The other
 //! device of its veth pair and the machine's tap are on a bridge.

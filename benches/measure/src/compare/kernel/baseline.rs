@@ -61,7 +61,7 @@ impl Stream {
         self.settings.name()
     }
 
-    /// Like [`name`](Self::name), without the length of the messages.
+    /// Returns the same as [`name`](Self::name), but without the length of the messages.
     pub(crate) fn name_for_any_length(&self) -> String {
         self.settings.name_for_any_length()
     }

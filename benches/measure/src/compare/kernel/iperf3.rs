@@ -16,18 +16,18 @@ pub(crate) struct StreamSettings {
 }
 
 impl StreamSettings {
-    /// The name of the settings in results.
+    /// Returns the name of the settings in results.
     pub(crate) fn name(&self) -> String {
         format!("iperf3 {}{}", self.options, self.shape.name()).trim_end().replace(" ,", ",")
     }
 
-    /// The name of the settings in results, for messages of other lengths.
+    /// Returns the name of the settings in results, without the length of the messages.
     pub(crate) fn name_for_any_length(&self) -> String {
         self.name().replace(" -l 1M", "")
     }
 }
 
-/// The settings of the baseline with this name, or `None` if there are no such settings.
+/// Returns the settings of the baseline with this name, or `None` if there are no such settings.
 pub(crate) fn named(name: &str) -> Option<StreamSettings> {
     COPYING.into_iter().find(|settings| settings.name() == name)
 }
@@ -47,8 +47,8 @@ pub(crate) struct StreamLoad {
 const LONGEST: u32 = 1 << 20;
 
 impl StreamLoad {
-    /// The client's options. On the command line, the options follow the settings, so the length in the
-    /// options overrides the length in the settings.
+    /// Returns the client's options. On the command line, the options follow the settings, so the length in
+    /// the options overrides the length in the settings.
     fn options(self) -> Vec<String> {
         let Self { connections, bytes, seconds } = self;
         let mut options = format!("-t {seconds} -P {connections}");

@@ -72,7 +72,7 @@ impl KernelHosts {
         self.ends.iter().zip(self.cpus).try_for_each(|(end, cpu)| shape.apply(end, cpu))
     }
 
-    /// The listening host's address.
+    /// Returns the listening host's address.
     pub(crate) fn address(&self, shape: Shape) -> &'static str {
         ADDRESSES[0][usize::from(shape == Shape::BigTcp)]
     }
@@ -103,7 +103,8 @@ pub(crate) struct Measured<T> {
 }
 
 impl<T> Measured<T> {
-    /// The median of the figures. If the number of figures is even, this is the lower of the middle two.
+    /// Returns the median of the figures. If the number of figures is even, this is the lower of the middle
+    /// two.
     pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.figures.clone();
         sorted.sort_by(f64::total_cmp);

@@ -36,7 +36,7 @@ pub(crate) struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// The figures of `count` round trips.
+    /// Returns the figures of `count` round trips.
     pub(crate) fn of(latencies: &Latencies, count: u64) -> Self {
         let LatencySummary { typical_us, p99_us, p999_us, .. } = latencies.summary(count);
         Self { count, median_us: typical_us, p99_us, p999_us, distribution: latencies.distribution() }

@@ -54,7 +54,7 @@ impl Shape {
     }
 }
 
-/// The kernel's notation for a set of one CPU: hexadecimal words of 32 bits, the highest first.
+/// Returns the kernel's notation for a set of one CPU: hexadecimal words of 32 bits, the highest first.
 fn cpu_mask(cpu: usize) -> String {
     let mut mask = format!("{:x}", 1u32 << (cpu % 32));
     for _ in 0..cpu / 32 {

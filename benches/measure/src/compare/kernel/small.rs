@@ -36,7 +36,7 @@ pub(crate) const RATE: [MessageSettings; 4] = [
 /// The settings to try for the round trip.
 pub(crate) const ROUND_TRIP: [MessageSettings; 2] = [RATE[0], RATE[2]];
 
-/// The settings for the round trip with this name, or `None` if there are no such settings.
+/// Returns the settings for the round trip with this name, or `None` if there are no such settings.
 pub(crate) fn named(name: &str) -> Option<MessageSettings> {
     ROUND_TRIP.into_iter().find(|settings| settings.name() == name)
 }

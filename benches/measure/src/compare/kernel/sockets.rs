@@ -39,8 +39,9 @@ impl WriteSettings {
         format!("FPDUs of {fpdus}{}", self.shape.name())
     }
 
-    /// Number of bytes of the segment into which an FPDU has to fit, over interfaces with the MTU `mtu`. For
-    /// [`FpduBytes::Segment`], this is the MTU less the IP header and the TCP header with timestamps.
+    /// Returns the number of bytes of the segment into which an FPDU has to fit, over interfaces with the MTU
+    /// `mtu`. For [`FpduBytes::Segment`], this is the MTU less the IP header and the TCP header with
+    /// timestamps.
     fn emss(&self, mtu: u16) -> usize {
         let headers = if self.shape == Shape::BigTcp { 40 + 32 } else { 20 + 32 };
         match self.fpdus {

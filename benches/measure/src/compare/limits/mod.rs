@@ -86,7 +86,7 @@ fn shown(figure: &Result<Option<f64>>, unit: &str) -> String {
     }
 }
 
-/// The median of `runs` figures, or `None` if one of the figures is `None`.
+/// Returns the median of `runs` figures, or `None` if one of the figures is `None`.
 fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Option<f64>> {
     let figures = (0..runs).map(|_| figure()).collect::<Result<Option<Vec<f64>>>>()?;
     let Some(mut figures) = figures else { return Ok(None) };
@@ -94,8 +94,8 @@ fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Optio
     figures.get(runs / 2).copied().map(Some).ok_or_else(|| lab_error!("no run"))
 }
 
-/// Gb/s of bare frames from `sender`, or `None` if the sender's device does not accept frames of `bytes`
-/// bytes.
+/// Returns the rate in Gb/s of bare frames from `sender`, or `None` if the sender's device does not accept
+/// frames of `bytes` bytes.
 fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -> Result<Option<f64>> {
     let scratch = Scratch::new()?;
     let source = ["source", "--bytes", &bytes.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);
@@ -112,7 +112,7 @@ fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -
     Ok(Some(passed.bytes as f64 * 8.0 / passed.seconds / 1e9))
 }
 
-/// The median round trip in microseconds of a bare frame from `sender`.
+/// Returns the median round trip in microseconds of a bare frame from `sender`.
 fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     let scratch = Scratch::new()?;
     let ping = ["ping", "--bytes", &ROUND_TRIP.to_string()].map(str::to_owned);
@@ -122,7 +122,7 @@ fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     last_line(&output)
 }
 
-/// Starts `bare-wire` at both ends. `sender` runs with the arguments `first`, and the other end runs with the
+/// Starts `bare-wire` on both ends. `sender` runs with the arguments `first`, and the other end runs with the
 /// argument `second`.
 fn over_wire(
     session: &Session,

@@ -17,7 +17,7 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// The claim of a program that sets no option.
+/// Returns the claim of a program that sets no option.
 fn claim_of(visible: SocketAddr) -> Claim {
     Claim { address: visible.ip(), family_only: visible.is_ipv4(), reuses: false }
 }
@@ -189,7 +189,7 @@ fn names_of_other_processes_exclude_as_those_of_this_one() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The names of another process on the wire.
+/// Returns the names of another process on the wire.
 fn other(folder: &Path) -> LocalNames {
     LocalNames::new(folder).unwrap()
 }

@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{AT_A_TIME, ConnParam, DEPTH, Hosts, PORT};
 
-/// The processor time that this thread has used. Other threads do not change this time.
+/// Returns the processor time that this thread has used. Other threads do not change this time.
 fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap()
 }

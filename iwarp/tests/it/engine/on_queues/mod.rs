@@ -55,7 +55,7 @@ struct End {
     qp: QueuePair,
     id: CmId,
     established: bool,
-    /// `None` until the connection has ended, then whether it ended gracefully.
+    /// Whether the connection ended gracefully; `None` if the connection has not ended.
     ended: Option<bool>,
     /// Number of requests that have completed, including flushed requests.
     completed: usize,
@@ -114,7 +114,7 @@ impl Host {
 }
 
 impl Hosts {
-    /// Two hosts with `engines` engines each, for `connections` connections.
+    /// Returns two hosts with `engines` engines each, for `connections` connections.
     fn new(engines: usize, connections: usize, threads: bool) -> Self {
         let (a, b) = link::queues(&LinkConfig::default(), engines, LinkSteering::Rss);
         let hosts = [Host::new(1, a, connections, threads), Host::new(2, b, connections, threads)];
@@ -130,7 +130,7 @@ impl Hosts {
         }
     }
 
-    /// The engines of a host whose engines the test polls.
+    /// Returns the engines of a host whose engines the test polls.
     fn polled(&mut self, host: usize) -> &mut [Engine] {
         match &mut self.hosts[host].engines {
             Engines::Polled(engines) => engines,

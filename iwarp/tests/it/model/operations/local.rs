@@ -171,7 +171,7 @@ fn rights(dice: &mut SeededRng) -> Access {
     dice.pick(&[Access::REMOTE, Access::REMOTE, Access::REMOTE_READ, Access::REMOTE_WRITE])
 }
 
-/// The STag with the next key value.
+/// Returns the STag with the next key value.
 fn next(stag: u32) -> u32 {
     stag & !0xff | u32::from((stag as u8).wrapping_add(1))
 }

@@ -55,8 +55,8 @@ pub(super) fn name(
     Some((name, Span { region: grant.region, at, len: len.min(grant.len) }))
 }
 
-/// Any STag of `host`, valid or not, with any rights, or sometimes a random key. The range may extend beyond
-/// the end of the memory.
+/// Returns any STag of `host`, valid or not, with any rights, or sometimes a random key. The range may extend
+/// beyond the end of the memory.
 pub(super) fn trespass(
     dice: &mut SeededRng,
     model: &Model,

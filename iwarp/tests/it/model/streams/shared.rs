@@ -28,24 +28,24 @@ impl SharedQueue {
 }
 
 impl Model {
-    /// Number of buffers of `host` for which no message is under way.
+    /// Returns the number of buffers of `host` for which no message is under way.
     pub(crate) fn spare(&self, host: usize) -> usize {
         self.shared[host].len().saturating_sub(self.due(host))
     }
 
-    /// Length in bytes of the shortest buffer in the shared receive queue of `host`.
+    /// Returns the length in bytes of the shortest buffer in the shared receive queue of `host`.
     pub(crate) fn least(&self, host: usize) -> usize {
         let room = |open: &Received| open.spans.iter().map(|span| span.len).sum::<usize>();
         self.shared[host].open.iter().map(room).min().unwrap_or(0)
     }
 
-    /// Number of messages under way to the shared receive queue of `host`.
+    /// Returns the number of messages under way to the shared receive queue of `host`.
     fn due(&self, host: usize) -> usize {
         let ends = self.streams.iter().map(|stream| &stream.ends[host]);
         ends.filter(|end| end.shared && !end.over).map(|end| end.arriving.len()).sum()
     }
 
-    /// Number of streams that may hold a buffer of the shared receive queue of `host`.
+    /// Returns the number of streams that may hold a buffer of the shared receive queue of `host`.
     fn holders(&self, host: usize) -> usize {
         self.streams.iter().filter(|stream| stream.ends[host].shared && !stream.ends[host].over).count()
     }

@@ -32,8 +32,8 @@ impl Sender {
         Self { config, made, rate, loss }
     }
 
-    /// The deadline in microseconds and the kind of the timer that [`LossRecovery::arm`] starts; `None` if no
-    /// timer is started.
+    /// Returns the deadline in microseconds and the kind of the timer that [`LossRecovery::arm`] starts;
+    /// `None` if no timer is started.
     fn armed(&mut self, now: Instant, sack: bool, syn_due: bool) -> Option<(i64, SendTimer)> {
         let Self { config, made, rate, loss } = self;
         loss.arm(now, config, &made.slab, (&made.queue, rate), (sack, syn_due));

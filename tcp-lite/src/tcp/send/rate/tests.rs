@@ -12,7 +12,7 @@ fn config(congestion: CongestionAlgorithm) -> TcpConfig {
     TcpConfig { congestion, ..TcpConfig::default() }
 }
 
-/// Rate control of an established connection with a round-trip time of 100 ms.
+/// Returns the rate control of an established connection with a round-trip time of 100 ms.
 fn established(congestion: CongestionAlgorithm) -> (TcpConfig, RateControl) {
     let config = config(congestion);
     let mut rate = RateControl::new(&config, MSS);
@@ -20,7 +20,7 @@ fn established(congestion: CongestionAlgorithm) -> (TcpConfig, RateControl) {
     (config, rate)
 }
 
-/// The state after `bytes` bytes were sent, in one transmission for each `MSS` bytes.
+/// Returns the state after `bytes` bytes were sent, in one transmission for each `MSS` bytes.
 fn sent(bytes: u64) -> SentSoFar {
     SentSoFar { nxt: bytes, transmissions: (bytes / u64::from(MSS)) as u32 }
 }

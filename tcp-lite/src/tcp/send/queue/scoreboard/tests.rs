@@ -10,7 +10,7 @@ fn at(ms: i64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// A queue of `count` segments that were sent at intervals of a millisecond.
+/// Returns a queue of `count` segments that were sent at intervals of a millisecond.
 fn queue(count: i64) -> (SegmentSlab, SendQueue) {
     let TestQueue { slab, queue, .. } = test_queue(count);
     (slab, queue)
@@ -28,7 +28,7 @@ fn sample() -> AckSample {
     AckSample::new(RetransmitFilter { echo_ms: None, horizon: at(1 << 20) })
 }
 
-/// The first position of segment `from`, and the end of segment `to - 1`.
+/// Returns the first position of segment `from`, and the end of segment `to - 1`.
 fn span(from: u64, to: u64) -> (u64, u64) {
     (1 + from * LEN, 1 + to * LEN)
 }
