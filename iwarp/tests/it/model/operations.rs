@@ -50,7 +50,7 @@ pub(crate) fn draw(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) 
     Some(flagged(dice, drawn))
 }
 
-/// A Send of `len` bytes.
+/// Returns a Send of `len` bytes.
 pub(crate) fn long_send(
     dice: &mut SeededRng,
     model: &Model,
@@ -229,12 +229,12 @@ pub(crate) fn sge(model: &Model, span: &Span) -> Sge {
     Sge { addr: grant.offset_of(span.at), length: span.len as u32, lkey: grant.key }
 }
 
-/// Local memory of `by` for `len` bytes, in up to three pieces.
+/// Returns local memory of `by` for `len` bytes, in up to three pieces.
 pub(crate) fn gather(dice: &mut SeededRng, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::empty())
 }
 
-/// Like [`gather`], for memory that is written.
+/// Returns local memory of `by` that may be written, for `len` bytes, in up to three pieces.
 pub(crate) fn scatter(dice: &mut SeededRng, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::LOCAL_WRITE)
 }
@@ -309,7 +309,7 @@ fn quiet_place(
     choice
 }
 
-/// A part of the peer's memory. Sometimes the peer does not allow the access to this part.
+/// Returns a part of the peer's memory. Sometimes the peer does not allow the access to this part.
 fn remote(dice: &mut SeededRng, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
     let len = length(dice);
     part(dice, model, by, len, right)
@@ -355,7 +355,7 @@ fn pick(dice: &mut SeededRng, model: &Model, fits: impl Fn(Name) -> bool) -> Opt
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
 }
 
-/// The length of a message: close to a limit of segments, small, or sometimes long.
+/// Returns the length of a message: close to a limit of segments, small, or sometimes long.
 pub(crate) fn length(dice: &mut SeededRng) -> usize {
     match dice.index(20) {
         0 => 0,

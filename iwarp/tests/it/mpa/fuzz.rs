@@ -9,7 +9,7 @@ use testkit::seeded_rng::SeededRng;
 
 const STREAMS: u64 = 10_000;
 
-/// Random bytes, in most cases behind a valid beginning.
+/// Returns random bytes, in most cases behind a valid beginning.
 fn stream(dice: &mut SeededRng) -> Vec<u8> {
     let bytes = 1 + dice.index(900);
     let mut stream = dice.bytes(bytes);

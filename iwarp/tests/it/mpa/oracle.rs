@@ -22,7 +22,7 @@ fn ours(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> Vec<u8> 
     wire
 }
 
-/// Random ULPDUs of at most `largest` bytes, of which most are small.
+/// Returns random ULPDUs of at most `largest` bytes, of which most are small.
 fn ulpdus(dice: &mut SeededRng, count: usize, largest: usize) -> Vec<Vec<u8>> {
     let sizes = [1, 2, 3, 4, 14, 18, 46, 500, 508, 1442];
     (0..count)

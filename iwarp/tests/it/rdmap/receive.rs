@@ -142,7 +142,8 @@ for line in sys.stdin:
     print('ok' if what == 'ok' else val.hex())
 ";
 
-/// A segment that is valid or has one or several faults, with values close to every limit of the checks.
+/// Returns a segment that is valid or has one or several faults, with values close to every limit of the
+/// checks.
 fn segment(dice: &mut SeededRng, stags: &[u32]) -> Vec<u8> {
     let wild = dice.number() as u32;
     let stag = dice.pick(&[stags[0], stags[0], stags[1], stags[2], stags[3], stags[4], wild, 0]);

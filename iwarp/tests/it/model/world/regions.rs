@@ -165,7 +165,7 @@ impl World {
         Ok(())
     }
 
-    /// Invalidates a region, deregisters it, or frees a window. The memory does not change after that.
+    /// Invalidates a region, deregisters it, or frees a window. The memory does not change after this call.
     pub(super) fn revoke(&mut self, dice: &mut SeededRng, side: usize) -> Done {
         if dice.one_in(4) {
             return self.free_window(dice, side);
