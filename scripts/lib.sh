@@ -107,28 +107,38 @@ pages=/proc/sys/vm/nr_hugepages
 # reserved hugepages meanwhile.
 pages_taken=0
 
-# take_hugepages N: ensures that N hugepages of 2 MiB are free, and fails if this is impossible.
+# take_hugepages N: reserves N more hugepages of 2 MiB as root, and fails if fewer than N are free afterwards. Free hugepages may belong
+# to another script, which returns them at its end.
 take_hugepages() {
 	local free before wanted=$1
-	free=$(free_hugepages)
-	if [ "$free" -lt "$wanted" ] && is_root && [ -w "$pages" ]; then
+	if is_root && [ -w "$pages" ]; then
+		lock_hugepages
 		before=$(cat "$pages")
-		echo $((before + wanted - free)) >"$pages" || true
-		pages_taken=$((pages_taken + $(cat "$pages") - before))
-		free=$(free_hugepages)
+		# A signal may end the script between the two assignments.
+		pages_taken=$((pages_taken + wanted))
+		echo $((before + wanted)) >"$pages" || true
+		pages_taken=$((pages_taken - wanted + $(cat "$pages") - before))
+		unlock_hugepages
 	fi
+	free=$(free_hugepages)
 	if [ "$free" -ge "$wanted" ]; then
 		note "hugepages: $free free"
 	else
-		note "hugepages: $free of $wanted free, and no more can be reserved: running without"
+		note "hugepages: $free of $wanted free, and no more can be reserved"
 		return 1
 	fi
 }
 free_hugepages() { awk '/^HugePages_Free:/ { n = $2 } END { print n + 0 }' /proc/meminfo; }
 give_back_hugepages() {
-	[ "$pages_taken" -le 0 ] || echo $(($(cat "$pages") - pages_taken)) >"$pages" || true
+	[ "$pages_taken" -gt 0 ] || return 0
+	lock_hugepages
+	echo $(($(cat "$pages") - pages_taken)) >"$pages" || true
+	unlock_hugepages
 	pages_taken=0
 }
+# Only one script at a time reads the number of hugepages and changes it.
+lock_hugepages() { exec 9>/run/uwarp-hugepages.lock && flock 9; }
+unlock_hugepages() { exec 9>&-; }
 
 cleanup() {
 	trap '' INT TERM HUP

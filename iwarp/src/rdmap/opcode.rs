@@ -237,8 +237,8 @@ impl Opcode {
     pub fn untagged_header(self, invalidate: Stag, msn: u32, mo: u32, last: bool) -> UntaggedHeader {
         let queue = self.queue().expect("an untagged opcode has a queue");
         // RFC 5040 sections 4.1 and 5.3 (RDMAP-087, RDMAP-098, RDMAP-247, RDMAP-248): the invalidating Sends
-        // carry the STag to invalidate, and all other untagged messages carry 0. (With InfiniBand's
-        // semantics, `crate::stream` later replaces the 0 of a Send by a limit.)
+        // carry the STag to invalidate, and all other untagged messages carry 0. (`crate::stream` writes
+        // these bytes itself, since they are a limit in a Send with InfiniBand's semantics.)
         let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
         // RFC 5040 section 4.1 (RDMAP-084): the control byte is the first byte of RsvdULP.
         // RFC 7306 section 4.1 (EXT-169): the Invalidate STag of the four messages of RFC 7306 is 0.

@@ -92,8 +92,17 @@ impl Requests {
         drop(removed);
     }
 
-    fn pop(&self) -> Option<CmEvent> {
-        self.waiting().events.pop_front()
+    /// Removes and returns the oldest event. Returns an error if there is no event and the task that delivers
+    /// events has ended, and `None` if the caller has to wait.
+    fn take(&self) -> Option<Result<CmEvent>> {
+        let mut waiting = self.waiting();
+        let event = waiting.events.pop_front();
+        let is_closed = waiting.is_closed;
+        if is_closed || !waiting.events.is_empty() {
+            // Another task may wait as well. Several calls of `notify_one` may have left only one permit.
+            self.arrived.notify_one();
+        }
+        event.map(Ok).or_else(|| is_closed.then(|| Err(shut_down())))
     }
 
     /// Called when the task that delivers events ends: waiting calls of [`next`](Self::next) return.
@@ -120,13 +129,8 @@ impl Requests {
     /// [`Error::System`] if the task that delivers events has ended.
     pub(crate) async fn next(&self) -> Result<CmEvent> {
         loop {
-            if let Some(event) = self.pop() {
-                return Ok(event);
-            }
-            if self.waiting().is_closed {
-                // Other tasks may wait as well.
-                self.arrived.notify_one();
-                return Err(shut_down());
+            if let Some(taken) = self.take() {
+                return taken;
             }
             self.arrived.notified().await;
         }

@@ -28,8 +28,8 @@ pub(super) struct Caller {
     options: ConnectionOptions,
     events: EventChannel,
     last: String,
-    /// The time of the last attempt to connect that was not refused. Until there is such an attempt, it is
-    /// the time of the first step.
+    /// The time of the last attempt to connect that was not refused, or of the end of the last connection.
+    /// Until one of these has happened, it is the time of the first step.
     there: Option<Instant>,
     state: State,
 }

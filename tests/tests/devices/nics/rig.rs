@@ -19,7 +19,7 @@ pub(crate) const BRIDGES: [&str; 2] = ["br-a", "br-b"];
 const WIRE_MTU: u16 = 9000;
 
 /// Maximum time until a program in a machine has opened its NIC and is ready. Opening a NIC takes seconds,
-/// since the machines are emulated and share two processors with other sections.
+/// since the machines are emulated.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The Linux driver by which DPDK accesses a NIC.
