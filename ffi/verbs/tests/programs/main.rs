@@ -1,6 +1,7 @@
 //! Unmodified RDMA programs from Debian's packages, and C programs of our own. Programs run in pairs over a
 //! `local` wire as an ordinary user without capabilities. Many pairs also run between interfaces of two
-//! network namespaces.
+//! network namespaces. With `UWARP_VERBS=hosts` only the tests between network namespaces run, and with
+//! `UWARP_VERBS=local` only the other tests.
 //!
 //! | file | contents |
 //! |---|---|
@@ -191,7 +192,23 @@ fn main() {
         let skips = !pair::is_installed("rping");
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(skips));
     }
+    match std::env::var("UWARP_VERBS").as_deref() {
+        Ok("hosts") => trials.retain(|trial| is_between_namespaces(trial.name())),
+        Ok("local") => trials.retain(|trial| !is_between_namespaces(trial.name())),
+        Ok(other) => {
+            eprintln!("UWARP_VERBS={other}: write hosts or local, or leave it out to run all tests");
+            built::remove();
+            std::process::exit(1);
+        }
+        Err(_) => {}
+    }
     let conclusion = libtest_mimic::run(&arguments, trials);
     built::remove();
     conclusion.exit();
+}
+
+/// Whether the programs of a test run in network namespaces of their own. Such a test uses no ports of the
+/// kernel's TCP outside of these namespaces, so it may run at the same time as the other tests.
+fn is_between_namespaces(name: &str) -> bool {
+    ["hosts_", "interface_"].iter().any(|prefix| name.starts_with(prefix))
 }
