@@ -1,12 +1,13 @@
-//! The flags by which a signal, or the failure of another end in this process, ends a run early.
+//! Two flags that end a run early. A signal sets the first flag. The failure of another endpoint in this
+//! process sets the second flag.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errors::Error;
 
-/// Two flags: Ctrl-C and SIGTERM set the first flag, and an end that fails sets the second flag. Every poll
-/// checks the flags.
+/// Two flags: Ctrl-C and SIGTERM set the first flag, and an endpoint that fails sets the second flag. Every
+/// poll checks the flags.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     by_signal: Arc<AtomicBool>,
@@ -28,7 +29,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Sets the interrupt, because another end in this process has failed.
+    /// Sets the interrupt, because another endpoint in this process has failed.
     pub fn raise(&self) {
         self.by_failure.store(true, Ordering::Relaxed);
     }
@@ -38,7 +39,7 @@ impl Interrupt {
         self.by_signal.load(Ordering::Relaxed) || self.by_failure.load(Ordering::Relaxed)
     }
 
-    /// Whether a signal has set the interrupt, but no failed end has set it.
+    /// Whether a signal has set the interrupt, and no failed endpoint has set the interrupt.
     pub fn is_signal(&self) -> bool {
         self.by_signal.load(Ordering::Relaxed) && !self.by_failure.load(Ordering::Relaxed)
     }
@@ -56,8 +57,8 @@ impl Interrupt {
         }
     }
 
-    /// Makes an interrupt that signals do not set, for an end that learns from another end of this process
-    /// when the test is over.
+    /// Makes an interrupt that signals do not set, for an endpoint that learns from another endpoint of this
+    /// process when the test is over.
     pub fn of_failures_only(&self) -> Self {
         Self { by_signal: Arc::default(), by_failure: Arc::clone(&self.by_failure) }
     }

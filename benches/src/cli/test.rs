@@ -189,7 +189,7 @@ impl RateUnit {
 }
 
 impl TestArgs {
-    /// The parameters of `test`, with perftest's defaults.
+    /// The parameters of `test`. Options that were not given have perftest's defaults.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] if the options do not fit the test, or do not fit each other.

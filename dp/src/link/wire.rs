@@ -1,5 +1,5 @@
-//! One wire of a link from a sending queue to a receiving queue. The wire has a ring between the threads. If
-//! the plan reorders frames, the receiver also sorts the frames by due time.
+//! A wire: one direction of a link, from a sending queue to a receiving queue. The wire has a ring between
+//! the threads. If the plan reorders frames, the receiver also sorts the frames by due time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

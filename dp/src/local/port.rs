@@ -113,8 +113,8 @@ impl LocalPort {
         self.generation != fork::generation()
     }
 
-    /// Sends one frame, or drops it if it cannot be sent at all. If the caller has to send the frame again
-    /// later, returns the frame.
+    /// Sends one frame, or drops it if it cannot be sent at all. Returns the frame if it cannot be sent now.
+    /// In this case the caller sends the frame again later.
     #[inline]
     fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
         let bytes = frame.len();

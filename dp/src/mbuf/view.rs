@@ -9,7 +9,7 @@ pub(crate) trait View {
     fn is_external(&self) -> bool;
 
     /// The address of the first byte. While the chain exists, raw copies may read the bytes. Bytes that are
-    /// not in external memory may be read in any way while nobody writes to the chain.
+    /// not in external memory may also be read through a slice while nobody writes to the chain.
     #[cfg(target_os = "linux")]
     fn start(&self) -> *const u8;
 

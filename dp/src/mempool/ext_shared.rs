@@ -4,9 +4,9 @@
 //! `ExtShared`, or from other mbufs. When the count becomes 0, DPDK's callback or the drop of `ExtShared`
 //! drops the owner.
 //!
-//! DPDK changes a count of 1 without an atomic. The missing atomic is sound, since a count of 1 has one of
-//! two meanings. If there is only one mbuf, nobody else changes the count. If there is only the `ExtShared`,
-//! only `add` changes the count, and `add` uses an atomic.
+//! DPDK changes a count of 1 without an atomic read-modify-write. This change is sound, since a count of 1
+//! has one of two meanings. If there is only one mbuf, nobody else changes the count. If there is only the
+//! `ExtShared`, only `add` changes the count, and `add` uses an atomic.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

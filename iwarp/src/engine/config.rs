@@ -13,8 +13,9 @@ use crate::verbs::{VerbsError, entropy};
 /// two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
-/// The default time for which connections survive the loss of the link to their only peer. A device that is
-/// reconfigured takes its link down for a moment. A longer time would delay the report of a lost peer.
+/// The default time for which connections survive the loss of the link to their only peer. The time is long
+/// enough for a device that takes its link down for a moment while the device is reconfigured. A longer time
+/// would delay the report of a lost peer.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 
 /// The parameters of a new engine. [`EngineConfig::new`] has the defaults for a port.

@@ -463,8 +463,8 @@ impl Poller {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. The connection's slot in `connections` is free: each step handles the end of a
-    /// connection before another connection can have the same slot number.
+    /// Adds a connection. The connection's slot in `connections` is free, since [`step`](Self::step) handles
+    /// the end of the old connection before TCP can reuse the slot.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {

@@ -19,14 +19,15 @@ struct Used {
     failed: u32,
 }
 
-/// The limits of a listener, and the connections of this second by address.
+/// The limits of a listener for each address, and the numbers of admitted and of failed connections of each
+/// address in the current second.
 pub(super) struct Rate {
     /// Maximum number of connections that one address may begin; `None`: no limit.
     begun_limit: Option<u32>,
     failed_limit: Option<u32>,
     second: i64,
-    /// The connections by address. There is at most one entry per connection that was admitted under a limit,
-    /// or has failed, in this second.
+    /// The numbers of connections of each address. There is at most one entry per connection that was
+    /// admitted under a limit, or has failed, in this second.
     used: BTreeMap<IpAddr, Used>,
 }
 

@@ -110,7 +110,8 @@ pub enum WindowKind {
     Type2,
 }
 
-/// Why memory could not be registered, registered again or prepared, or why a window could not be allocated.
+/// Why memory could not be registered, registered again, or prepared for fast registration, or why a window
+/// could not be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// The memory for fast registration has no bytes.

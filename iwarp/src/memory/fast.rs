@@ -1,9 +1,10 @@
 //! Fast registration: memory is prepared once, and then registered and invalidated by requests of a send
 //! queue.
 //!
-//! [`MemoryTable::prepare`] allocates an invalid STag for memory that may be registered. A request makes the
-//! STag valid for a range of that memory ([`EpochGuard::fast_register`]), and an invalidation makes the STag
-//! invalid again. The STag never gives access to a byte outside the prepared memory (RFC 5042 section 2.3.2).
+//! [`MemoryTable::prepare`] allocates an invalid STag for memory that may be registered later (*prepared
+//! memory*). A request makes the STag valid for a range of that memory ([`EpochGuard::fast_register`]), and
+//! an invalidation makes the STag invalid again. The STag never gives access to a byte outside the prepared
+//! memory (RFC 5042 section 2.3.2).
 
 use std::sync::Arc;
 

@@ -152,7 +152,7 @@ pub(super) struct Template {
 pub(super) enum Form {
     /// The request binds a memory window to a region.
     Window(WindowKind),
-    /// The request registers a range of prepared memory.
+    /// The request registers a range of memory that was prepared for fast registration.
     Prepared { stream: Option<StreamId>, extent: AddressRange },
 }
 

@@ -83,7 +83,7 @@ pub enum WcOpcode {
     LocalInvalidate,
     /// A memory window was bound.
     BindWindow,
-    /// A range of prepared memory was registered.
+    /// A range of a [`FastRegion`](crate::verbs::FastRegion) was registered.
     FastRegister,
     /// A Send of the peer: its bytes are in our receive buffer.
     Recv,

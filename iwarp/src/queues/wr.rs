@@ -145,8 +145,8 @@ pub enum SendOp {
     },
     /// Binds a memory window (`IBV_WR_BIND_MW`), in order with the requests before and after this request.
     BindWindow(BindWindow),
-    /// Registers a range of memory that was prepared for fast registration, in order with the requests before
-    /// and after this request.
+    /// Registers a range of a [`FastRegion`](crate::verbs::FastRegion) (`IB_WR_REG_MR`), in order with the
+    /// requests before and after this request.
     FastRegister(FastRegister),
 }
 
@@ -194,12 +194,14 @@ pub struct BindWindow {
     pub zero_based: bool,
 }
 
-/// The part of prepared memory that becomes valid, its STag, and its rights.
+/// A fast registration (`IB_WR_REG_MR` of the kernel's verbs): the range of a
+/// [`FastRegion`](crate::verbs::FastRegion) that becomes valid, with its new STag, its rights and the start
+/// of its tagged offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// The new STag: the index of the prepared memory, with a key that the consumer chooses.
+    /// The new STag: the index of the `FastRegion`'s STag, with a key that the consumer chooses.
     pub rkey: u32,
-    /// Offset of the first byte from the start of the prepared memory.
+    /// Offset of the first byte from the start of the `FastRegion`.
     pub offset: u64,
     /// Length in bytes, at least 1.
     pub length: u64,

@@ -49,7 +49,7 @@ impl ReadRequest {
         })
     }
 
-    /// Returns the bytes on the wire.
+    /// Returns the header as it is on the wire.
     ///
     /// RFC 5040 section 4.4 (RDMAP-117): the header has 28 bytes, and all fields are big-endian.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {

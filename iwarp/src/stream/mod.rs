@@ -299,7 +299,7 @@ impl Stream {
         self.state.rules.await_peer()
     }
 
-    /// Fails the request of the oldest message that the peer has not accepted, since the peer had no receive
+    /// Fails the request of the oldest message that the peer has not confirmed, since the peer had no receive
     /// request for this message.
     pub(crate) fn fail_untaken(&mut self) {
         self.state.fail_untaken();

@@ -263,7 +263,9 @@ impl StreamState {
         is_done
     }
 
-    /// Records that the oldest request that the peer has not accepted is the cause of the stream's end.
+    /// Fails the oldest request that waits for its last segment or for an acknowledgement, with
+    /// `RnrRetryExceeded`: this request is the cause of the stream's end. If no request waits for these, the
+    /// next request is the cause.
     pub(super) fn fail_untaken(&mut self) {
         let waits = |pending: &&mut Pending| {
             matches!(pending.awaits, Some(Awaited::Acknowledgement(_) | Awaited::LastSegment))

@@ -96,23 +96,23 @@ impl FastRegion {
         self.registration.is_valid(Stag(self.rkey()))
     }
 
-    /// Returns the prepared memory. The owner of the memory may use it whether the STag is valid or not.
+    /// Returns the memory of the region. The owner may use the memory whether the STag is valid or not.
     pub fn memory(&self) -> &RawBytes {
         self.registration.memory()
     }
 
-    /// Returns a request that registers `length` bytes from `offset` of the prepared memory. The request uses
+    /// Returns a request that registers `length` bytes from `offset` of the region's memory. The request uses
     /// the next key. The tagged offsets start at the virtual address of the first byte.
     pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }
 
-    /// Returns the virtual address of the byte at `offset` of the prepared memory.
+    /// Returns the virtual address of the byte at `offset` of the region's memory.
     pub fn addr(&self, offset: u64) -> u64 {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }
 
-    /// Returns a scatter/gather element with `length` bytes from `offset` of the prepared memory. Use the
+    /// Returns a scatter/gather element with `length` bytes from `offset` of the region's memory. Use the
     /// element in a request that is posted after the request that registers these bytes at their virtual
     /// address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {

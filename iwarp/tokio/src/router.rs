@@ -213,7 +213,8 @@ impl Router {
     }
 
     /// Releases the memory of a request that is complete or was not posted. A buffer of the connection is
-    /// kept for later requests. Must be called on a thread of the user.
+    /// kept for later requests. Must not be called within a poll of the engine, since deregistering memory
+    /// waits for the engine.
     pub(crate) fn release(&self, pinned: Pinned) {
         if let Pinned::Buffer(buffer) = pinned {
             self.state().buffers.push(buffer);

@@ -133,7 +133,8 @@ fn plain(name: &str) -> Result<&str, String> {
     if name.contains(',') { Err(format!("'{name}' has a comma: use a name without one")) } else { Ok(name) }
 }
 
-/// Returns the absolute path, since some drivers refuse a relative path.
+/// Returns the absolute path, since some drivers refuse a relative path. Fails if the path has a comma or is
+/// not UTF-8.
 fn plain_path(path: &Path) -> Result<String, String> {
     let whole = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let text = whole.to_str().ok_or_else(|| format!("{} is no UTF-8 text", path.display()))?;

@@ -1,9 +1,10 @@
 //! The implementation of [`Stack::transmit`], which builds the frames to send.
 //!
-//! Frames are sent in this order: frames of the slow path, our own ARP and NDP messages, answers to segments
-//! of no connection, segments of the connections, and ARP and NDP queries that these segments need. The
-//! connections are served round robin, and each of them sends a few segments. If the pool is empty, nothing
-//! is lost, because the next call tries to send the same frames again.
+//! Frames are sent in this order: frames of the slow path; probes, announcements and answers to probes of our
+//! own addresses; ARP and NDP queries that already wait; answers to segments of no connection; segments of
+//! the connections; and ARP and NDP queries that these segments need. The connections are served round robin,
+//! and each of them sends a few segments. If the pool is empty, nothing is lost, because the next call tries
+//! to send the same frames again.
 
 use dp::{Burst, Offloads};
 

@@ -1,5 +1,6 @@
 //! The state of one of the stacks of a host: its rings to the other stacks, and the state that all stacks
-//! share.
+//! share. The *leader* is the stack that answers for the whole host, for example to ARP. The leader also
+//! defends the host's addresses, and publishes the states of the addresses to the other stacks.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -116,12 +117,13 @@ impl Member {
         usize::from(self.index)
     }
 
-    /// Whether this stack leads the host.
+    /// Whether this stack is the leader of the host's stacks.
     pub(crate) fn leads(&self) -> bool {
         self.leader() == self.index
     }
 
-    /// Whether this stack led the host at the last call of [`note_news`](Self::note_news).
+    /// Whether this stack was the leader of the host's stacks at the last call of
+    /// [`note_news`](Self::note_news).
     fn led(&self) -> bool {
         self.seen.0.trailing_zeros() as u8 == self.index
     }

@@ -37,7 +37,8 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
-    /// True if the script pushed a segment with these boundaries, or if the stack has sent such a segment.
+    /// True if the script gave the stack a segment with these boundaries (`send`), or if the stack has sent
+    /// such a segment.
     known: bool,
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct Peer {
     /// The segments by sequence number. A segment has the boundaries that the script gave it with `send`, or
     /// its boundaries after the stack has split it.
     segments: BTreeMap<i64, Piece>,
-    /// Number of pushed bytes.
+    /// Number of bytes that the script has sent with `send`.
     pushed: u64,
     /// IP packets that we have sent, with their sequence numbers.
     packets: Vec<(u32, Vec<u8>)>,
@@ -95,7 +96,7 @@ impl Peer {
         self.packets.iter().rev().find(|(it, _)| *it == seq).map(|(_, packet)| &packet[..])
     }
 
-    /// Records a pushed segment of `len` bytes. Returns the bytes of the segment.
+    /// Records a segment of `len` bytes that the script sends with `send`. Returns the bytes of the segment.
     pub(crate) fn push(&mut self, len: usize) -> Vec<u8> {
         self.segments.insert(self.pushed as i64 + 1, Piece { bytes: len as u32, known: true });
         let bytes = bytes(self.pushed, len);
@@ -190,8 +191,9 @@ impl Peer {
         })
     }
 
-    /// Whether no segment with the boundaries of `seq..seq + len` was pushed or sent before. If so, this
-    /// range and the remaining parts of its segment become separate segments.
+    /// Whether the script gave the stack no segment with the boundaries of `seq..seq + len`, and the stack
+    /// has sent no such segment before. If so, this range and the remaining parts of its segment become
+    /// separate segments.
     fn is_cut(&mut self, seq: i64, len: u32) -> Result<bool, String> {
         let end = seq + i64::from(len);
         let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));

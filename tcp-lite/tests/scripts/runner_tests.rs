@@ -86,7 +86,8 @@ fn complains(script: &str, parts: &[&str]) -> Result<(), Failed> {
     }
 }
 
-/// A part of a pushed segment has to be marked as `cut` when it is first sent, and only then.
+/// A part of a segment that the script gave the stack with `send` has to be marked as `cut` when the part is
+/// first sent, and only then.
 fn cut() -> Result<(), Failed> {
     let cut = format!(
         "{OPEN}+0 send 900\n+0 > P. 1:901(900) ack 1\n+.01 icmp too-big mtu=576 seq=1\n\

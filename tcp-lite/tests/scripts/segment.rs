@@ -62,7 +62,7 @@ pub(crate) struct Segment {
     pub(crate) window: Option<u16>,
     pub(crate) urgent: Option<u16>,
     pub(crate) options: Option<Options>,
-    /// The segment is a part of a longer segment that the application pushed.
+    /// Whether the segment is a part of a longer segment that the script gave the stack with `send`.
     pub(crate) cut: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Two hosts on a wire in memory, and a clock that jumps to the next event. The bytes of streams are derived
-//! from their offset, so that the tests can check received bytes without storing the sent bytes.
+//! Two hosts on a wire in memory, and a clock that jumps to the next event. Each byte of a stream is a
+//! function of its offset (`byte`), so the tests can check received bytes without storing the sent bytes.
 
 use std::net::{IpAddr, SocketAddr};
 

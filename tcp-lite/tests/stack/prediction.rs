@@ -122,7 +122,7 @@ struct Setting {
     window: u32,
     events: usize,
     keepalive: bool,
-    /// If set, the hosts search for the largest segments from the beginning.
+    /// If set, the hosts probe the path MTU from the beginning of each connection (`PathMtuProbing::Always`).
     searches: bool,
     vlan: Option<u16>,
     /// What the hosts' port reports about the checksums of received frames.

@@ -10,9 +10,10 @@ use crate::harness::{MAC_A, MAC_B, World, byte, config};
 /// Maximum delay of a timer whose poller never asks for the next deadline, in microseconds.
 const SLACK_US: u64 = 100;
 
-/// Queues `segments` segments in a connection, and returns the microseconds at which frames are sent. From
-/// then on, all frames are lost. Polls the stack every microsecond for `for_us` microseconds. A frame takes
-/// `delay_us` microseconds on the wire. If `asks`, asks for the next deadline after each poll.
+/// Queues `segments` segments in an established connection, and then polls the stack every microsecond for
+/// `for_us` microseconds. All frames sent in this time are lost. Returns the times at which frames were sent,
+/// in microseconds after the queueing. Before the queueing, a frame takes `delay_us` microseconds on the
+/// wire. If `asks`, asks for the next deadline after each poll.
 fn departures(tcp: &TcpConfig, delay_us: u32, (segments, for_us): (usize, u64), asks: bool) -> Vec<u64> {
     let (mut a, b) = (config(MAC_A, 1), config(MAC_B, 2));
     a.tcp = *tcp;

@@ -4,9 +4,9 @@
 //! Everything runs in one thread, in memory. There are three hosts. The victim is an engine with a server.
 //! The honest client has its own engine; its Writes, Reads and Sends are checked byte by byte. The attacker
 //! is behind a router. In the rounds that are measured, it sends at most as many frames as the client, and at
-//! least nine tenths of this number. Another run has harmless frames in place of the attacker's, with the
-//! same lengths (`harmless.rs`). The clock is the processor time of the victim (`arena.rs`), or a nominal
-//! time (`counted.rs`).
+//! least nine tenths of this number. Other rounds of the same run, with another victim, have harmless frames
+//! in place of the attacker's frames, with the same lengths (`harmless.rs`). The clock is the processor time
+//! of the victim (`arena.rs`), or a nominal time (`counted.rs`).
 //!
 //! | file | what |
 //! |---|---|

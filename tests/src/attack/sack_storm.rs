@@ -1,6 +1,7 @@
 //! The peers provoke very many small segments from the victim. Then the peers stop acknowledging these
 //! segments, and send SACK blocks that cover parts of them. These are the attacks of 2019 (CVE-2019-11477,
-//! 11478 and 11479). A small maximum segment size makes the segments many and short.
+//! 11478 and 11479). The peers announce a small maximum segment size, so that the victim sends many short
+//! segments.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
 //! Finds the wire cases of `iwprobe` in its source. `any("name", "DDP-001 DDP-002").about("...")` names a
-//! case and the rows that the case tests.
+//! case and the requirements that the case tests.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn scan(path: &str, text: &str) -> Vec<std::result::Result<Proof, String>> {
     found
 }
 
-/// Returns the name and the rows of the case whose head is the end of `text`.
+/// Returns the name and the requirements of the case whose head is the end of `text`.
 fn read_head(text: &str) -> std::result::Result<(String, Vec<RowId>), String> {
     let arguments = text.trim_end().strip_suffix(')').map(|text| text.trim_end_matches([' ', '\n', ',']));
     let arguments = arguments.and_then(|text| Some(text.rsplit_once('(')?.1.trim()));

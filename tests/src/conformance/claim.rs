@@ -1,4 +1,4 @@
-//! Claims: statements about rows that no test proves.
+//! Claims: statements about requirements (rows of the index) that no test proves.
 
 use std::fmt;
 use std::path::Path;
@@ -10,23 +10,24 @@ use super::{CLAIMS, Doc, Result, RowId};
 /// The kind of a claim. The `place` of a claim is a text in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The structure of the code ensures the row. The place is code that would have to change to break the
-    /// row.
+    /// The structure of the code ensures the requirement. The place is code that would have to change to
+    /// break the requirement.
     Construction,
-    /// The row asks for documentation, which is at the place.
+    /// The requirement asks for documentation, which is at the place.
     Documented,
-    /// The row is about documents, other layers or the application, so there is nothing to test.
+    /// The requirement is about documents, other layers or the application, so there is nothing to test.
     Untestable,
-    /// The row is a permission that the code does not use.
+    /// The requirement is a permission that the code does not use.
     Unused,
-    /// The code deliberately does not follow the row.
+    /// The code deliberately does not follow the requirement.
     Deviation,
-    /// The code does not obey the row yet.
+    /// The code does not obey the requirement yet.
     Open,
 }
 
 impl Verdict {
-    /// Whether tests may name the row although it has a claim, to prove what the code does instead.
+    /// Whether tests may name the requirement although the requirement has a claim, to prove what the code
+    /// does instead.
     pub fn may_be_shown(self) -> bool {
         matches!(self, Self::Deviation | Self::Unused)
     }
@@ -53,12 +54,12 @@ impl FromStr for Verdict {
 /// A line of a claims file.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The row that the claim is about.
+    /// The requirement that the claim is about.
     pub row: RowId,
     /// The kind of the claim.
     pub verdict: Verdict,
     /// `path#text`, where the file `path` contains `text` in code, or for [`Verdict::Documented`] in
-    /// documentation. The place is empty if no code concerns the row.
+    /// documentation. The place is empty if no code concerns the requirement.
     pub place: String,
     /// The reason, in one sentence.
     pub reason: String,

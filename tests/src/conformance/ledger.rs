@@ -1,4 +1,4 @@
-//! Joins rows, proofs and claims.
+//! Joins requirements (rows of the index), proofs and claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,19 +10,21 @@ use super::proof::{self, Proof, Test};
 use super::row::{self, Index};
 use super::{PLACES, Result, RowId, case};
 
-/// The state of a row.
+/// The state of a requirement.
 #[derive(Clone, Copy, Debug)]
 pub enum RowState<'a> {
-    /// Tests prove the row.
+    /// Tests prove the requirement.
     Proved(&'a BTreeSet<Test>),
-    /// A claim says why no test proves the row, or that the code deliberately deviates from the row.
+    /// A claim says why no test proves the requirement, or that the code deliberately deviates from the
+    /// requirement.
     Claimed(&'a Claim),
-    /// Neither a test nor a claim concerns the row.
+    /// No test and no claim concerns the requirement.
     Open,
 }
 
 impl RowState<'_> {
-    /// Whether the row is open: the row has no test and no claim, or its claim is `open`.
+    /// Whether the requirement is open: there is no test and no claim for the requirement, or its claim is
+    /// `open`.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Claimed(Claim { verdict: Verdict::Open, .. }))
     }
@@ -31,15 +33,15 @@ impl RowState<'_> {
 /// All data about conformance, and the contradictions in it.
 #[derive(Debug)]
 pub struct Ledger {
-    /// All rows.
+    /// All requirements.
     pub index: Index,
-    /// The tests that prove each row.
+    /// The tests that prove each requirement.
     pub proofs: BTreeMap<RowId, BTreeSet<Test>>,
-    /// The claim for each row.
+    /// The claim for each requirement that has a claim.
     pub claims: BTreeMap<RowId, Claim>,
-    /// The places in the code that obey each row.
+    /// The places in the code that obey each requirement.
     pub places: Places,
-    /// The reasons why rows have no place.
+    /// The reasons why requirements have no place.
     pub reasons: Reasons,
     /// All mutations.
     pub mutations: Vec<Mutation>,
@@ -105,8 +107,8 @@ impl Ledger {
         ledger
     }
 
-    /// Returns the state of a row. A deviation or an unused permission keeps its claim even if tests prove
-    /// what the code does.
+    /// Returns the state of a requirement. A deviation or an unused permission keeps its claim even if tests
+    /// prove what the code does.
     pub fn standing(&self, row: RowId) -> RowState<'_> {
         match (self.claims.get(&row), self.proofs.get(&row)) {
             (Some(claim), None) => RowState::Claimed(claim),
@@ -116,8 +118,8 @@ impl Ledger {
         }
     }
 
-    /// Whether tests prove a row, although no comment in the code names the row, and no reason explains the
-    /// missing comment.
+    /// Whether tests prove a requirement, although no comment in the code names the requirement, and no
+    /// reason explains the missing comment.
     fn has_no_place(&self, row: RowId) -> bool {
         matches!(self.standing(row), RowState::Proved(_))
             && !self.places.contains_key(&row)

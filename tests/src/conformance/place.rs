@@ -2,8 +2,8 @@
 //!
 //! A place is a comment such as `RFC 5041 section 5.2 (DDP-071): ...` in the sources of `dp`, `tcp-lite` or
 //! `iwarp`, outside of tests. The parentheses contain ids and ranges, as in a [`statement`]. The comment
-//! belongs to the item below it, or to the function around it. The head of a file must not name a row with
-//! MUST or MUST NOT.
+//! belongs to the item below it, or to the function around it. The head of a file must not name a requirement
+//! with MUST or MUST NOT.
 //!
 //! A rule may have no place, for example because a library obeys it, or because the rule only sums up other
 //! rules. For such a rule, a line of `tests/conformance/places/*.csv` gives the reason.
@@ -18,7 +18,8 @@ use super::{Doc, PLACES, Result, RowId, files, read, statement};
 /// The folders of the code.
 const CODE: [&str; 3] = ["dp/src", "tcp-lite/src", "iwarp/src"];
 
-/// The place of a comment that names rows.
+/// Where a comment that names requirements (rows of the index) is: its file, and the item that the comment is
+/// about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The path of the file, relative to the root of the repository.
@@ -34,10 +35,10 @@ impl fmt::Display for Place {
     }
 }
 
-/// The places of each row, in the order of files and lines.
+/// The places of the comments that name each requirement, in the order of files and lines.
 pub type Places = BTreeMap<RowId, Vec<Place>>;
 
-/// The reason why a row has no place, for each such row.
+/// For each requirement that no comment in the code names: the reason.
 pub type Reasons = BTreeMap<RowId, String>;
 
 /// Returns the places in the code, and the errors in them.
@@ -69,8 +70,8 @@ pub fn load(root: &Path, index: &Index) -> Result<(Places, Vec<String>)> {
     Ok((places, findings))
 }
 
-/// Returns the reasons of rows without a place, and the errors in them. A document need not have a file of
-/// reasons.
+/// Returns the reasons why requirements have no place, and the errors in these reasons. A document need not
+/// have a file of reasons.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -145,7 +146,7 @@ fn is_test(path: &str) -> bool {
 
 type Found = std::result::Result<(Vec<RowId>, Place), String>;
 
-/// Returns the rows that the comments of a file name, with the line at which each comment begins.
+/// Returns the requirements that the comments of a file name, with the line at which each comment begins.
 fn scan(path: &str, text: &str) -> Vec<(usize, Found)> {
     let lines: Vec<&str> = text.lines().collect();
     // Unit tests are at the end of the file.
@@ -163,7 +164,7 @@ fn scan(path: &str, text: &str) -> Vec<(usize, Found)> {
     found
 }
 
-/// Returns the rows that a comment names, for each of its parentheses.
+/// Returns the requirements that a comment names, for each of its parentheses.
 fn named(words: &str) -> Vec<std::result::Result<Vec<RowId>, String>> {
     let mut found = Vec::new();
     for (open, _) in words.match_indices('(') {

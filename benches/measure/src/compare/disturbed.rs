@@ -90,7 +90,8 @@ fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Re
     quietest.map(|(figure, _)| figure).ok_or_else(|| lab_error!("nothing was run"))
 }
 
-/// Returns the number of involuntary context switches of all children of this process that have ended.
+/// Returns the number of involuntary context switches of all children of this process that have ended and for
+/// which this process has waited.
 fn involuntary_switches() -> Result<i64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|error| lab_error!("getrusage: {error}"))?;
     Ok(usage.involuntary_context_switches())

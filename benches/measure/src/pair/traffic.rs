@@ -1,5 +1,5 @@
-//! Writes of one size on the active queue pairs of two hosts, with a few Writes in flight on each, and the
-//! check of the Writes.
+//! A load of Writes of one size from host A to host B, with a few Writes in flight on each active queue pair.
+//! The module also checks that all bytes arrive.
 
 use std::time::{Duration, Instant};
 

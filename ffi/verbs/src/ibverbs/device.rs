@@ -240,7 +240,7 @@ unsafe extern "C" fn query_device_ex(
 /// `out` has `size` writable bytes.
 unsafe fn put<T>(whole: &T, out: *mut T, size: usize) {
     let bytes = size.min(size_of::<T>());
-    // SAFETY: the caller's struct has `size` bytes, and `whole` has `size_of::<T>()` bytes. At most the
+    // SAFETY: the caller's struct has `size` bytes, and `whole` has `size_of::<T>()` bytes. Exactly the
     // smaller number is copied.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), out.cast::<u8>(), bytes) };
     // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most `size`.

@@ -1,5 +1,5 @@
-//! The ports to which identifiers of this process are bound. Identifiers exclude each other at a port by the
-//! rules of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
+//! The ports to which identifiers of this process are bound. Bindings to the same port conflict by the rules
+//! of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
 //!
 //! | first identifier | second identifier at the same port | second call |
 //! |---|---|---|

@@ -176,8 +176,8 @@ fn is_there(at: u64) -> bool {
     let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at as usize), iov_len: 1 };
     // SAFETY: `getpid` has no preconditions and always succeeds.
     let own = unsafe { libc::getpid() };
-    // SAFETY: both lists have one element. The local element is a byte that exists during the call. The
-    // kernel checks the address of the remote element.
+    // SAFETY: both lists have one element. The local element refers to a byte that exists during the call.
+    // The kernel checks the address of the remote element.
     let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
     read == 1 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }

@@ -206,8 +206,8 @@ fn an_fpdu_is_not_finished_short() {
     Framer::new(false, true).begin(&mut out, 5).finish();
 }
 
-/// Calls `check` with both kinds of heads, and with registered memory of several lengths and the bytes of
-/// this memory.
+/// Calls `check` with headers of 14 and of 18 bytes. For each header, calls `check` with sources of several
+/// lengths in registered memory, together with the bytes of each source.
 fn for_payloads(mut check: impl FnMut(&UlpduHead, &Source<'_>, &[u8])) {
     let table = MemoryTable::new(4, [1; 32]);
     let options = RegisterOptions { base: Base::Zero, ..RegisterOptions::default() };

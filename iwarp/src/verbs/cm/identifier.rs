@@ -69,7 +69,8 @@ pub struct Activity {
     pub rx_segments: u64,
     /// FPDUs in these segments.
     pub rx_fpdus: u64,
-    /// Payload bytes that were placed into registered memory.
+    /// Number of payload bytes that were placed into registered memory, including the values that our atomics
+    /// returned.
     pub rx_placed_bytes: u64,
 }
 

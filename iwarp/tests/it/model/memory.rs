@@ -82,7 +82,7 @@ pub(crate) struct Effect {
     pub(crate) flow: Flow,
     /// Whether the bytes are placed in a receive buffer of the peer.
     pub(crate) message: bool,
-    /// Whether the request waits for the Reads before it.
+    /// Whether the request waits for the responses to earlier Reads and atomics.
     pub(crate) fenced: bool,
     pub(crate) from: Vec<Span>,
     pub(crate) to: Vec<Span>,

@@ -52,7 +52,7 @@ struct Outcome {
     /// Frames and bytes from the hostile client, and frames and bytes to the hostile client.
     frames: [u64; 2],
     bytes: [u64; 2],
-    /// Number of bytes that TCP received again.
+    /// Number of duplicate bytes that TCP received.
     doubled: u64,
     cycles: u64,
 }

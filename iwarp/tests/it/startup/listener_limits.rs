@@ -107,8 +107,8 @@ fn an_address_begins_so_many_connections_a_second() {
         }
         let stats = listener.listener_stats().unwrap();
         assert_eq!((stats.rate_address_full, stats.accepted), (2 * second, 2 * second));
-        // The hosts are polled all the time, because time without polls does not count for the limit per
-        // second.
+        // The hosts are polled all the time. The limit is per second of the engine's time. This time leaves
+        // out the time in which a poll was due and did not come.
         let end_us = second as i64 * 1_000_000;
         assert!(pair.now_us < end_us);
         while pair.now_us < end_us {

@@ -93,9 +93,9 @@ fn a_copy_with_other_bytes_changes_nothing() {
     }
 }
 
-/// The user stores to a buffer while Sends, Writes and the peer's Reads read from it, and while Writes and
-/// answers are placed in it. Each byte is an old or a new byte, each CRC matches the bytes sent, and no byte
-/// outside the ranges changes.
+/// The user stores to memory of both hosts while messages use this memory. Sends, Writes and Read Responses
+/// are read from the memory, and Writes and Read Responses are placed in the memory. Each byte is an old or a
+/// new byte, each CRC matches the bytes sent, and no byte outside the ranges changes.
 // Proves RDMAP-272 and RDMAP-273: whatever the target buffer contains afterwards, no byte outside it changes.
 // Whatever is read from the source buffer consists of stored bytes, and the CRC is right.
 #[test]

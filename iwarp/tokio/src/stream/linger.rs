@@ -6,7 +6,7 @@ use super::protocol::Progress;
 
 /// Maximum time for which the peer may accept no bytes.
 const STEP: Duration = Duration::from_secs(60);
-/// Maximum number of waits of [`STEP`] for a peer that accepts some bytes in each of them.
+/// Maximum number of waits, each of the duration [`STEP`], if the peer makes progress in each of them.
 const STEPS: u32 = 10;
 
 /// The time limits for a peer to accept the last bytes of a stream.

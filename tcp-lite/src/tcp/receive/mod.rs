@@ -425,7 +425,7 @@ impl ReceiveHalf {
     /// Called when the peer has closed and its whole stream has arrived: requests an acknowledgement of the
     /// whole stream.
     pub(super) fn on_stream_complete(&mut self) {
-        // The peer sends nothing more, so there is no reason to withhold an acknowledgement.
+        // The peer sends no more data, so there is no reason to withhold an acknowledgement.
         self.withheld = withheld::NOTHING;
         self.acks.send_now();
     }

@@ -478,8 +478,8 @@ impl SegmentSlab {
 
     /// Removes segments from the front of a queue, as long as they end at or below `una` and have no other
     /// mark than [`Marks::IN_FLIGHT`]. The removal also stops at the first segment that is not the next in
-    /// the order of transmission. The first segment of this order is `oldest`. `own` are the pages of the
-    /// connection.
+    /// the order of transmission. The first segment of this order is `oldest`. `own` is the record of the
+    /// connection's pages.
     #[inline(always)]
     pub(in crate::tcp) fn remove_run(
         &mut self,

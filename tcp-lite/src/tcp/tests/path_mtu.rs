@@ -350,8 +350,8 @@ fn a_probe_of_bytes_that_are_long_gone_is_not_sent_again() {
     while probes(&pair).is_empty() {
         pump(&mut pair, &mut sent, Duration::from_millis(100));
     }
-    // The connection acts as if it had sent `gone` more bytes and the peer had acknowledged them. On a fast
-    // path, this takes less than a second.
+    // The connection acts as if it had sent `gone` more bytes and the peer had acknowledged them. Over a fast
+    // link, sending 2 GiB takes less than a second.
     let gone = 1 << 31;
     pair.a.tcb.as_mut().expect("a connection").sending_mut().skip(gone);
     pair.run_for(Duration::from_secs(5));

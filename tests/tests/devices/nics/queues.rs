@@ -1,6 +1,7 @@
-//! Four queues of a NIC, with an engine for each queue: RSS of igb and virtio, with our key and table. Every
-//! connection is validated, and none of its frames is lost between engines. The client chooses the ports of
-//! its connections so that their frames arrive at the engine that has opened the connection.
+//! Tests of a NIC (igb or virtio) with four queues, and one engine per queue. RSS uses our key and our
+//! indirection table. Every connection is validated, and none of its frames is lost between engines. The
+//! client chooses the ports of its connections so that their frames arrive at the engine that has opened the
+//! connection.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};

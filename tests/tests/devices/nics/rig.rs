@@ -1,6 +1,7 @@
 //! Two machines, `a` and `b`. For each model of NIC, a wire (a bridge in a namespace) joins the two NICs of
-//! this model. Each machine has another NIC on a bridge of its own, for tests with a router or with a third
-//! machine. One pair of machines runs at a time, and is rebooted when a test needs another driver binding.
+//! this model. Each machine has one more NIC. The bridge of this NIC (`br-a` or `br-b`) has no NIC of the
+//! other machine, and is for tests with a router or with a third machine. One pair of machines runs at a
+//! time, and is rebooted when a test needs another driver binding.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

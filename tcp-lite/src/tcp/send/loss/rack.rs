@@ -2,11 +2,12 @@
 //! has passed (RFC 8985 section 6). A segment in flight is called *overtaken* if a segment that was sent
 //! later has arrived.
 //!
-//! This module has RACK's state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
-//! segments in flight, oldest transmission first. The order includes retransmissions, so lost retransmissions
-//! are found like any other lost segment. Of RFC 6675, only `DupThresh` is used: until reordering is seen,
-//! the reordering window is zero during a recovery, and once `DupThresh` segments above a hole have arrived
-//! (section 6.2, step 4). RACK needs SACK. Without SACK, NewReno's rules apply (`recovery.rs`).
+//! This module has RACK's state of a connection. `SentSegments::detect_lost` (`queue/scoreboard.rs`) visits
+//! the segments in flight, oldest transmission first. The order includes retransmissions, so lost
+//! retransmissions are found like any other lost segment. Of RFC 6675, only `DupThresh` is used: until
+//! reordering is seen, the reordering window is zero during a recovery, and once `DupThresh` segments above a
+//! hole have arrived (section 6.2, step 4). RACK needs SACK. Without SACK, NewReno's rules apply
+//! (`recovery.rs`).
 
 use crate::tcp::send::ack_sample::AckSample;
 use crate::tcp::slabs::Sent;

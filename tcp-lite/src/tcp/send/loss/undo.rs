@@ -79,7 +79,8 @@ impl Undo {
     }
 
     /// Like [`take`](Self::take), for a recovery in progress. Also returns `None` if [`MAX_UNDONE`]
-    /// recoveries of this flight were undone. `undone` is the number of undone recoveries.
+    /// recoveries of this flight were undone. `undone` is the number of this flight's recoveries that were
+    /// undone. This function updates `undone`, and sets `undone` to zero when a new flight begins.
     pub(super) fn take_in_progress(&mut self, una: u64, nxt: u64, undone: &mut u8) -> Option<Episode> {
         if una >= self.round_end {
             (*undone, self.round_end) = (0, nxt);

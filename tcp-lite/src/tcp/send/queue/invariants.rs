@@ -19,7 +19,8 @@ impl SendQueue {
         }
     }
 
-    /// Checks that SND.UNA, SND.NXT and the segments are consistent, while the connection exists.
+    /// Checks that SND.UNA, SND.NXT and the segments are consistent. Not called for a connection that has
+    /// ended.
     fn check_positions(&self, slab: &SegmentSlab) -> Check {
         self.positions.check()?;
         let (una, nxt, end) = (self.positions.una(), self.positions.nxt(), self.positions.end());

@@ -30,9 +30,10 @@ pub(in crate::tcp::send) struct Detected {
 pub(in crate::tcp::send) struct Scoreboard {
     /// Segments in flight, in the order of transmission.
     flight: Flight,
-    /// Segments marked lost, in the order in which they were marked. But if the oldest segment is lost, it is
-    /// first, since the peer's user waits for its bytes. Because of this order, the next retransmission is
-    /// found without a search.
+    /// Segments marked lost, in the order in which they were marked. There are two exceptions. A
+    /// retransmission timeout puts all lost segments into the order of the queue. If the oldest segment is
+    /// lost, this segment is first, since the peer's user waits for its bytes. Because of this order, the
+    /// next retransmission is found without a search.
     lost: SegmentList,
     index: Index,
     /// All sent segments from this position on were sent in the order of the queue, and have no mark other

@@ -18,7 +18,8 @@ pub(in crate::tcp::send) struct Reduction {
     announce: bool,
     /// The number of the last transmission before the reduction.
     nr: u32,
-    /// SND.NXT at the reduction. Marks on bytes that were sent before the reduction are the same congestion.
+    /// SND.NXT at the reduction. Marks on bytes below this position belong to the congestion for which the
+    /// window was reduced already.
     until: u64,
     /// True if the reduction was as deep as a reduction for a loss, so that the reduction covers losses as
     /// well.
