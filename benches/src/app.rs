@@ -140,7 +140,7 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
         port: args.port,
         core: None,
     };
-    // Without --cores, the kernel chooses the CPUs on which the two ends run.
+    // Without --cores, the kernel chooses the CPUs on which the two sides run.
     let cores: Vec<Option<u32>> =
         if args.cores.is_empty() { vec![None] } else { args.cores.iter().copied().map(Some).collect() };
     let mut runs = Vec::new();

@@ -57,8 +57,8 @@ pub fn together<S: Send, T: Send>(
 }
 
 /// Returns both results. If one of the results is an error, returns this error. If both results are errors,
-/// returns the error that is the cause. An end that was interrupted or has lost its peer is not the cause if
-/// the other end has an error of its own.
+/// returns the error that is the cause. A side that was interrupted or has lost its peer is not the cause if
+/// the other side has an error of its own.
 pub fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
     match (ran, served) {
         (

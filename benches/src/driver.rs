@@ -129,7 +129,7 @@ impl Driver {
         self.channel.is_some() || self.wait_mode == WaitMode::Waiting
     }
 
-    /// Makes each idle poll yield the core, since the other end runs on the same CPU.
+    /// Makes each idle poll yield the core, since the other side runs on the same CPU.
     pub fn share_cpu(&mut self) {
         self.spin_polls = 0;
     }

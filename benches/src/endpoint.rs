@@ -1,4 +1,4 @@
-//! One end of a test: a context, the driver that polls its engine, and connections with time limits.
+//! One side of a test: a context, the driver that polls its engine, and connections with time limits.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -26,11 +26,11 @@ pub const STARTING: Duration = Duration::from_secs(1);
 /// Private data of the peer.
 pub type PrivateData = Vec<u8>;
 
-/// One end of a test.
+/// One side of a test.
 pub struct Endpoint {
     /// The context of all objects.
     pub context: Context,
-    /// The protection domain of all objects of this end.
+    /// The protection domain of all objects of this side.
     pub pd: ProtectionDomain,
     /// Polls the engine.
     pub driver: Driver,
@@ -44,9 +44,9 @@ pub struct Endpoint {
     pub keeps_samples: bool,
     /// The rendezvous with the other cores before each run.
     pub rendezvous: Option<Arc<Rendezvous>>,
-    /// The engine of this end's connections, if the context has several engines.
+    /// The engine of this side's connections, if the context has several engines.
     pub engine: Option<usize>,
-    /// Makes the context visible to `uwarp status`. Only one of the ends of a context has this value.
+    /// Makes the context visible to `uwarp status`. Only one of the endpoints of a context has this value.
     pub shown: Option<Shown>,
     events: EventChannel,
     waiting: VecDeque<CmEvent>,
@@ -63,7 +63,7 @@ pub struct Request {
 }
 
 impl Endpoint {
-    /// Makes an end on `context`. `driver` polls an engine of the context.
+    /// Makes a side on `context`. `driver` polls an engine of the context.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] if a verbs call fails, or [`Error::System`] if a system call fails.

@@ -44,7 +44,7 @@ pub enum Error {
     /// Nothing arrived from the peer within the time limit.
     #[error("the peer was silent for {} s while {doing}", .after.as_secs_f32())]
     Silent {
-        /// What this end was doing at that time.
+        /// What this side was doing at that time.
         doing: &'static str,
         /// The time limit.
         after: Duration,
@@ -52,7 +52,7 @@ pub enum Error {
     /// The connection ended during the test.
     #[error("the connection ended while {doing}: {}", ending(*.error))]
     Disconnected {
-        /// What this end was doing at that time.
+        /// What this side was doing at that time.
         doing: &'static str,
         /// The error of the connection, or `None` if the connection ended gracefully.
         error: Option<ConnectionError>,
@@ -60,7 +60,7 @@ pub enum Error {
     /// Ctrl-C or SIGTERM ended the peer during the test, and the peer is another iwperf.
     #[error("the connection ended while {doing}: the peer was interrupted, by Ctrl-C or SIGTERM")]
     PeerInterrupted {
-        /// What this end was doing at that time.
+        /// What this side was doing at that time.
         doing: &'static str,
     },
     /// A work request failed.
@@ -82,7 +82,7 @@ pub enum Error {
     /// The run was slower than `--limit_bw` or `--limit_msgrate` allows.
     #[error("{0}")]
     Limit(String),
-    /// Ctrl-C or SIGTERM ended this process, or another end of this process has failed.
+    /// Ctrl-C or SIGTERM ended this process, or another side of this process has failed.
     #[error("interrupted")]
     Interrupted,
     /// A verbs call failed.

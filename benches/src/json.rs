@@ -38,7 +38,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_early: Option<&'a str>,
     results: Vec<Entry>,
-    /// The profile of each of the target's rows, if both ends are in this process and are profiled.
+    /// The profile of each of the target's rows, if both sides are in this process and are profiled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     target_profiles: Vec<Breakdown>,
     validation: Option<Validation>,
@@ -92,7 +92,7 @@ struct Entry {
     /// True if an interrupt or an error ended the run early.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     partial: bool,
-    /// Bytes per second that were sent and received, if both ends sent.
+    /// Bytes per second that were sent and received, if both sides sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     ways_bytes_per_s: Option<[f64; 2]>,
     /// Each latency in microseconds, in the order of measurement (-U, -H).

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 /// The figures of a latency table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct LatencySummary {
-    /// Number of messages that this end has posted, or number of latencies of a run at a given rate.
+    /// Number of messages that this side has posted, or number of latencies of a run at a given rate.
     pub iterations: u64,
     /// Minimum in microseconds.
     pub min_us: f64,

@@ -22,7 +22,7 @@
 //! | `two_hosts` | two hosts on a wire in memory, to count or time parts of the data path |
 //! | `plot` | charts and pages, for `report` and other measurements |
 //!
-//! The crate has no code of the iWARP protocols: both ends are ordinary users of [`iwarp::verbs`].
+//! The crate has no code of the iWARP protocols: both sides are ordinary users of [`iwarp::verbs`].
 
 #![forbid(unsafe_code)]
 

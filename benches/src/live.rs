@@ -24,7 +24,7 @@ pub struct Snapshot {
     pub messages: u64,
     /// Number of bytes of each message.
     pub size: u32,
-    /// The counters of this end.
+    /// The counters of this side.
     pub counters: EngineCounters,
     /// The median and the 99th percentile of the latencies so far, in microseconds. `None` in a bandwidth
     /// test.

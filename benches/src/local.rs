@@ -1,4 +1,4 @@
-//! `iwperf local`: both ends in this process, each with its own engine, over a wire in memory.
+//! `iwperf local`: both sides in this process, each with its own engine, over a wire in memory.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::rendezvous::Rendezvous;
 use crate::runs::{OnRow, Row};
 use crate::table::Unit;
 
-/// The wire between the two ends.
+/// The wire between the two sides.
 #[derive(Clone, Debug)]
 pub struct Wire<'a> {
     /// Whether the wire uses IPv6 addresses.
@@ -34,17 +34,17 @@ pub struct Wire<'a> {
     pub pcap: Option<&'a Path>,
     /// Time limit for a peer from which nothing arrives.
     pub timeout: Duration,
-    /// Whether to profile both ends by layer.
+    /// Whether to profile both sides by layer.
     pub profile: bool,
     /// Whether the user wants each latency.
     pub keeps_samples: bool,
     /// The port on which the server listens.
     pub port: u16,
-    /// The core on which the threads of both ends run. `None` means any core.
+    /// The core on which the threads of both sides run. `None` means any core.
     pub core: Option<Core>,
 }
 
-/// One of several cores. Each core has its own wire with both ends.
+/// One of several cores. Each core has its own wire with both sides.
 #[derive(Clone, Debug)]
 pub struct Core {
     /// Number of the CPU.
@@ -55,7 +55,7 @@ pub struct Core {
 
 /// The results of a run.
 pub struct Ended {
-    /// The client's end.
+    /// The client's side.
     pub end: End,
     /// The client's results.
     pub outcome: Outcome,
@@ -63,13 +63,13 @@ pub struct Ended {
     pub target: Vec<Row>,
 }
 
-/// Number of large buffers of each end for bulk data.
+/// Number of large buffers of each side for bulk data.
 const BULK_MBUFS: usize = 512;
 
-/// Runs the test `params` between two ends.
+/// Runs the test `params` between two sides.
 ///
 /// # Errors
-/// Returns the error of an end that failed. If both ends failed, returns the error that is the cause.
+/// Returns the error of a side that failed. If both sides failed, returns the error that is the cause.
 pub fn run(
     wire: &Wire<'_>,
     params: &Params,

@@ -64,7 +64,7 @@ impl<'a> Output<'a> {
         Self { held: Some(RefCell::default()), ..Self::new(test, args) }
     }
 
-    /// Prints the heading of a run. `is_source` is true for an end that posts messages, and false for an end
+    /// Prints the heading of a run. `is_source` is true for a side that posts messages, and false for a side
     /// that only receives.
     pub fn heading(&mut self, params: &Params, is_source: bool) {
         self.loaded = params.rate.is_some() && is_source;
@@ -257,7 +257,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Prints the cost of an FPDU by layer at this end and at the target.
+    /// Prints the cost of an FPDU by layer on this side and at the target.
     fn profiles(&self, hz: u64) {
         let profiled = |row: &'_ Row| row.profile.is_some();
         if !self.rows.iter().any(profiled) {
@@ -337,7 +337,7 @@ fn load_note(load: &LoadFigures) -> Option<String> {
         .then(|| " latency until TCP took the message: only an iwperf target confirms arrival".into())
 }
 
-/// The cost of a message and of a byte at this end, in a line per row.
+/// The cost of a message and of a byte on this side, in a line per row.
 fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
     let line = |row: &Row| {
         let cycles = row.busy_cycles as f64;

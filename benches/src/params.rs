@@ -1,4 +1,4 @@
-//! The parameters of a test on which both ends agree, with perftest's defaults.
+//! The parameters of a test on which both sides agree, with perftest's defaults.
 
 mod test;
 
@@ -24,8 +24,8 @@ pub const MAX_RX_DEPTH: u32 = 16_384;
 /// Minimum length in bytes of each half of a queue pair's buffer (perftest's cycle buffer).
 pub const CYCLE_BUFFER: u32 = 4096;
 
-/// Maximum number of queue pairs of one end. A stack can have more connections, and a `wr_id` has 16 bits for
-/// the number of the queue pair.
+/// Maximum number of queue pairs of one side. A stack can have more connections, and a `wr_id` has 16 bits
+/// for the number of the queue pair.
 pub const MAX_QPS: u32 = 16_000;
 
 /// Number of requests for marks and credits for which a queue pair has room in addition to the data.
@@ -58,7 +58,7 @@ pub struct Params {
     pub duration_s: u32,
     /// Whether to run all sizes from 2 bytes to 8 MiB, each twice the previous size.
     pub all: bool,
-    /// Whether both ends send at the same time.
+    /// Whether both sides send at the same time.
     pub bidirectional: bool,
     /// Number of outstanding requests on each queue pair.
     pub tx_depth: u32,
@@ -80,7 +80,7 @@ pub struct Params {
     pub zero_copy: bool,
     /// Whether to ask the peer for markers.
     pub markers: bool,
-    /// Whether this end asks for CRCs.
+    /// Whether this side asks for CRCs.
     pub crc: bool,
     /// Seed of the patterns.
     pub seed: u64,
@@ -207,7 +207,7 @@ impl Params {
                 return usage(format!("{name} {value}: must be from {low} to {high}"));
             }
         }
-        // All queue pairs of an end share one completion queue for each direction.
+        // All queue pairs of a side share one completion queue for each direction.
         let entries = ContextLimits::default().max_cqe as u32;
         for (name, depth, least) in
             [("--tx-depth", self.tx_depth, self.sends() - self.tx_depth), ("--rx-depth", self.receives(), 0)]

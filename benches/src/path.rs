@@ -37,15 +37,15 @@ const MARK_RECEIVES: u32 = layout::MARK_SLOTS as u32;
 /// Maximum number of completions polled at a time.
 const BATCH: usize = 64;
 
-/// The data path of one end.
+/// The data path of one side.
 pub struct Path {
-    /// The parameters that both ends agreed on.
+    /// The parameters that both sides agreed on.
     pub params: Params,
     /// Queue pairs, in the order of their numbers.
     pub flows: Vec<Flow>,
     /// The first difference that validation found.
     pub first_error: Option<String>,
-    /// Number of messages that this end has validated.
+    /// Number of messages that this side has validated.
     pub messages_checked: u64,
     is_client: bool,
     with_iwperf: bool,
@@ -101,7 +101,7 @@ pub struct Flow {
 /// The purpose of memory whose location the peer has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The cell for the credits of this end.
+    /// The cell for the credits of this side.
     Credit,
     /// The memory for the peer's messages.
     Data,
@@ -288,7 +288,7 @@ impl Path {
         if self.params.test.has_credits() {
             self.look_at_credit()?;
             if !moved && self.with_iwperf {
-                // This end is idle, so it sends the remaining credits, which confirm the last messages.
+                // This side is idle, so it sends the remaining credits, which confirm the last messages.
                 (0..self.flows.len()).try_for_each(|index| {
                     self.post_taken(index, 1)?;
                     self.send_credit(index, 1)

@@ -1,4 +1,4 @@
-//! `iwperf ping` and `iwperf pong` speak `rping`'s wire protocol, so that either end can be `rping`.
+//! `iwperf ping` and `iwperf pong` speak `rping`'s wire protocol, so that either side can be `rping`.
 //!
 //! In a round, the client Sends the address of its source, and the server Reads the source and answers with a
 //! Send. Then the client Sends the address of its sink, and the server Writes the data to the sink and

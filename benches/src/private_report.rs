@@ -1,6 +1,6 @@
 //! The messages of two iwperfs after the test: costs, and errors found by validation.
 //!
-//! Each end sends one big-endian message on the control connection: `cost`, 1 byte (1 if interrupted), 3
+//! Each side sends one big-endian message on the control connection: `cost`, 1 byte (1 if interrupted), 3
 //! reserved bytes, busy cycles (8), cycles per second (8), bytes placed (8), messages checked (8), and the
 //! first error in UTF-8. If there was no error, the text of the error is empty.
 
@@ -12,25 +12,25 @@ use crate::perftest::exchange::MESSAGE_BYTES;
 const MAGIC: &[u8; 4] = b"cost";
 const HEADER_BYTES: usize = 40;
 
-/// The final message of one end.
+/// The final message of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FinalReport {
     /// Number of cycles spent on frames since the engine was created.
     pub busy_cycles: u64,
     /// Cycles per second.
     pub hz: u64,
-    /// Number of bytes placed into the end's registered memory.
+    /// Number of bytes placed into the side's registered memory.
     pub placed_bytes: u64,
     /// Number of messages that validation checked.
     pub messages_checked: u64,
-    /// True if a signal has ended this end's run early.
+    /// True if a signal has ended this side's run early.
     pub interrupted: bool,
     /// The first error that validation found.
     pub first_error: Option<String>,
 }
 
 impl FinalReport {
-    /// Makes the final message of this end.
+    /// Makes the final message of this side.
     pub fn of(end: &Endpoint, path: &Path) -> Self {
         let counters = end.driver.counters();
         Self {

@@ -1,7 +1,7 @@
 //! `--profile`: the cost of an FPDU by layer.
 //!
 //! [`dp::profile`] takes the time stamps. This module starts and stops the profile around a run. It divides
-//! the cycles by the number of FPDUs that this end sent and received in the run, and prints the results. The
+//! the cycles by the number of FPDUs that this side sent and received in the run, and prints the results. The
 //! cycles of idle polls are not divided, and only JSON contains them.
 
 use dp::profile::{self, Layer, Profile};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
-/// The profile of one end's thread in one run.
+/// The profile of one side's thread in one run.
 #[derive(Clone, Debug, Default)]
 pub struct Profiled {
     /// Cycles by layer.

@@ -1,5 +1,5 @@
 //! The measurements of a test. [`perftest::script`](crate::perftest::script) runs the measurements in order,
-//! and synchronizes the two ends between any two measurements.
+//! and synchronizes the two sides between any two measurements.
 
 pub mod bandwidth;
 mod cpu_time;

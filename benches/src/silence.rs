@@ -1,4 +1,4 @@
-//! Detects a peer from which nothing arrives within the time limit, although this end keeps polling.
+//! Detects a peer from which nothing arrives within the time limit, although this side keeps polling.
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ impl SilenceDetector {
             return Ok(());
         }
         silence.next_look = now + period;
-        // Data may have arrived without a completion at this end, since Writes cause no completion here.
+        // Data may have arrived without a completion on this side, since Writes cause no completion here.
         let segments = end.driver.counters().stack.rx_segments;
         if segments != self.segments_seen {
             (self.segments_seen, silence.since) = (segments, now);

@@ -74,9 +74,9 @@ pub struct Config {
     pub depth: usize,
     /// Number of bytes of each host's memory.
     pub bytes: usize,
-    /// Whether both ends ask for markers.
+    /// Whether both sides ask for markers.
     pub markers: bool,
-    /// The value of [`ConnParam::ib_semantics`] at both ends.
+    /// The value of [`ConnParam::ib_semantics`] on both sides.
     pub ib_semantics: bool,
 }
 
@@ -223,7 +223,7 @@ impl TwoHosts {
         Self::on_wire(0, [&a, &b], config)
     }
 
-    /// Makes another wire between the same hosts, with its own unconnected engine at each end.
+    /// Makes another wire between the same hosts, with its own unconnected engine on each side.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] if a verbs call fails.
@@ -336,7 +336,7 @@ impl TwoHosts {
         Ok(())
     }
 
-    /// Accepts all requests. Returns the number of ends of connections that were established.
+    /// Accepts all requests. Returns the number of queue pairs that were connected.
     fn handle_events(&mut self) -> Result<usize, Error> {
         let (remote, param) = (self.place.listener(), self.param());
         let mut established = 0;

@@ -11,7 +11,7 @@ pub const GUARD: u8 = 0xa5;
 /// Identifies one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The seed on which both ends have agreed.
+    /// The seed on which both sides have agreed.
     pub seed: u64,
     /// Whether the client sent the message.
     pub from_client: bool,

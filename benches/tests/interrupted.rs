@@ -1,4 +1,4 @@
-//! Ctrl-C at either end of a test over a wire between two processes. Both ends print the results so far.
+//! Ctrl-C on either side of a test over a wire between two processes. Both sides print the results so far.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};

@@ -169,7 +169,7 @@ fn a_given_rate_is_not_exceeded_and_has_latencies() {
                 size == 100.0 && (options.contains("-D") || messages == 1500.0),
                 "{test} {options}: {row:?}"
             );
-            // In a bidirectional run, each end sends at the given rate.
+            // In a bidirectional run, each side sends at the given rate.
             let ways = if options == "-b" { 2.0 } else { 1.0 };
             assert!(asked == 0.005 && rate <= ways * 0.00505, "{test} {options}: {row:?}");
             assert!(0.0 < p50 && p50 <= p99 && p99 <= most, "{test} {options}: {row:?}");

@@ -199,7 +199,7 @@ fn samples_are_printed_as_perftest_does() {
     for (test, count) in [("send-lat", 39), ("write-lat", 39), ("atomic-lat", 40)] {
         let (out, _) = printed(test, "-n 40 -H");
         let samples = samples(&out);
-        // An end that answers does not know how long its last message took, so one sample may be missing.
+        // A side that answers does not know how long its last message took, so one sample may be missing.
         assert!(samples.len() == count || samples.len() == 39, "{test}: {out}");
         assert!(samples.is_sorted() && samples[0] > 0.0, "{test}: {samples:?}");
     }

@@ -1,7 +1,7 @@
 //! `measure scaling`: computes how many cores 100, 200 and 400 Gb/s need, and the other limits of these
 //! rates. The input is the results of `scripts/compare`.
 //!
-//! The results contain the goodput with one core at each end. The slower of these cores is always busy. So a
+//! The results contain the goodput with one core on each side. The slower of these cores is always busy. So a
 //! core needs at most the time `payload bits / goodput` for each FPDU. Each further core is assumed to add as
 //! much as the second core adds in `cores_2`.
 

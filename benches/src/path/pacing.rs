@@ -7,7 +7,7 @@
 //! 5.5). One such Read covers all messages posted since the previous such Read. A peer that is not iwperf may
 //! allow no Reads. Therefore, with such a peer, a latency ends with the completion of the message.
 //!
-//! So, with iwperf at both ends, a latency is a full round trip, plus the time that the message has waited
+//! So, with iwperf on both sides, a latency is a full round trip, plus the time that the message has waited
 //! before it could be posted.
 
 use std::collections::VecDeque;

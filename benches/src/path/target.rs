@@ -160,7 +160,7 @@ impl Path {
         self.first_error.get_or_insert(first_error);
     }
 
-    /// Sends a credit to the peer if this end has posted at least `step` receives again since its last
+    /// Sends a credit to the peer if this side has posted at least `step` receives again since its last
     /// credit. Sends no credit if too many marks and credits are in flight, or if the peer's credit cell is
     /// not known.
     pub(super) fn send_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {

@@ -24,7 +24,7 @@ const RECEIVES: usize = 4;
 /// Cache line size, as perftest announces it.
 const CACHE_LINE: u32 = 64;
 
-/// A function that is called while this end waits for a message. The function polls the data path, and
+/// A function that is called while this side waits for a message. The function polls the data path, and
 /// returns whether the poll did any work.
 pub type OnIdle<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
 
@@ -35,7 +35,7 @@ pub fn nothing() -> Result<bool, Error> {
 
 /// The control connection of a test.
 pub struct Control {
-    /// Whether this end sends first.
+    /// Whether this side sends first.
     pub is_client: bool,
     id: CmId,
     link: ControlLink,

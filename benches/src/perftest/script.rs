@@ -8,12 +8,12 @@
 //! | read-lat, atomic-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places*: the ends exchange one destination per queue pair. If the test has credits, the first *places*
+//! *Places*: the sides exchange one destination per queue pair. If the test has credits, the first *places*
 //! have the destinations of the credit cells. *Sync* and *close* send the destination of the first queue pair
 //! again. The run of the target of a one-way test ends when the source's next message arrives. A warm-up is
 //! one more run before the first size: in send-bw and write-imm-bw with a sync before and after it, and in
 //! send-lat with a sync before it. With a duration instead of a number of messages, tests whose messages
-//! consume receives have no reports. If both ends are iwperf, each end sends one more message at the end
+//! consume receives have no reports. If both sides are iwperf, each side sends one more message at the end
 //! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;
@@ -30,7 +30,7 @@ use crate::table::Unit;
 
 /// A test whose connections are established.
 pub struct Script<'a> {
-    /// This end.
+    /// This side.
     pub end: &'a mut Endpoint,
     /// The control connection.
     pub control: &'a mut Control,
@@ -40,7 +40,7 @@ pub struct Script<'a> {
     pub with_iwperf: bool,
     /// The unit of bandwidth in reports.
     pub unit: Unit,
-    /// The GID of this end in a destination: the MAC address, followed by zeros, as with siw.
+    /// The GID of this side in a destination: the MAC address, followed by zeros, as with siw.
     pub gid: [u8; 16],
 }
 
@@ -115,7 +115,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Waits for the peer, which also waits for this end. Polls the data path during the wait.
+    /// Waits for the peer, which also waits for this side. Polls the data path during the wait.
     fn sync(&mut self) -> Result<(), Error> {
         let ours = self.own_dest(0, Purpose::Data);
         let path = &mut *self.path;
@@ -142,7 +142,7 @@ impl Script<'_> {
         let (params, with_iwperf) = (self.params(), self.with_iwperf);
         let iters = (params.iters > 0).then_some(u64::from(params.iters));
         let (limit, part) = (if warms_up { Some(params.warm_up_messages()) } else { iters }, self.part());
-        // The target has to notice if this end ends the run early. A target whose receives are consumed does
+        // The target has to notice if this side ends the run early. A target whose receives are consumed does
         // not notice this if the target is perftest, which counts messages, or if the target waits for the
         // next size (--all).
         let knows_the_end = !params.test.verb().uses_receives() || (with_iwperf && !params.all);
@@ -197,7 +197,7 @@ impl Script<'_> {
         // perftest's endless runs begin without a sync.
         let begins_together = both && (self.with_iwperf || !endless);
         if !self.is_client() && !both {
-            // The peer does all the work. This end only answers the peer's marks until the peer's next
+            // The peer does all the work. This side only answers the peer's marks until the peer's next
             // message.
             let run = self.measure(false, on_row)?;
             self.sync()?;
@@ -292,7 +292,7 @@ impl Script<'_> {
     fn latency(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let test = self.params().test;
         if test.verb().is_answered() && !self.is_client() {
-            // Reads and atomics need only polls of the engine at this end.
+            // Reads and atomics need only polls of the engine on this side.
             return self.sync();
         }
         for (size, warms_up) in self.courses(!test.verb().is_answered()) {

@@ -117,7 +117,7 @@ pub fn decode_mtu(bytes: &[u8]) -> Result<u8, Error> {
     Ok(digit - b'0')
 }
 
-/// The bandwidth of one end, in five messages of 8 bytes.
+/// The bandwidth of one side, in five messages of 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// Number of bytes of a message.

@@ -20,12 +20,12 @@ use crate::profile::{Profiled, Profiling};
 use crate::runs::{BandwidthRow, Figures, LoadFigures, OnRow, Row};
 use crate::silence::SilenceDetector;
 
-/// The role of this end in a run.
+/// The role of this side in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Whether this end posts messages.
+    /// Whether this side posts messages.
     pub source: bool,
-    /// Whether the peer posts messages. If the messages consume receives, this end counts them.
+    /// Whether the peer posts messages. If the messages consume receives, this side counts them.
     pub target: bool,
     /// True if the peer is perftest. In this case the target of Sends has to count the Sends, because no
     /// message of perftest shows that all Sends have arrived.
@@ -47,7 +47,7 @@ pub struct Run {
     load: Option<LoadFigures>,
     cpu_percent: f64,
     is_partial: bool,
-    /// The profile of this end's thread, if the thread was profiled.
+    /// The profile of this side's thread, if the thread was profiled.
     pub profile: Option<Profiled>,
 }
 
@@ -58,7 +58,7 @@ impl Run {
         self.busy_cycles = end.driver.counters().busy_cycles - self.busy_at_start;
     }
 
-    /// Sets the number of received messages as the result of the run. The end that was the target calls this
+    /// Sets the number of received messages as the result of the run. The side that was the target calls this
     /// function.
     pub fn received(&mut self, path: &Path) {
         self.messages = path.received();
@@ -102,13 +102,13 @@ impl Run {
 /// The course of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunPlan {
-    /// The role of this end.
+    /// The role of this side.
     pub part: Part,
     /// Number of messages of each queue pair. `None` means that the number is not limited.
     pub limit: Option<u64>,
     /// How a run without a limit ends.
     pub ending: Ending,
-    /// True if a signal may end the run in an orderly way, since the peer needs no message from this end to
+    /// True if a signal may end the run in an orderly way, since the peer needs no message from this side to
     /// continue.
     pub can_conclude: bool,
 }
@@ -118,15 +118,15 @@ pub struct RunPlan {
 pub enum Ending {
     /// The run ends after the duration in the parameters.
     InTime,
-    /// The run ends when an end that posts messages is interrupted. A row is printed each time the duration
+    /// The run ends when a side that posts messages is interrupted. A row is printed each time the duration
     /// in the parameters has passed.
     Never,
 }
 
-/// Runs until this end's part is done. A source is done when all its messages have completed and, if the peer
-/// confirms messages, are confirmed. An end that is only a target is done when the peer sends on the control
-/// connection. If the peer is perftest, a target of Sends also waits for all Sends. If there is an error, the
-/// returned run covers the time until the error.
+/// Runs until this side's part is done. A source is done when all its messages have completed and, if the
+/// peer confirms messages, are confirmed. A side that is only a target is done when the peer sends on the
+/// control connection. If the peer is perftest, a target of Sends also waits for all Sends. If there is an
+/// error, the returned run covers the time until the error.
 ///
 /// # Errors
 /// Returns [`Error::Silent`] if nothing arrives within the time limit, [`Error::Disconnected`] if a

@@ -81,17 +81,17 @@ pub struct Row {
     /// True if the bandwidth counts confirmed messages. Otherwise the bandwidth counts messages that TCP has
     /// accepted.
     pub confirmed: bool,
-    /// Number of cycles that this end spent on frames, without spinning.
+    /// Number of cycles that this side spent on frames, without spinning.
     pub busy_cycles: u64,
     /// All latencies. Empty if no latencies were measured.
     pub distribution: Distribution,
-    /// The figures of a run at a given rate, if this end was its source.
+    /// The figures of a run at a given rate, if this side was its source.
     pub load: Option<LoadFigures>,
-    /// The profile of this end's thread, if the thread was profiled.
+    /// The profile of this side's thread, if the thread was profiled.
     pub profile: Option<Profiled>,
     /// Number of queue pairs that took part.
     pub queue_pairs: u32,
-    /// Start and end of the run at this end, in cycles.
+    /// Start and end of the run on this side, in cycles.
     pub span: (u64, u64),
     /// The work of each core, if there were several cores.
     pub cores: Vec<CoreFigures>,
@@ -99,7 +99,7 @@ pub struct Row {
     pub is_partial: bool,
     /// The CPU time of this process in percent of one CPU.
     pub cpu_percent: f64,
-    /// The figures of the sent and of the received messages, if both ends sent.
+    /// The figures of the sent and of the received messages, if both sides sent.
     pub ways: Option<[BandwidthRow; 2]>,
     /// Each latency in microseconds, in the order of measurement, if the user wants each latency.
     pub samples_us: Vec<f64>,

@@ -1,6 +1,6 @@
 //! Latency: one message is in flight at a time.
 //!
-//! Writes and Sends go back and forth. Each end measures the time from one of its posts to the next, and
+//! Writes and Sends go back and forth. Each side measures the time from one of its posts to the next, and
 //! reports half of that time. With Writes the *server* begins, as in `ib_write_lat`. The last byte of a Write
 //! is a counter that starts with 1, and the receiver polls this byte in memory. With Sends the client begins.
 //! Reads and atomics are posted only by the client, and the whole time from post to post is reported.
@@ -181,7 +181,7 @@ impl Turns {
         if posts_first {
             self.post(path)?;
         }
-        // With a limit, both ends post and receive the same number of messages. The end that does not post
+        // With a limit, both sides post and receive the same number of messages. The side that does not post
         // first posts last.
         while self.limit.is_none_or(|limit| arrived < limit) {
             if self.arrival(end, control, path, live, arrived)? == Waited::Over {

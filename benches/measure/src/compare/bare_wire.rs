@@ -50,7 +50,7 @@ pub(crate) enum BareWireEnd {
     },
 }
 
-/// The device of this end.
+/// The device of this side.
 #[derive(Debug, Args)]
 pub(crate) struct Device {
     /// DPDK device.

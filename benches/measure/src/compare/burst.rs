@@ -47,7 +47,7 @@ const DONE: &str = "done";
 /// The rows: the name, the number of connections, and the number of processes that make the connections.
 const ROWS: [(&str, usize, usize); 2] = [("connect_10k", 10_000, 1), ("processes_1k", 1000, 1000)];
 
-/// One end of many connections that begin at once.
+/// One side of many connections that begin at once.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BurstEnd {
     /// Accepts `count` connections until the input of the process ends. `place` is the folder of a local

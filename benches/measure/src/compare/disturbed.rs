@@ -1,7 +1,7 @@
 //! Detects runs whose pollers lost their CPU. A pinned poller that is descheduled for a while can halve the
 //! figure of a short run, so such a run is repeated.
 //!
-//! The ends of a run are child processes. `getrusage` reports the involuntary context switches of children
+//! The sides of a run are child processes. `getrusage` reports the involuntary context switches of children
 //! that have ended. While it measures, a poller does not sleep. So each such switch means that the scheduler
 //! gave the CPU to another thread. Streams over the kernel's TCP are not watched, since the kernel's own work
 //! for them (`ksoftirqd`) uses their CPU and is part of the measurement. Ping-pongs over the kernel's TCP are
@@ -15,7 +15,7 @@ use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// A run counts as disturbed if its two ends together have at least this many involuntary context switches
+/// A run counts as disturbed if its two sides together have at least this many involuntary context switches
 /// per second. On an idle machine, kernel threads cause about ten switches per second. A program that
 /// competes for the CPU causes one switch for each time slice of 3 or 4 ms, which is well over a hundred per
 /// second.
@@ -49,8 +49,8 @@ impl std::fmt::Display for RunCount {
     }
 }
 
-/// Calls `run`, and watches the ends that `run` starts and waits for. Repeats a disturbed run at most
-/// `repeats` times. If all runs are disturbed, the least disturbed run counts.
+/// Calls `run`, and watches the child processes that `run` starts and waits for. Repeats a disturbed run at
+/// most `repeats` times. If all runs are disturbed, the least disturbed run counts.
 ///
 /// # Errors
 /// Returns the first error of `run`, or an error if the system does not report context switches.

@@ -1,5 +1,5 @@
-//! One end of a connection with RDMA Writes over the kernel's sockets, as a user without DPDK would write
-//! this end.
+//! One side of a connection with RDMA Writes over the kernel's sockets, as a user without DPDK would program
+//! it.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// One end of a TCP connection with RDMA Writes. Prints its results as one line of JSON.
+/// One side of a TCP connection with RDMA Writes. Prints its results as one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KernelIwarpEnd {
     /// Listens, and places the Writes that it receives.

@@ -1,4 +1,4 @@
-//! One end of a connection with small messages over the kernel's TCP. Such connections are the baseline of
+//! One side of a connection with small messages over the kernel's TCP. Such connections are the baseline of
 //! our small messages.
 
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// One end of a TCP connection with small messages. Prints its results as one line of JSON.
+/// One side of a TCP connection with small messages. Prints its results as one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KernelTcpEnd {
     /// Listens, and sends all received bytes back.

@@ -21,7 +21,7 @@ use crate::compare::vhost::number;
 const ID: &str = "loss_01";
 /// Number of lost frames per million.
 const LOSS_PPM: u32 = 1000;
-/// The addresses of the two ends, and the devices between the ends and the wire.
+/// The addresses of the two sides, and the devices between the sides and the wire.
 const ADDRESSES: [&str; 2] = ["10.63.0.1", "10.63.0.2"];
 const MIDDLE: [&str; 2] = ["w0", "w1"];
 const DEV: &str = "v0";
@@ -81,7 +81,7 @@ fn goodput(reports: &Value) -> Result<f64> {
     Ok(number(reports, "/results/0/bytes_per_s")? * 8.0 / 1e6)
 }
 
-/// Two ends and the wire between them.
+/// Two sides and the wire between them.
 struct Lab {
     hosts: [Namespace; 2],
     wire: Process,

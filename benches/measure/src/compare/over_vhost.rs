@@ -49,7 +49,7 @@ const AT_9000: Bulk = Bulk {
     others: &[("send", "send-bw", ""), ("read", "read-bw", ""), ("markers", "write-bw", "--markers")],
 };
 
-/// Runs in which the end that receives the data checks every byte. Each run has the names of its rows, the
+/// Runs in which the side that receives the data checks every byte. Each run has the names of its rows, the
 /// test, the MTU and the options.
 const CHECKED: [(&[&str], &str, u16, &str); 7] = [
     (&["write_1500", "default_1500", "sockets_1500"], "write-bw", 1500, "-s 1M -n 100"),
@@ -81,7 +81,7 @@ fn validate(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// Returns the number of messages whose bytes were checked, added up over both ends. Fails if no message was
+/// Returns the number of messages whose bytes were checked, added up over both sides. Fails if no message was
 /// checked.
 fn messages_checked(reports: &EndReports) -> Result<u64> {
     let checked = |at: &str| reports.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);

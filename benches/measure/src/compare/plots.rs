@@ -27,7 +27,7 @@ const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
 /// MTU of the plots in bytes.
 const MTU: u16 = 9000;
 
-/// The end that sends. Plots show only one direction.
+/// The side that sends. Plots show only one direction.
 const SENDER: SendingEnd = SendingEnd::VirtioUser;
 
 /// Measures the data of the plots, and draws the plots into `directory`, which is created if it is missing.

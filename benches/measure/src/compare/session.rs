@@ -19,7 +19,7 @@ use crate::compare::sample::{Pair, Sample, Verdict, worst};
 pub(crate) struct Session {
     pub(crate) options: CompareOptions,
     pub(crate) pace: Pace,
-    /// The cores of the two ends. If there is only one core, both are this core.
+    /// The cores of the two sides. If there is only one core, both sides use this core.
     pub(crate) cpus: [usize; 2],
     pub(crate) no_huge: bool,
     /// The runs of pollers so far.

@@ -12,9 +12,9 @@ use crate::compare::session::Session;
 /// The end of the wire that sends the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendingEnd {
-    /// The `net_vhost` end, which creates the socket.
+    /// The `net_vhost` side, which creates the socket.
     Vhost,
-    /// The `net_virtio_user` end.
+    /// The `net_virtio_user` side.
     VirtioUser,
 }
 
@@ -45,12 +45,12 @@ impl Test {
     }
 }
 
-/// The JSON of both ends.
+/// The JSON of both sides.
 #[derive(Clone, Debug)]
 pub(crate) struct EndReports {
-    /// The end that requested the test.
+    /// The side that requested the test.
     pub(crate) client: Value,
-    /// The end that served the test.
+    /// The side that served the test.
     pub(crate) server: Value,
 }
 
@@ -65,7 +65,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const QUEUE: u16 = 1024;
 
 /// Number of receive descriptors with a buffer. A full ring only makes the sender wait, and the buffers of a
-/// short ring stay in the cache. With all 1024 descriptors, the vhost end sends a sixth less.
+/// short ring stay in the cache. With all 1024 descriptors, the vhost side sends a sixth less.
 const RX_DESC: u16 = 128;
 
 const SERVER: &str = "10.90.0.1";
@@ -78,7 +78,7 @@ const CLIENT: &str = "10.90.0.2";
 pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<EndReports> {
     let scratch = Scratch::new()?;
     let ends = Programs { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
-    // For Reads, the client is the end that receives the data.
+    // For Reads, the client is the side that receives the data.
     let client_is_vhost = (sender == SendingEnd::Vhost) == (test.name != "read-bw");
     let first = if client_is_vhost { ends.client(true) } else { ends.server(true) }?;
     wait_for_socket(&ends.socket)?;
@@ -126,7 +126,7 @@ impl Programs<'_> {
     }
 }
 
-/// Returns DPDK's device string for an end of the wire.
+/// Returns DPDK's device string for a side of the wire.
 pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
     let socket = socket.display();
     if is_vhost {
@@ -136,7 +136,7 @@ pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
     }
 }
 
-/// Waits until the vhost end has created its socket.
+/// Waits until the vhost side has created its socket.
 ///
 /// # Errors
 /// Fails if the socket does not exist after a time limit.

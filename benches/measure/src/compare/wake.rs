@@ -27,7 +27,7 @@ const KIND_AT: usize = 14;
 const ANOTHER: u8 = 0;
 const LAST: u8 = 1;
 
-/// The stations of both ends.
+/// The stations of both sides.
 const PING: u16 = 1;
 const PONG: u16 = 2;
 
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Maximum wait for an answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// One end of a pair of processes that sleep. The measuring end prints one line of JSON.
+/// One side of a pair of processes that sleep. The measuring side prints one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WakeEnd {
     /// Answers on a local wire until the peer sends the last message.
@@ -140,7 +140,7 @@ fn pong(port: &mut dyn Port) -> Result<()> {
 /// Measures round trips to `peer`.
 fn ping(port: &mut dyn Port, peer: [u8; 6], count: u64) -> Result<()> {
     let (clock, begun) = (Clock::new(), Instant::now());
-    // Frames are lost until both ends have found their link.
+    // Frames are lost until both sides have found their link.
     while !round_trip(port, &clock, peer, Duration::from_millis(20))? {
         if begun.elapsed() > LIMIT {
             return Err(lab_error!("no answer"));

@@ -1,6 +1,6 @@
 //! The cost of copying bytes from one buffer to another and of computing their CRC. `memcpy` copies a block
 //! of 8 KiB, and `crc-fast` then reads the copy. The loop copies and reads each block once for the sending
-//! end and once for the receiving end.
+//! side and once for the receiving side.
 
 use std::hint::black_box;
 
@@ -23,7 +23,7 @@ impl CopyCrc {
         Self { from: pattern::bytes(1, bytes), to: vec![0; bytes] }
     }
 
-    /// Does the work of both ends for a message as long as the buffers. Returns the number of bytes of the
+    /// Does the work of both sides for a message as long as the buffers. Returns the number of bytes of the
     /// message.
     pub(crate) fn message(&mut self) -> u64 {
         for _end in ["sender", "receiver"] {

@@ -1,5 +1,5 @@
-//! `one_core`: one core runs both ends, compared with a loop that copies the same number of bytes and
-//! computes their CRC, once for each end.
+//! `one_core`: one core runs both sides, compared with a loop that copies the same number of bytes and
+//! computes their CRC, once for each side.
 
 use std::time::Duration;
 

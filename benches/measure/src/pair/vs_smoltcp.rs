@@ -1,5 +1,5 @@
 //! `vs_smoltcp`: our TCP below MPA, compared with unmodified smoltcp sockets below equal MPA code, with both
-//! ends on one core. The load is 1 MiB Writes at MTU 1500. No frame is larger than the MTU, and both sides
+//! sides on one core. The load is 1 MiB Writes at MTU 1500. No frame is larger than the MTU, and both sides
 //! compute checksums in software.
 
 use std::time::Duration;

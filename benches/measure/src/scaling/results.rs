@@ -48,7 +48,7 @@ pub(super) struct CoreRate {
     /// Number of bytes of a message.
     pub(super) bytes: u32,
     pub(super) mtu: u16,
-    /// Payload in Gb/s that one core at each end moves.
+    /// Payload in Gb/s that one core on each side moves.
     pub(super) goodput: f64,
 }
 
@@ -112,7 +112,7 @@ impl Results {
         cases
     }
 
-    /// Returns the number of cores at each end for a payload of `gbps` Gb/s.
+    /// Returns the number of cores on each side for a payload of `gbps` Gb/s.
     pub(super) fn cores(&self, case: &CoreRate, gbps: f64) -> f64 {
         let times = gbps / case.goodput;
         if times <= 1.0 { times } else { 1.0 + (times - 1.0) / (self.gain() - 1.0) }

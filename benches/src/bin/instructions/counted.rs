@@ -9,10 +9,10 @@ use std::hint::black_box;
 /// The side whose instructions are counted. Each side has its own function below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The end that sends FPDUs. The posts and polls of the end's program and the polls of the end's engine
-    /// are counted.
+    /// The side that sends FPDUs. The posts and polls of the side's program and the polls of the side's
+    /// engine are counted.
     Sent,
-    /// The end that receives FPDUs.
+    /// The side that receives FPDUs.
     Received,
     /// TCP's sender, which processes acknowledgements.
     Acknowledged,

@@ -1,4 +1,4 @@
-//! FPDUs between two engines. The instructions of each end are counted separately.
+//! FPDUs between two engines. The instructions of each side are counted separately.
 
 use benches::endpoint::checked;
 use benches::two_hosts::{Config, TwoHosts};
@@ -63,14 +63,14 @@ pub(crate) struct Load {
     pub(crate) warm_up: u64,
     /// Number of messages that are counted.
     pub(crate) counted: u64,
-    /// Whether both ends have agreed on InfiniBand's semantics.
+    /// Whether both sides have agreed on InfiniBand's semantics.
     pub(crate) ib_semantics: bool,
     /// Number of engines of each host, on queues of one device. The last engine has the load, and the other
     /// engines are idle.
     pub(crate) engines: usize,
 }
 
-/// One of the two ends.
+/// One of the two sides.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Requester,
@@ -119,8 +119,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Polls both ends until `completed` requests have completed since the start. Passes the work of each end
-    /// to `count`.
+    /// Polls both sides until `completed` requests have completed since the start. Passes the work of each
+    /// side to `count`.
     fn until(&mut self, completed: u64, mut count: impl FnMut(Role, &mut dyn FnMut())) -> Result<()> {
         let mut polls = 0;
         while self.completed < completed {
@@ -217,7 +217,7 @@ impl Stream {
         if self.load.op == Op::Read { &a.memory } else { &b.memory }
     }
 
-    /// The numbers of FPDUs that the data source has sent and that the other end has received.
+    /// The numbers of FPDUs that the data source has sent and that the other side has received.
     fn fpdus(&self) -> [u64; 2] {
         let (a, b) = (self.hosts.a.engine.counters(), self.hosts.b.engine.counters());
         match self.load.op {

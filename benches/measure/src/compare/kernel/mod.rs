@@ -1,5 +1,5 @@
-//! The kernel's TCP between two namespaces that are connected by a veth pair. Each end is pinned to a core;
-//! with only one core, both ends share this core.
+//! The kernel's TCP between two namespaces that are connected by a veth pair. Each side is pinned to a core;
+//! with only one core, both sides share this core.
 //!
 //! The baseline of most rows is the best of a list of settings, by the medians of several runs of each
 //! setting. Each run of the table tries the settings again, since the best setting depends on the kernel and
@@ -20,7 +20,7 @@ use testing::lab::{Namespace, Process, Result, Run};
 use crate::compare::session::Session;
 use shape::{DEV, Shape};
 
-/// The IPv4 and IPv6 addresses of the two ends.
+/// The IPv4 and IPv6 addresses of the two sides.
 const ADDRESSES: [[&str; 2]; 2] = [["10.91.0.1", "fd91::1"], ["10.91.0.2", "fd91::2"]];
 
 /// Time limit for a program to begin listening.

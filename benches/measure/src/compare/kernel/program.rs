@@ -43,7 +43,7 @@ impl RoundTrips {
     }
 }
 
-/// The figures of a receiving end.
+/// The figures of a receiving side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
     /// Number of bytes after the first call, whose start time is not known.

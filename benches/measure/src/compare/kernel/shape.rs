@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testing::lab::{Namespace, Result};
 
-/// The name of the network device of each end.
+/// The name of the network device of each side.
 pub(super) const DEV: &str = "v0";
 
 /// Settings of an interface.

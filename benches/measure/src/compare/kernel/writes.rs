@@ -133,7 +133,7 @@ fn answer(stream: &mut TcpStream, writer: &mut Writer, buffer: &mut [u8]) -> Res
     Ok(())
 }
 
-/// The receiving side of an end.
+/// The receiving half of a side.
 struct End {
     stream: TcpStream,
     target: Target,
@@ -147,7 +147,7 @@ impl End {
         Self { stream, target: Target::new(size), buffer: vec![0; BUFFER_BYTES], held: 0 }
     }
 
-    /// Makes an end whose reads do not wait in the kernel.
+    /// Makes a side whose reads do not wait in the kernel.
     fn spinning(stream: TcpStream, size: usize) -> Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self::new(stream, size))

@@ -122,8 +122,8 @@ fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     last_line(&output)
 }
 
-/// Starts `bare-wire` on both ends. `sender` runs with the arguments `first`, and the other end runs with the
-/// argument `second`.
+/// Starts `bare-wire` on both sides. `sender` runs with the arguments `first`, and the other side runs with
+/// the argument `second`.
 fn over_wire(
     session: &Session,
     scratch: &Scratch,

@@ -1,5 +1,5 @@
 //! smoltcp's own TCP sockets, unmodified, below our MPA: one connection with Writes. One core drives both
-//! ends over a wire in memory.
+//! sides over a wire in memory.
 //!
 //! | file | what |
 //! |---|---|
