@@ -1,9 +1,9 @@
 //! The engine's queue pairs behind a program's queue pair: one, or two if the queue pair is connected to
 //! itself.
 //!
-//! A TCP connection has two ends, and each end is a queue pair of the engine. So a queue pair that a program
-//! connects to itself needs a second engine queue pair. The second engine queue pair sends, and the first
-//! engine queue pair receives.
+//! A TCP connection has two sides, and each side is a queue pair of the engine. So a queue pair that a
+//! program connects to itself needs a second engine queue pair. The second engine queue pair sends, and the
+//! first engine queue pair receives.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) struct EngineQps {
     /// The engine queue pair to which receive requests and window operations are posted, and also all other
     /// send requests if `far` is `None`.
     pub(crate) qp: QueuePair,
-    /// The other end of a queue pair that is connected to itself.
+    /// The second engine queue pair, if the queue pair is connected to itself.
     pub(crate) far: Option<QueuePair>,
 }
 
@@ -32,7 +32,7 @@ impl EngineQps {
         [&self.qp].into_iter().chain(&self.far)
     }
 
-    /// The state of the stream. If one of the two ends has failed, this is the state of the failed end.
+    /// The state of the stream. If one of the two sides has failed, this is the state of the failed side.
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         let has_failed = |state: &QpState| matches!(state, QpState::Terminate | QpState::Error);

@@ -1,12 +1,12 @@
-//! Connections that programs set up out of band, as on InfiniBand. Each end learns the GID (or LID) and queue
-//! pair number of the other end without the connection manager, and moves its queue pair to RTR.
+//! Connections that programs set up out of band, as on InfiniBand. Each side learns the GID (or LID) and
+//! queue pair number of the other side without the connection manager, and moves its queue pair to RTR.
 //!
-//! iWARP needs a TCP connection with an initiator. Each end knows the GID and the number of both queue pairs,
-//! so the ends agree on the roles without a message. The end with the smaller pair of GID and number is the
-//! initiator, and connects when its queue pair enters RTR. The other end listens. All queue pairs of a
-//! process share one port. A connection request for a queue pair that is not in RTR yet is parked until the
+//! iWARP needs a TCP connection with an initiator. Each side knows the GID and the number of both queue
+//! pairs, so the sides agree on the roles without a message. The side with the smaller pair of GID and number
+//! is the initiator, and connects when its queue pair enters RTR. The other side listens. All queue pairs of
+//! a process share one port. A connection request for a queue pair that is not in RTR yet is parked until the
 //! queue pair enters RTR, but not for ever. `ibv_modify_qp` never waits for the peer, since one thread may
-//! set up both ends.
+//! set up both sides.
 
 use std::net::{IpAddr, SocketAddr};
 

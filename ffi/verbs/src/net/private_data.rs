@@ -1,7 +1,7 @@
-//! The data that two ends with this library exchange in a prefix of the private data of MPA's Request and
+//! The data that two sides with this library exchange in a prefix of the private data of MPA's Request and
 //! Reply.
 //!
-//! The prefix is sent only if both ends are known to use this library: on wires where all peers use this
+//! The prefix is sent only if both sides are known to use this library: on wires where all peers use this
 //! library, and to the port of out-of-band connections.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

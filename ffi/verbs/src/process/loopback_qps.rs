@@ -1,17 +1,17 @@
 //! Queue pairs that are connected to themselves. Each of these queue pairs has two engine queue pairs.
 //!
 //! As with a hardware device, the program must see such a queue pair in ERR, with both queues flushed, as
-//! soon as one of its two ends has failed. If the receiving end refuses a message, it sends a Terminate, and
-//! both ends fail. If a request fails at the sending end (for instance because of an unknown key), the
-//! receiving end does not fail, since the two ends of a connection are normally different queue pairs. So in
-//! this case this module fails the receiving end.
+//! soon as one of its two sides has failed. If the receiving side refuses a message, it sends a Terminate,
+//! and both sides fail. If a request fails at the sending side (for instance because of an unknown key), the
+//! receiving side does not fail, since the two sides of a connection are normally different queue pairs. So
+//! in this case this module fails the receiving side.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::{QpState, QueuePair};
 
-/// The queue pairs that are connected to themselves, and whose sending ends have not failed.
+/// The queue pairs that are connected to themselves, and whose sending sides have not failed.
 #[derive(Default)]
 pub(crate) struct LoopbackQps {
     all: Mutex<Vec<LoopbackQp>>,
@@ -21,9 +21,9 @@ pub(crate) struct LoopbackQps {
 struct LoopbackQp {
     /// The queue pair number that the program sees.
     number: u32,
-    /// The end that receives.
+    /// The side that receives.
     near: QueuePair,
-    /// The end that sends.
+    /// The side that sends.
     far: QueuePair,
 }
 
@@ -50,12 +50,12 @@ impl LoopbackQps {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Flushes the receives of queue pairs whose sending end has failed. This function is called after a
+    /// Flushes the receives of queue pairs whose sending side has failed. This function is called after a
     /// poll.
     pub(crate) fn sweep(&self) {
         for LoopbackQp { near, .. } in self.take(|own| has_failed(&own.far)) {
             if !has_failed(&near) {
-                // Errors are ignored: if the receiving end has failed in the meantime, its receives are
+                // Errors are ignored: if the receiving side has failed in the meantime, its receives are
                 // already flushed.
                 let _ = near.modify(QpState::Error);
             }

@@ -1,4 +1,4 @@
-//! Connections that programs set up out of band, until both ends are ready.
+//! Connections that programs set up out of band, until both sides are ready.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

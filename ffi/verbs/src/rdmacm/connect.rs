@@ -119,7 +119,7 @@ unsafe fn param_of(
     default: RequestedDepths,
 ) -> Outcome<ConnParam> {
     let mut out = ConnParam { timeout: CONNECT_TIMEOUT, ..ConnParam::default() };
-    // On a wire where both ends use this library, they exchange data for which MPA has no field.
+    // On a wire where both sides use this library, they exchange data for which MPA has no field.
     if id.process.net.is_private() {
         let visible = state.source.ok_or(EINVAL)?;
         let header = PrivateDataHeader { visible, pair: None };

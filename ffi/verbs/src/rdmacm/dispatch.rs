@@ -58,7 +58,7 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
                 id.set_source(&mut state, local);
             }
             drop(state);
-            // The value is the number of Reads that the peer may have outstanding, even if this end could
+            // The value is the number of Reads that the peer may have outstanding, even if this side could
             // serve more Reads.
             let served = peer.map_or(*ird, |peer| peer.depths.ord.min(*ird));
             // A peer's Reply has private data, but a peer's first FPDU has none.
@@ -97,8 +97,8 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
     }
 }
 
-/// Adds the event that a connection is established. The IRD is the number of Reads and atomics that this end
-/// serves at a time, and the ORD is the number of Reads and atomics that this end may have outstanding.
+/// Adds the event that a connection is established. The IRD is the number of Reads and atomics that this side
+/// serves at a time, and the ORD is the number of Reads and atomics that this side may have outstanding.
 fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
     id.state().connected = true;
     let conn = sys::rdma_conn_param {

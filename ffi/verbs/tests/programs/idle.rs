@@ -26,8 +26,8 @@ pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
     ]
 }
 
-/// Tests a server that waits for a client, and both ends of an idle connection, on a `local` wire and between
-/// interfaces.
+/// Tests a server that waits for a client, and both sides of an idle connection, on a `local` wire and
+/// between interfaces.
 fn idle() -> Result<(), String> {
     let alone = Wire::new()?;
     let mut waits = Running::start(&alone, "server", "ib_write_bw -R -F")?;
@@ -36,7 +36,7 @@ fn idle() -> Result<(), String> {
     rest(&wires, vec![("a server without a client".to_owned(), waits)])
 }
 
-/// Tests both ends of an idle connection, over DPDK's devices that have a descriptor to wait for.
+/// Tests both sides of an idle connection, over DPDK's devices that have a descriptor to wait for.
 #[cfg(feature = "dpdk")]
 pub(crate) fn over_devices() -> Result<(), String> {
     let sockets = Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]);
@@ -77,7 +77,7 @@ fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<
     are_idle(Duration::from_secs(10), &ids)
 }
 
-/// Tests two ends that share one processor, and poll all the time or spin on memory.
+/// Tests two sides that share one processor, and poll all the time or spin on memory.
 fn spinning() -> Result<(), String> {
     let tools = ["send_lat_rdmacm", "write_lat_rdmacm"];
     for pair in pairs::all().into_iter().filter(|pair| tools.contains(&pair.name.as_str())) {

@@ -1,5 +1,5 @@
-//! Kills one end of a connection with `kill -9`. The other end has to notice the kill: it exits, or prints a
-//! message. A program that only polls memory does not notice the kill, and has to end by its clock.
+//! Kills one side of a connection with `kill -9`. The other side has to notice the kill: it exits, or prints
+//! a message. A program that only polls memory does not notice the kill, and has to end by its clock.
 
 use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use crate::interface::Interfaces;
 use crate::pair::{Running, is_installed};
 use crate::wire::Wire;
 
-/// Maximum time until the other end notices the kill on a `local` wire, where the system closes the sockets
-/// of the killed process. Usually the other end notices in less than a second, even with ten programs on two
+/// Maximum time until the other side notices the kill on a `local` wire, where the system closes the sockets
+/// of the killed process. Usually the other side notices in less than a second, even with ten programs on two
 /// processors. Detection by silence would take longer than this limit.
 const ON_LOCAL: Duration = Duration::from_secs(5);
-/// Maximum time until the other end notices the kill between two hosts. There the other end notices only that
-/// the peer is silent, after 7 to 8 s.
+/// Maximum time until the other side notices the kill between two hosts. There the other side notices only
+/// that the peer is silent, after 7 to 8 s.
 const BETWEEN_HOSTS: Duration = Duration::from_secs(30);
 /// A connection that has moved this many bytes is in use. The setup and the tools' first exchange need fewer
 /// bytes.
@@ -165,7 +165,7 @@ fn at_once(
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// Kills one end of a pair, and waits until the other end shows that it has noticed.
+/// Kills one side of a pair, and waits until the other side shows that it has noticed.
 fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Result<(), String> {
     let shows = if is_server { Some(victims.client_shows) } else { victims.server_shows };
     let Some(shows) = shows else { return Ok(()) };

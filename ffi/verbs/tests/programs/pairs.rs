@@ -131,7 +131,7 @@ fn rdmacm_utils() -> Vec<Pair> {
         pair("rstream", "rstream -T v -S 65536", &format!("rstream -s {ADDR} -T v -S 65536")).shows("Gb/sec"),
         pair("rstream_nonblocking", "rstream -T n -S 65536", &format!("rstream -s {ADDR} -T n -S 65536"))
             .shows("Gb/sec"),
-        // Both ends spin on memory, so they compete with the engines for the processors.
+        // Both sides spin on memory, so they compete with the engines for the processors.
         pair(
             "riostream",
             "riostream -T v -I 5 -C 5 -S 5000",
@@ -178,7 +178,7 @@ fn perftest() -> Vec<Pair> {
     for tool in tools {
         for manager in [true, false] {
             for events in [false, true] {
-                // A Write generates no completion at the other end, so perftest does not support events for
+                // A Write generates no completion on the other side, so perftest does not support events for
                 // Writes.
                 if events && tool.starts_with("write") {
                     continue;
@@ -277,7 +277,7 @@ fn write_scripts(folder: &Path) -> Result<(), String> {
     })
 }
 
-/// iperf3, a program with ordinary sockets. Both ends wait with `select`. The listening end may notice a
+/// iperf3, a program with ordinary sockets. Both sides wait with `select`. The listening side may notice a
 /// connection only after five seconds, since rsockets wait for a descriptor whose events another thread of
 /// rsockets reads.
 fn iperf() -> Pair {
