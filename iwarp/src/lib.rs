@@ -169,7 +169,7 @@
 //!   or ends within the word, or a marker splits the word. An atomic always changes its word at once.
 //! * **A read has no order within itself.** This is true of
 //!   [`MemoryRegion::read_at`](verbs::MemoryRegion::read_at), and of the engine when it fetches the bytes of
-//!   a Send, a Write or the answer to a Read. The engine fetches the bytes of each FPDU when the FPDU is
+//!   a Send, a Write or a Read Response. The engine fetches the bytes of each FPDU when the FPDU is
 //!   sent. During a concurrent write, the result may be old bytes, new bytes or a mixture.
 //!
 //! An example is a seqlock: a record whose version is stored before and after the data. A **local reader** of

@@ -338,8 +338,8 @@ impl Peers {
 
     /// Returns the time until which no further connection is accepted, or `None` if a connection may be
     /// accepted now. The caller calls this function when there are [`MAX_GREETINGS`] greetings. The oldest
-    /// greeting keeps its place until its time is over. After this time, the function answers the hello of
-    /// the oldest greeting, if an answer is possible.
+    /// greeting keeps its place until it times out. After this time, the function answers the hello of the
+    /// oldest greeting, if an answer is possible.
     fn no_place_until_us(&mut self, now_us: u64) -> Option<u64> {
         let Greeting { since_us, hello, .. } = self.greetings.first()?;
         let until_us = since_us + PLACE_US;

@@ -40,8 +40,8 @@ const MAX_EXTERNAL_BYTES: usize = u16::MAX as usize;
 
 /// One or more linked segments.
 ///
-/// The type is not `Sync`: if a chain has one owner, DPDK counts the second owner without an atomic. So two
-/// threads must not [`share`](Self::share) the same chain at the same time.
+/// The type is not `Sync`: if a chain has one owner, DPDK counts the second owner without an atomic
+/// read-modify-write. So two threads must not [`share`](Self::share) the same chain at the same time.
 pub(crate) struct DpdkChain {
     head: NonNull<sys::rte_mbuf>,
 }
@@ -353,8 +353,8 @@ impl DpdkChain {
         let home = unsafe { home(self.first().pool()) };
         // SAFETY: the chain is well formed and belongs to `self`, and the pool of descriptors in `home` is
         // not freed. rte_pktmbuf_clone reads the chain, and increments the number of the storage's owners. If
-        // `self` is the only owner, rte_pktmbuf_clone increments the number without an atomic, but only in
-        // this thread, since `DpdkChain` is not `Sync`.
+        // `self` is the only owner, rte_pktmbuf_clone increments the number without an atomic
+        // read-modify-write, but only in this thread, since `DpdkChain` is not `Sync`.
         let view = unsafe { sys::rte_pktmbuf_clone(self.as_raw(), home.descriptors) };
         let Some(view) = NonNull::new(view) else {
             home.exhausted.fetch_add(1, Ordering::Relaxed);

@@ -31,8 +31,9 @@ pub use crate::offload::{Checksum, TxOffload};
 ///
 /// Dropping an `Mbuf` frees the storage of each segment that has no other view.
 ///
-/// The type is `Send` and not `Sync`: DPDK counts the second view of a buffer without an atomic. So two
-/// threads must not [`share`](Self::share) the same `Mbuf` at the same time. Each thread needs its own view.
+/// The type is `Send` and not `Sync`: DPDK counts the second view of a buffer without an atomic
+/// read-modify-write. So two threads must not [`share`](Self::share) the same `Mbuf` at the same time. Each
+/// thread needs its own view.
 pub struct Mbuf {
     raw: Raw,
 }

@@ -27,9 +27,9 @@ fn buffers_and_pools_go_from_thread_to_thread() {
     is_sync::<Mempool>();
 }
 
-/// DPDK counts a second view without an atomic. If two threads could share one `Mbuf`, DPDK could lose a
-/// count, and the storage would be freed while a view exists. If `Mbuf` is `Sync`, this test does not
-/// compile.
+/// DPDK counts a second view without an atomic read-modify-write. If two threads could share one `Mbuf`, DPDK
+/// could lose a count, and the storage would be freed while a view exists. If `Mbuf` is `Sync`, this test
+/// does not compile.
 #[test]
 fn threads_share_no_buffer_but_by_views() {
     trait IsNotSync<Way> {

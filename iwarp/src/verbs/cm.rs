@@ -206,14 +206,15 @@ impl CmId {
         Ok(())
     }
 
-    /// Closes gracefully: sends the posted requests, waits for the answers to our Reads and atomics, answers
-    /// those of the peer, then sends FIN (`rdma_disconnect`). From this call on, [`QueuePair::post_send`]
-    /// refuses requests, unless [`QueuePair::take_late_sends`] was called. In streaming mode, sends the bytes
-    /// of the user that are not sent yet, then FIN. Messages that the peer sends after our FIN are dropped;
-    /// with [`ConnParam::ib_semantics`] they reset the connection. A `Disconnected` event follows for a
-    /// connection that is established or in streaming mode. A connection that is still being set up is
-    /// aborted, and a `ConnectError` event follows. A connect request is rejected. A listener stops
-    /// listening, but requests that it has already announced can still be accepted or rejected.
+    /// Closes gracefully: sends the posted requests, waits for the responses to our Reads and atomics,
+    /// responds to the Reads and atomics of the peer, then sends FIN (`rdma_disconnect`). From this call on,
+    /// [`QueuePair::post_send`] refuses requests, unless [`QueuePair::take_late_sends`] was called. In
+    /// streaming mode, sends the bytes of the user that are not sent yet, then FIN. Messages that the peer
+    /// sends after our FIN are dropped; with [`ConnParam::ib_semantics`] they reset the connection. A
+    /// `Disconnected` event follows for a connection that is established or in streaming mode. A connection
+    /// that is still being set up is aborted, and a `ConnectError` event follows. A connect request is
+    /// rejected. A listener stops listening, but requests that it has already announced can still be accepted
+    /// or rejected.
     pub fn disconnect(&self) {
         self.shared.close();
     }

@@ -56,7 +56,7 @@
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait) describes.
 //! * **While a task computes, its peers wait.** If the task has polled the engine just before, the thread
 //!   begins to poll within 100 us, or within 500 us if the task has polled for a long time. Until then no
-//!   acknowledgements and no answers to Reads are sent.
+//!   acknowledgements and no Read Responses are sent.
 //! * **A stream** ([`Connection::into_stream`]) implements `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`]. On Linux,

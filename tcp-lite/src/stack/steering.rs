@@ -36,8 +36,8 @@ impl Stack {
 
     /// Fills the free places of `out` with frames that other stacks of the host handed over. These frames
     /// arrived at the queues of the other stacks, but belong to our connections, or to the slow path if this
-    /// stack leads the host. The caller passes the frames to [`input_next`](Self::input_next), like frames
-    /// from the port. Neighbours that the leading stack has reported are entered into the neighbour table.
+    /// stack is the host's leader. The caller passes the frames to [`input_next`](Self::input_next), like
+    /// frames from the port. Neighbours that the leader has reported are entered into the neighbour table.
     pub fn take_handed(&mut self, now: Instant, out: &mut Burst) {
         self.advance(now);
         let Some(member) = &mut self.member else { return };
@@ -65,9 +65,9 @@ impl Stack {
         self.member.as_mut().map_or(0, |member| member.flush())
     }
 
-    /// If this stack leads the host, begins to lead if necessary, and publishes the states of our addresses.
-    /// Otherwise takes over the states that the leading stack has published. Returns whether taking over the
-    /// states changed the state of an address.
+    /// If this stack has become the leader of the host, begins to defend the addresses. If this stack is the
+    /// leader, publishes the states of our addresses. Otherwise takes over the states that the leader has
+    /// published. Returns whether taking over the states changed the state of an address.
     pub(super) fn follow_leader(&mut self, now: Instant) -> bool {
         let Some(member) = &mut self.member else { return false };
         self.conflicts.note_news();
@@ -93,7 +93,7 @@ impl Stack {
         if self.connections.find_next(tuple).is_some() { None } else { member.elsewhere(tuple) }
     }
 
-    /// The stack that leads the host; `None` if this stack leads.
+    /// The leader of the host's stacks; `None` if this stack is the leader.
     pub(super) fn other_leader(&self) -> Option<u8> {
         self.member.as_ref().filter(|member| !member.leads()).map(|member| member.leader())
     }

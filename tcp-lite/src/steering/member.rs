@@ -149,7 +149,7 @@ impl Member {
         (present.load(Ordering::Relaxed), addresses.load(Ordering::Relaxed))
     }
 
-    /// The number of the stack that leads the host.
+    /// The number of the stack that is the leader.
     pub(crate) fn leader(&self) -> u8 {
         // Relaxed is enough. If the leader was just removed, a frame for the leader is lost, as if the device
         // had dropped the frame.

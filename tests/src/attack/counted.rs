@@ -64,7 +64,7 @@ fn poll_beside_harmless_frames(poll: &mut dyn FnMut()) {
 const NS_AN_INSTRUCTION: f64 = 0.25;
 
 /// Number of honest batches before the counted batches. After these batches, windows are open, lazy
-/// allocations are done, and the answers to the Reads of peers that close their windows have filled the send
+/// allocations are done, and the Read Responses to peers that close their windows have filled the send
 /// queues.
 const WARM_UP: u64 = 200;
 

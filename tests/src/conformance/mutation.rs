@@ -1,5 +1,5 @@
-//! Mutations: edits that break requirements. For each broken row, at least one of the tests that name the row
-//! has to fail.
+//! Mutations: edits that break requirements. For each broken requirement, at least one of the tests that name
+//! the requirement has to fail.
 //!
 //! `tests/conformance/mutations/*.toml` has a table for each mutation:
 //!
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! `tests/conformance/mutations.csv` has the result of the last trial of each mutation, with a digest of the
-//! edit, the rows, and the names and texts of the tests that failed. A mutation causes a finding if its edit
-//! or its rows have changed, or if the text to find no longer occurs exactly once. A test causes a finding if
-//! it has changed since it failed.
+//! edit, the requirements, and the names and texts of the tests that failed. A mutation causes a finding if
+//! its edit or its requirements have changed, or if the text to find no longer occurs exactly once. A test
+//! causes a finding if it has changed since it failed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ use serde::Deserialize;
 use super::{Error, MUTATIONS, Result, RowId, TRIALS, files, read, write};
 use crate::mutation::{Edit, function_text};
 
-/// An edit, and the rows that it breaks.
+/// An edit, and the requirements that the edit breaks.
 #[derive(Clone, Debug)]
 pub struct Mutation {
     /// The edit.
@@ -51,9 +51,9 @@ struct Entry {
 }
 
 impl Mutation {
-    /// Returns eight hexadecimal digits. The digits change with the edit, with the rows that the edit breaks,
-    /// and with the names and the texts of `killers`, the tests that find the mutation. `text` returns the
-    /// text of a test.
+    /// Returns eight hexadecimal digits. The digits change with the edit, with the requirements that the edit
+    /// breaks, and with the names and the texts of `killers`, the tests that find the mutation. `text`
+    /// returns the text of a test.
     pub fn digest(&self, killers: &[String], text: &dyn Fn(&str) -> Option<String>) -> String {
         let killers = killers.iter().flat_map(|killer| [killer.clone(), text(killer).unwrap_or_default()]);
         self.edit.digest(self.rows.iter().map(RowId::to_string).chain(killers))
@@ -77,7 +77,7 @@ pub fn killer_text(root: &Path, killer: &str) -> Option<String> {
 pub struct Trial {
     /// The [`Mutation::digest`] with the texts of these tests at the time of the trial.
     pub digest: String,
-    /// `file: name` of each test that names a row of the mutation and failed.
+    /// `file: name` of each failed test that names a requirement of the mutation.
     pub killers: Vec<String>,
 }
 

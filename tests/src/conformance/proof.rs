@@ -1,4 +1,4 @@
-//! Proofs: the comment above a test that names rows.
+//! Proofs: comments above a test that name the requirements (rows of the index) that the test proves.
 //!
 //! The comment starts with `Proves` ([`statement`]) and is directly above its test: only attributes and
 //! further comment lines may be between the two. A test is a function with `#[test]`, so that its name is in
@@ -25,10 +25,10 @@ impl Test {
     }
 }
 
-/// A test, and the rows that it names.
+/// A test, and the requirements that its comment names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The rows.
+    /// The requirements.
     pub rows: Vec<RowId>,
     /// The test.
     pub test: Test,

@@ -1,5 +1,5 @@
-//! Renders `CONFORMANCE.md`. The same ledger gives the same bytes. A change of one row changes the line of
-//! this row and the totals.
+//! Renders `CONFORMANCE.md`. The same ledger gives the same bytes. A change of one requirement changes the
+//! line of this requirement, and the totals.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -56,7 +56,7 @@ pub fn report(ledger: &Ledger) -> String {
     text
 }
 
-/// Lists the open rows of one document, or of all documents.
+/// Lists the open requirements of one document, or of all documents.
 pub fn open(ledger: &Ledger, only: Option<Doc>) -> String {
     let mut text = String::new();
     let rows = ledger.index.iter().filter(|(id, _)| only.is_none_or(|doc| doc == id.doc));
@@ -197,7 +197,7 @@ fn table(text: &mut String, title: &str, columns: &[&str], lines: &[Line<'_>]) {
     }
 }
 
-/// Returns the places in the code that obey a row, or the reason why there is no place.
+/// Returns the places in the code that obey a requirement, or the reason why there is no place.
 fn in_code(ledger: &Ledger, id: RowId) -> String {
     match (ledger.places.get(&id), ledger.reasons.get(&id)) {
         (Some(places), _) => places.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),

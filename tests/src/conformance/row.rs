@@ -115,7 +115,7 @@ pub enum Level {
     ShouldNot,
     /// MAY.
     May,
-    /// No key word: the row is a statement.
+    /// No key word: the requirement is a statement.
     Fact,
 }
 
@@ -157,7 +157,7 @@ impl FromStr for Level {
 pub struct Row {
     /// The section of the document.
     pub section: String,
-    /// The key word of the row.
+    /// The key word of the requirement.
     pub level: Level,
     /// The party that has to obey the requirement.
     pub role: String,

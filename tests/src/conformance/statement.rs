@@ -1,13 +1,13 @@
-//! The statement by which a test names its rows: `Proves`, then ids and ranges (`DDP-003 to DDP-005`),
-//! separated by commas or `and`, up to the first `:` or `.`.
+//! The statement by which a test names the requirements (rows of the index) that the test proves: `Proves`,
+//! then ids and ranges (`DDP-003 to DDP-005`), separated by commas or `and`, up to the first `:` or `.`.
 
 use super::RowId;
 
 /// The first word of a statement.
 pub const WORD: &str = "Proves";
 
-/// Returns the named rows in the order in which they are written. `text` starts with [`WORD`]. The text after
-/// the first `:` or `.` is for human readers.
+/// Returns the named requirements in the order in which the text names them. `text` starts with [`WORD`]. The
+/// text after the first `:` or `.` is for human readers.
 ///
 /// # Errors
 /// If the text does not follow the grammar.

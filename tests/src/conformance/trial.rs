@@ -1,5 +1,6 @@
 //! Tests one mutation: applies its edit to a copy of the source tree, and runs there the tests of the
-//! protocol crates that name the mutation's rows. For each row, at least one of these tests has to fail.
+//! protocol crates that name the mutation's requirements. For each of these requirements, at least one of the
+//! tests that name the requirement has to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -56,9 +57,9 @@ impl Requirements {
         self.ledger.mutations.iter().find(|mutation| mutation.edit.name == name)
     }
 
-    /// Returns the tests for a trial of a mutation: all tests that name its rows and run without devices.
-    /// With `again`, returns for each row only one test that found the mutation before, so that little is
-    /// built.
+    /// Returns the tests for a trial of a mutation: all tests that name its requirements and run without
+    /// devices. With `again`, returns for each requirement only one test that found the mutation before, so
+    /// that little is built.
     fn tests(&self, mutation: &Mutation, again: bool) -> Result<BTreeMap<RowId, Vec<Test>>> {
         let before = self.trials.get(&mutation.edit.name).filter(|_| again);
         let mut tests = BTreeMap::new();

@@ -52,8 +52,8 @@ pub(super) enum RdmaStage {
     AwaitingRtr(Box<Announcement>),
     /// The connection sends and receives.
     Open,
-    /// The connection sends posted requests and waits for the answers to Reads and atomics. FIN follows.
-    /// `progress` is the stream's progress at the time when the deadline for these answers was set.
+    /// The connection sends posted requests and waits for the responses to Reads and atomics. FIN follows.
+    /// `progress` is the stream's progress at the time when the deadline for these responses was set.
     Draining { progress: u64 },
     /// The stream has failed. Received bytes are dropped. Only the end of the stream is still sent: a
     /// Terminate, messages about accepted requests with InfiniBand's semantics, or both.

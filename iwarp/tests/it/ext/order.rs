@@ -164,8 +164,8 @@ fn immediate_data_and_sends_complete_in_order() {
     }
 }
 
-/// Rows T3, T4 and T13: the answer to a Read or atomic shows that the peer has completed the Send or
-/// Immediate Data before it.
+/// Rows T3, T4 and T13: the response to a Read or atomic shows that the peer has completed the Send or
+/// Immediate Data before the Read or atomic.
 // Proves EXT-129, EXT-132, EXT-133, EXT-142.
 #[test]
 fn an_answer_says_that_what_was_before_is_complete() {
@@ -190,7 +190,7 @@ fn immediate_data_completes_behind_the_write() {
     });
 }
 
-/// Row T14: the answer to an atomic shows that the Writes before it are placed.
+/// Row T14: the response to an atomic shows that the Writes before the atomic are placed.
 // Proves EXT-109, EXT-129, EXT-143.
 #[test]
 fn an_atomics_answer_says_that_the_write_is_there() {

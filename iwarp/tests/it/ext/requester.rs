@@ -23,7 +23,7 @@ fn id_of(request: &[u8]) -> u32 {
     u32::from_be_bytes(request[22..26].try_into().unwrap())
 }
 
-/// Returns the answer to a Read of eight bytes into `local`.
+/// Returns the Read Response for a Read of eight bytes into `local`.
 fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
     tagged(0x42, local.rkey(), local.addr() + at, &[0xAB; 8])
 }
@@ -350,8 +350,8 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
 }
 
-/// The answer to a Read or atomic arrives after our user has invalidated the local memory of the request. In
-/// both cases the request fails, the next request is flushed, and the event does not blame the peer. The
+/// The response to a Read or atomic arrives after our user has invalidated the local memory of the request.
+/// In both cases the request fails, the next request is flushed, and the event does not blame the peer. The
 /// Terminate for a Read Response contains the response's header with the STag. The Terminate for an Atomic
 /// Response, which has no STag and is correct, contains no header.
 // Proves RDMAP-325, RDMAP-332, DDP-181: the Terminates for the answers of a Read and of an atomic are

@@ -1,4 +1,4 @@
-//! The answers to the peer's Reads.
+//! The Read Responses to the peer's Reads.
 
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;

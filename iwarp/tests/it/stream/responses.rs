@@ -1,4 +1,4 @@
-//! The effects of the answers to our Reads.
+//! The effects of the Read Responses to our Reads.
 
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WcOpcode, WcStatus};
 

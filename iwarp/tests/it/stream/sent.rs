@@ -143,8 +143,8 @@ fn control_bytes_say_what_a_message_is() {
         assert_eq!(ddp & 0x03, 1, "the version of DDP: {message:02x?}");
         assert_eq!(ddp & 0x3c, 0, "its reserved bits: {message:02x?}");
         assert_eq!(ddp & 0x40, 0x40, "the only segment is the last: {message:02x?}");
-        // Writes and the answers to Reads are tagged, and have STag and TO. The other messages have queue,
-        // number and offset.
+        // Writes and Read Responses are tagged, and have STag and TO. The other messages have queue, number
+        // and offset.
         assert_eq!(ddp & 0x80 != 0, [0, 2].contains(&opcode), "{message:02x?}");
         if ddp & 0x80 != 0 {
             assert!(message.len() >= 14 && word(message, 2) != 0);
@@ -404,7 +404,7 @@ fn reads_wait_for_their_place_in_ord() {
     }
 }
 
-/// A fenced request is sent only after the answers to all Reads before it.
+/// A fenced request is sent only after the responses to all earlier Reads have arrived.
 // Proves RDMAP-028, RDMAP-284, RDMAP-433.
 #[test]
 fn a_fence_waits_for_reads() {

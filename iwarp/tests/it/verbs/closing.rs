@@ -116,8 +116,8 @@ fn a_close_in_streaming_mode_is_extended_once_for_the_same_bytes() {
     assert!((9_900_000..10_100_000).contains(&took_us), "{took_us} us");
 }
 
-/// A close that waits for the answer to a Read counts as the user's close, however long the connection is
-/// idle before the answer.
+/// A close that waits for the Read Response to a Read counts as the user's close, however long the connection
+/// is idle before the answer.
 #[test]
 fn a_close_that_waits_is_not_reported_as_idle() {
     let mut pair = Pair::new(&LinkConfig::default());

@@ -74,8 +74,8 @@ fn the_peer_gets_as_many_reads_as_it_was_granted() {
     }
 }
 
-// Proves SEC-148, RDMAP-370: Read Requests that wait for long answers use slots of their own stream only. At
-// the same time, another stream can use all of its own slots, and no others.
+// Proves SEC-148, RDMAP-370: Read Requests that wait for long Read Responses use slots of their own stream
+// only. At the same time, another stream can use all of its own slots, and no others.
 #[test]
 fn a_stream_full_of_reads_leaves_another_its_own() {
     const LONG: u32 = 16 << 20;

@@ -150,7 +150,8 @@ fn a_second_close_in_streaming_mode_moves_no_deadline() {
     assert!((4_900_000..5_500_000).contains(&took_us), "{took_us} us");
 }
 
-/// A close waits for the answer to a Read for a limited time, whatever else the peer sends in this time.
+/// A close waits for the Read Response to a Read for a limited time, whatever else the peer sends in this
+/// time.
 #[test]
 fn other_messages_of_the_peer_do_not_hold_up_a_close() {
     let mut served = Served::new();

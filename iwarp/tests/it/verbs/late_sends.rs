@@ -39,7 +39,7 @@ fn late_sends_are_flushed_behind_all_others() {
     for ask in asks {
         for (end, last) in ends {
             let mut served = taking();
-            // The close waits for the answer to the Read.
+            // The close waits for the Read Response.
             served.post(&served.read(1));
             ask(&mut served);
             assert_eq!(served.qp.state(), QpState::Rts, "the engine has not heard of it");

@@ -413,7 +413,7 @@ fn nothing_is_posted_behind_a_graceful_close() {
         for (end, last) in ends {
             let mut served = Served::new();
             let window = served.pd.alloc_mw(WindowKind::Type1).unwrap();
-            // The close waits for the answer to the Read.
+            // The close waits for the Read Response.
             served.qp.post_send(&served.read(1)).unwrap();
             served.qp.post_send(&SendRequest::new(2, SendOp::Send, served.region.sge(0, 3))).unwrap();
             ask(&served);

@@ -183,7 +183,7 @@ fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     }
 }
 
-/// A graceful close waits for answers to Reads, but not forever.
+/// A graceful close waits for Read Responses, but not forever.
 #[test]
 fn reads_that_nobody_answers_do_not_hold_up_a_close() {
     for peer_closes in [false, true] {
@@ -224,7 +224,7 @@ fn a_terminate_behind_the_time_of_a_close_is_none() {
     assert_eq!((c.qp.error(), c.pair.closed), (None, Some(CloseReason::Reset)));
 }
 
-/// A graceful close waits for the next answer to a Read as long as answers arrive.
+/// A graceful close waits for the next Read Response as long as Read Responses arrive.
 #[test]
 fn reads_that_are_answered_slowly_are_answered_before_a_close() {
     let mut c = setup().ready();

@@ -60,7 +60,7 @@ fn name() -> String {
     thread::current().name().unwrap_or("a test").to_owned()
 }
 
-/// Runs a test, which fails when its time is over.
+/// Runs a test, which fails when it exceeds the time limit `limit`.
 pub(crate) fn block_on<F: Future>(runtime: tokio::runtime::Runtime, limit: Duration, test: F) -> F::Output {
     let _watched = watch_for(limit + GRACE);
     let ended = runtime.block_on(async { tokio::time::timeout(limit, test).await });

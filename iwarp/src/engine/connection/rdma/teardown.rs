@@ -27,7 +27,7 @@ impl Rdma {
         Next::Same
     }
 
-    /// Sends the posted requests, waits for the answers to Reads and atomics, then sends FIN. While data is
+    /// Sends the posted requests, waits for the responses to Reads and atomics, then sends FIN. While data is
     /// being sent, no deadline is set here: TCP has a deadline for a peer that does not acknowledge.
     pub(super) fn close_gracefully(&mut self, base: &mut Base, state: &mut EngineState) {
         if !self.is_draining() {

@@ -436,7 +436,7 @@ impl<'a> End<'a> {
         region.bytes[at..end].copy_from_slice(&bytes[..end - at]);
     }
 
-    /// Handles a segment of an answer to a Read.
+    /// Handles a segment of a Read Response.
     fn complete(&mut self, segment: &Segment) -> Option<()> {
         let early = self.flaw == Flaw::CompletesEarly;
         let asked = self.asked.front_mut()?;
