@@ -1,5 +1,5 @@
-//! Makes the ends of a test from the options of the network, and pins threads to CPUs. An [`End`] has a
-//! context, an engine on a port, and a driver.
+//! Makes the sides of a test from the options of the network, and pins threads to CPUs. An [`End`] is one
+//! side: it has a context, an engine on a port, and a driver.
 
 #[cfg(feature = "dpdk")]
 mod device;
@@ -22,37 +22,37 @@ use crate::endpoint::Endpoint;
 use crate::errors::Error;
 use crate::shown::Shown;
 
-/// One end of a test, with the properties of its port that the exchange needs.
+/// One side of a test, with the properties of its port that the exchange needs.
 pub struct End {
     /// The endpoint.
     pub endpoint: Endpoint,
     /// IP MTU.
     pub mtu: u16,
     mac: [u8; 6],
-    /// The statistics of the end's device, if the device has statistics.
+    /// The statistics of this side's device, if the device has statistics.
     pub device_stats: Option<DeviceStats>,
-    /// The CPU for the thread that polls the end, if the thread is not pinned yet.
+    /// The CPU for the thread that polls the engine, if the thread is not pinned yet.
     cpu: Option<usize>,
 }
 
-/// The ends on several queues of a device.
+/// A side of a test that uses several queues of a device.
 pub struct Cores {
-    /// One end for each queue. All ends share one context and the same addresses.
+    /// One [`End`] for each queue. All of these values share one context and the same addresses.
     pub ends: Vec<End>,
-    /// The CPU of each end.
+    /// The CPU of each [`End`].
     pub cpus: Vec<usize>,
 }
 
 impl End {
-    /// The GID of this end in a destination: the MAC address, followed by zeros, as with siw.
+    /// The GID of this side in a destination: the MAC address, followed by zeros, as with siw.
     pub fn gid(&self) -> [u8; 16] {
         let mut gid = [0; 16];
         gid[..6].copy_from_slice(&self.mac);
         gid
     }
 
-    /// Pins the calling thread, which will poll this end, to the end's CPU. Does nothing if the end has no
-    /// CPU, or if the thread is pinned already.
+    /// Pins the calling thread, which will poll this side's engine, to this side's CPU. Does nothing if this
+    /// side has no CPU, or if the thread is pinned already.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] if this process may not use that CPU.
@@ -61,7 +61,7 @@ impl End {
     }
 }
 
-/// The parameters of an end on a port.
+/// The parameters of an [`End`] on a port.
 #[derive(Clone, Debug)]
 pub struct EndConfig<'a> {
     /// Addresses with their prefix lengths.
@@ -79,9 +79,9 @@ pub struct EndConfig<'a> {
     pub cpu: Option<usize>,
     /// Whether the peer may run on the same CPU. In this case idle polls yield the CPU.
     pub shares_cpu: bool,
-    /// Whether this end sleeps on completion events while the engine runs in its own thread.
+    /// Whether this side sleeps on completion events while the engine runs in its own thread.
     pub events: bool,
-    /// Whether this end asks for CRCs.
+    /// Whether this side asks for CRCs.
     pub crc: bool,
     /// Time limit for a peer from which nothing arrives.
     pub timeout: Duration,
@@ -113,7 +113,7 @@ impl<'a> EndConfig<'a> {
     }
 }
 
-/// Opens the device of `args` and creates an end on it.
+/// Opens the device of `args`, and creates an [`End`] on the device.
 ///
 /// # Errors
 /// Returns [`Error::Usage`] for options that cannot be used, [`Error::Port`] if the device cannot be opened,
@@ -127,7 +127,7 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
     make_end(open_port(args)?, &config, interrupt)
 }
 
-/// Opens the device of `args` with a queue for each of its cores, and creates an end on each queue.
+/// Opens the device of `args` with a queue for each of its cores, and creates an [`End`] on each queue.
 ///
 /// # Errors
 /// Returns [`Error::Usage`] for options that cannot be used, [`Error::Port`] if the device cannot be opened,
@@ -170,7 +170,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
     Ok(Cores { ends, cpus })
 }
 
-/// Creates an end on `port`.
+/// Creates an [`End`] on `port`.
 ///
 /// # Errors
 /// Returns [`Error::System`] if the capture file cannot be written, [`Error::Usage`] for parameters that

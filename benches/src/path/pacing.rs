@@ -1,5 +1,5 @@
-//! Messages at a given rate. The latency of a message is measured from its due time until the target has
-//! confirmed it.
+//! Messages at a given rate. The latency of a message is measured from its due time until the target (the
+//! peer of the side that posts messages) has confirmed the message.
 //!
 //! When a Read or atomic completes, the target has answered it. A Write or Send usually completes when the
 //! local TCP has accepted it. This completion shows nothing about the target. So a zero-length Read follows.

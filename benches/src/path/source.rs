@@ -1,4 +1,5 @@
-//! The source's part: posts messages, and records which messages the peer has received.
+//! The part of the *source*, the side that posts messages: posts messages, checks the results of Reads and
+//! atomics, and records which messages the peer has received.
 
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 

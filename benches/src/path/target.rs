@@ -1,4 +1,5 @@
-//! The target's part: receives messages, checks them, sends credits, and answers marks.
+//! The part of the *target*, the peer of the side that posts messages: receives Sends and Writes, checks
+//! their bytes, sends credits, and answers marks.
 
 use iwarp::verbs::{
     QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError, WorkCompletion,

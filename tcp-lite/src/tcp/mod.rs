@@ -1,5 +1,5 @@
-//! Our TCP: RFC 9293 with a send queue of segments. The bytes and the boundaries of a segment stay as the
-//! user pushed them, unless the segment has to be cut.
+//! Our TCP: RFC 9293 with a send queue of segments. The user pushes whole segments into this queue. A segment
+//! keeps its bytes and its boundaries, unless the segment has to be cut.
 //!
 //! The [`Tcb`] of a connection connects two halves that do not use each other. The stack passes segments and
 //! times to the [`Tcb`], asks the [`Tcb`] for segments to send, and gives the [`Tcb`] access to all shared

@@ -1,4 +1,4 @@
-//! The addresses that identifiers claim at a port, and the rules by which claims exclude each other.
+//! The addresses that identifiers claim at a port, and the rules by which claims conflict.
 
 use std::net::IpAddr;
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `wire_spec.rs` | the wire that the settings name |
 //! | `address.rs` | addresses on a wire |
-//! | `claim.rs` | the claims of bound identifiers, and which claims exclude each other |
+//! | `claim.rs` | the claims of bound identifiers, and which claims conflict |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
 //! | `local_names.rs`, `name_locks.rs` | the name service of a `local` wire, and its locks |
 //! | `message.rs`, `name_server.rs`, `hosts.rs` | names and addresses between hosts |

@@ -143,8 +143,8 @@ fn run(scenario: &Scenario) {
     assert_eq!(pair.a.pool.available(), pair.a.pool.capacity());
 }
 
-/// Checks that every transmission was a segment as it was pushed, or a part of a segment whose cut was
-/// counted.
+/// Checks that every transmission was a whole segment, with the boundaries with which the test pushed the
+/// segment, or a part of a segment whose cut was counted.
 fn check_boundaries(pair: &Pair, side: Side, sizes: &[usize]) {
     let mut starts = std::collections::BTreeMap::new();
     let mut at = 0;

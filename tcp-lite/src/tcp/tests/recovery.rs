@@ -36,7 +36,8 @@ fn transfer(config: TcpConfig, plan: Plan, count: usize) -> Pair {
     pair
 }
 
-/// Asserts that every transmission of `Side::A` was one of the segments as they were pushed.
+/// Asserts that every transmission of `Side::A` was a whole segment, with the boundaries with which the test
+/// pushed the segment.
 fn assert_frozen(pair: &Pair) {
     let whole = |(offset, len): &(u32, usize)| (*offset as usize).is_multiple_of(SEGMENT) && *len == SEGMENT;
     assert!(pair.data_sent(Side::A).iter().all(whole));

@@ -89,7 +89,7 @@ fn a_window_below_a_segment_cuts_it_only_after_the_persist_timer() {
 }
 
 /// After a cut, segments are not aligned with FPDUs until a pause in transmission. After the pause, segments
-/// are sent as they were pushed.
+/// are sent with the boundaries with which the test pushed them.
 // Proves MPA-122: a segment that is pushed begins with an FPDU.
 #[test]
 fn alignment_comes_back_after_a_pause() {

@@ -17,7 +17,7 @@ const BARE_IN_ALL: u64 = 32;
 pub(super) enum Boundaries {
     /// The units are unknown, since the sender is not tcp-lite.
     Unknown,
-    /// Segments as the user pushed them: the offset at which each segment ends.
+    /// The segments that the user pushed into the send queue: the offset at which each segment ends.
     Pushed(BTreeSet<u64>),
     /// The FPDUs that the parser finds.
     Mpa(Parser),

@@ -39,7 +39,7 @@ pub use ranges::Ranges;
 /// The units of the streams of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Segments that the user pushes.
+    /// The segments that the user pushes into the send queue.
     Plain,
     /// The FPDUs of iWARP.
     Mpa,

@@ -49,8 +49,8 @@ fn a_name_is_known_while_its_listener_lives() {
     assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
     assert_eq!(listening(&folder), [("*:7471".to_owned(), wire)]);
-    // In `LocalNames`, overlapping names of one process do not exclude each other, since `BoundPorts` checks
-    // such names earlier.
+    // In `LocalNames`, overlapping names of one process do not conflict, since `BoundPorts` checks such names
+    // earlier.
     let mut own = take(&names, "127.0.0.1:7471").unwrap();
     own.publish(at("100.64.0.8:1")).unwrap();
     assert_eq!(
@@ -305,7 +305,7 @@ fn a_folder_that_cannot_be_read_is_an_error() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Wildcards and connections of several processes exclude each other, although connections have no files.
+/// Wildcards and connections of several processes conflict, although connections have no files.
 #[test]
 fn wildcards_and_connections_exclude_each_other() {
     let (folder, names) = names();
