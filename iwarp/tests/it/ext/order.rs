@@ -180,7 +180,7 @@ fn an_answer_says_that_what_was_before_is_complete() {
     }
 }
 
-/// Row T6: when Immediate Data completes at the peer, the Writes before it are placed.
+/// Row T6: when Immediate Data completes at the peer, the Writes before the Immediate Data are placed.
 // Proves EXT-002, EXT-114, EXT-129, EXT-135.
 #[test]
 fn immediate_data_completes_behind_the_write() {

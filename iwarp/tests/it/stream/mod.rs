@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `peer.rs` | the engine, and the peer with its bytes |
 //! | `sent.rs` | posted requests: their bytes, and when they are sent |
-//! | `answers.rs` | the answers to the peer's Reads |
+//! | `answers.rs` | the Read Responses to the peer's Reads |
 //! | `received.rs` | the effects of the peer's Sends and Writes |
-//! | `responses.rs` | the effects of answers to our Reads |
+//! | `responses.rs` | the effects of the Read Responses to our Reads |
 //! | `order.rs` | which messages wait for a lost frame, and which do not |
 //! | `changed.rs` | bytes that change in repeated segments, or in buffers that are in use |
 //! | `ends.rs` | Terminates in both directions, and other ends by an error |
