@@ -7,8 +7,8 @@
 //! If the address is still being probed, the stack gives up the address. Otherwise the stack keeps the
 //! address, since connections depend on it, and sends an announcement (RFC 5227 section 2.4 (c)). For each
 //! address in use, the stack sends such announcements and reports at most once in ten seconds. If a host has
-//! several stacks, the leading stack detects the conflicts, and the other stacks take over the states that
-//! the leading stack publishes. [`discovery`](crate::discovery) has the packet formats.
+//! several stacks, the leader of the stacks detects the conflicts, and the other stacks take over the states
+//! that the leader publishes. [`discovery`](crate::discovery) has the packet formats.
 
 use arrayvec::ArrayVec;
 
@@ -257,14 +257,14 @@ impl ConflictDetection {
         }
     }
 
-    /// The states of the addresses, two bits for each address. The leading stack publishes this value for the
-    /// other stacks.
+    /// The states of the addresses, two bits for each address. The leader publishes this value for the other
+    /// stacks.
     pub(crate) fn states(&self) -> u32 {
         self.addresses.iter().rev().fold(0, |states, own| states << 2 | own.state.bits())
     }
 
-    /// Takes over the [`states`](Self::states) of the leading stack. `states` is `None` if the leading stack
-    /// has not published its states yet. Returns whether the state of an address changed.
+    /// Takes over the [`states`](Self::states) of the leader. `states` is `None` if the leader has not
+    /// published its states yet. Returns whether the state of an address changed.
     pub(crate) fn follow(&mut self, states: Option<u32>) -> bool {
         let Some(mut states) = states.filter(|states| *states != self.states()) else { return false };
         for own in &mut self.addresses {
@@ -275,8 +275,8 @@ impl ConflictDetection {
         true
     }
 
-    /// Called when the leading stack is gone and this stack becomes the leading stack: probes the tentative
-    /// addresses, and, if the stack announces addresses, announces the addresses in use again.
+    /// Called when the leader is gone and this stack becomes the leader: probes the tentative addresses, and,
+    /// if the stack announces addresses, announces the addresses in use again.
     pub(crate) fn lead(&mut self, now: Instant) {
         self.follows = false;
         for own in &mut self.addresses {

@@ -8,10 +8,10 @@
 //! owner. If a device distributes frames by another rule than expected, or changes the rule, processing these
 //! frames takes longer, but no connection is lost.
 //!
-//! The first of the stacks that still exist is the leading stack. Only the leading stack answers ARP and
-//! neighbour discovery, defends our addresses, answers echo requests and reassembles fragments. All other
-//! stacks hand such frames to the leading stack. The leading stack reports the neighbours that it heard of to
-//! the other stacks, and publishes which addresses may be used.
+//! The first of the stacks that still exist is the *leader*. Only the leader answers ARP and neighbour
+//! discovery, defends our addresses, answers echo requests and reassembles fragments. All other stacks hand
+//! such frames to the leader. The leader reports the neighbours that it has found to the other stacks, and
+//! publishes which addresses may be used.
 //!
 //! | file | what |
 //! |---|---|

@@ -177,9 +177,9 @@ mod tests {
         assert_eq!(asked.get(), 8);
     }
 
-    /// A thread notices a restart and takes the lock. Meanwhile another thread has handled the restart, on a
-    /// processor whose counter is a little ahead. So the first thread does not handle the restart a second
-    /// time.
+    /// A thread notices a restart and takes the lock. Before the first thread takes the lock, another thread
+    /// has handled the restart, on a processor whose counter is a little ahead. So the first thread does not
+    /// handle the restart a second time.
     #[test]
     fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
         let restarts = Restarts::new();

@@ -123,8 +123,8 @@ pub enum RegisterError {
         /// Maximum number of registrations.
         max_mr: usize,
     },
-    /// The options ask for remote write or atomic access without local write access. The verbs API refuses
-    /// these options, too.
+    /// The options ask for remote write or atomic access without local write access. The verbs API also
+    /// refuses these options.
     #[error("remote write and atomic access need local write access")]
     RemoteWithoutLocalWrite,
     /// The options ask for a right to write to the caller's memory, which was registered for reading only.

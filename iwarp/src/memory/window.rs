@@ -159,7 +159,7 @@ impl EpochGuard<'_> {
                 // in quarantine and does not name another window.
                 control.template(shared, bind.stag).ok_or(BindError::UnknownStag)?;
                 // Another queue pair may have bound the window while the lock was released. If so, the loop
-                // ends that binding, too.
+                // also ends that binding.
                 if shared.slot(number).is_none_or(|slot| !slot.is_valid()) {
                     break;
                 }

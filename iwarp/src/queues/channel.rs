@@ -153,10 +153,10 @@ impl Notifier {
     }
 
     /// Consumes the notifications if the queue is empty. The reader of a queue calls this function each time
-    /// after it has tried to read an item. If an item arrives at the same time, its notification may be
-    /// consumed, too. In this case a notification is added again. A reader that did not find an item (`found`
-    /// is `false`) makes a system call only if a notification is left, for example because the notification
-    /// was added after its item had been read.
+    /// after it has tried to read an item. If an item arrives at the same time, this call may also consume
+    /// the notification of this item. In this case the call adds a notification again. A reader that did not
+    /// find an item (`found` is `false`) makes a system call only if a notification is left, for example
+    /// because the notification was added after its item had been read.
     pub(crate) fn settle(&self, found: bool, is_empty: impl Fn() -> bool) -> io::Result<()> {
         if (found || self.added.load(Ordering::Acquire) != 0) && is_empty() {
             self.take()?;

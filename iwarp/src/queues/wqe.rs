@@ -60,7 +60,7 @@ pub(crate) struct WqeCount {
     /// Number of polled completions.
     polled: WrappingCounter,
     /// The count of used entries of the shared receive queue, if the requests are taken from such a queue.
-    /// When an entry of this work queue becomes free, an entry of the shared receive queue becomes free, too.
+    /// When an entry of this work queue becomes free, an entry of the shared receive queue also becomes free.
     srq: Option<Arc<AtomicUsize>>,
     /// Whether requests no longer generate completions. The flag is changed under the completion queue's lock
     /// for adding completions.

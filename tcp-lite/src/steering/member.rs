@@ -29,7 +29,7 @@ const UNSAID: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) enum Handed {
     Frame(Mbuf),
-    /// A neighbour that the leader heard of.
+    /// A neighbour that the leader has found.
     Heard(Heard),
 }
 

@@ -137,8 +137,8 @@ impl HeldList {
     }
 
     /// Holds `buf`, whose first byte is at `start`. Bytes that the list already holds are removed from `buf`:
-    /// the bytes that arrived first stay. If held bytes are in the middle of `buf`, the bytes after them are
-    /// dropped, too.
+    /// the bytes that arrived first stay. If held bytes are in the middle of `buf`, the bytes of `buf` after
+    /// the held bytes are also dropped.
     ///
     /// # Errors
     /// [`NoSlot`] if no slot is free.

@@ -92,7 +92,7 @@ fn run(scenario: &Scenario) {
         rto_max: Duration::from_secs(2),
         time_wait: Duration::from_secs(30),
         send_buffer_bytes: 16_000,
-        // A wire that loses so many packets would sometimes look like a black hole.
+        // The wire of these tests loses many packets, which would sometimes look like a path MTU black hole.
         path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
         ..config()
     };

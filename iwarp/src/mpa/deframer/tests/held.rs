@@ -288,7 +288,7 @@ fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
         let expected: Vec<_> = expected.into_iter().map(|range| (vec![range], true)).collect();
         assert_eq!((asked, bench.kept()), (expected, (left, 0, left)), "{bytes}");
     }
-    // A buffer that `may` refuses is kept, and all buffers before it are kept, too.
+    // A buffer that `may` refuses is kept, and all buffers before this buffer are also kept.
     let mut bench = held();
     let asked = give_up(&mut bench, usize::MAX, |nr| nr == 0);
     assert_eq!(asked, [(vec![far], true), (vec![middle], false)]);
