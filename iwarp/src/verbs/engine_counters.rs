@@ -20,8 +20,7 @@ dp::counters! {
         pub rx_not_ready: u64,
         /// FPDUs handed to TCP, one for each DDP segment. A retransmission is not counted.
         pub tx_fpdus: u64,
-        /// Number of payload bytes that were placed into registered memory, including the values that our
-        /// atomics returned.
+        /// Payload bytes placed into registered memory, and the values that our atomics returned.
         pub rx_placed_bytes: u64,
         /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and
         /// the headers that RDMAP sends as payload.
