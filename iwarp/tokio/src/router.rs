@@ -233,8 +233,8 @@ impl Router {
             }
             Request::Done { pinned, .. } => {
                 state.requests.remove(key);
-                drop(state);
-                self.release(pinned);
+                // A waker that `drain` calls may drop the future within a poll of the engine.
+                state.keep(pinned);
             }
             abandoned @ Request::Abandoned { .. } => *request = abandoned,
         }
@@ -383,6 +383,16 @@ impl State {
         }
     }
 
+    /// Keeps the memory of a request that is over until a later call releases it. A buffer of the connection
+    /// is free at once.
+    fn keep(&mut self, pinned: Pinned) {
+        match pinned {
+            Pinned::Buffer(buffer) => self.buffers.push(buffer),
+            Pinned::Memory { .. } => self.released.push(pinned),
+            Pinned::Nothing => {}
+        }
+    }
+
     /// Records the completion of a request. Returns the waker of the task that waits for the request, if
     /// there is one.
     fn complete(&mut self, key: usize, completion: &WorkCompletion) -> Option<Waker> {
@@ -393,8 +403,7 @@ impl State {
                 *request = Request::Done { completion: *completion, pinned };
                 return waker;
             }
-            Request::Abandoned { pinned: Pinned::Buffer(buffer) } => self.buffers.push(buffer),
-            Request::Abandoned { pinned } => self.released.push(pinned),
+            Request::Abandoned { pinned } => self.keep(pinned),
             Request::Done { .. } => debug_assert!(false, "a request completes once"),
         }
         self.requests.remove(key);

@@ -327,17 +327,24 @@ async fn buffers_are_used_again_and_memory_is_released() {
         assert!(router.state().requests.is_empty());
     }
     let used = || client.context().usage().mr.used;
-    let before = used();
-    let memory = register();
-    let wr_id = router.open(Pinned::Memory { _slice: (&memory).into() });
-    drop(memory);
-    router.forget(wr_id);
-    assert_eq!(used(), before + 1, "the request is under way");
-    complete(&router, &[wr_id]);
-    assert_eq!(used(), before + 1, "not by the thread that completes requests");
-    let next = router.open(Pinned::Nothing);
-    assert_eq!(used(), before);
-    router.cancel(next);
+    for is_forgotten in [true, false] {
+        let before = used();
+        let memory = register();
+        let wr_id = router.open(Pinned::Memory { _slice: (&memory).into() });
+        drop(memory);
+        let wait = if is_forgotten { None } else { Some(router.wait(wr_id, a.engine())) };
+        if is_forgotten {
+            router.forget(wr_id);
+        }
+        assert_eq!(used(), before + 1, "the request is under way");
+        complete(&router, &[wr_id]);
+        // A waker may drop the future on the thread that completes requests.
+        drop(wait);
+        assert_eq!(used(), before + 1, "not by the thread that completes requests");
+        let next = router.open(Pinned::Nothing);
+        assert_eq!(used(), before);
+        router.cancel(next);
+    }
 }
 
 /// Completions with a `wr_id` of the program wake no task and free no place.
