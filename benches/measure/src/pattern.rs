@@ -1,10 +1,10 @@
 //! Distinguishable bytes. Equal seeds give equal bytes.
 
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Returns `count` bytes, each of which depends on the seed and on the position of the byte.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
-    let mut dice = SeededRng::split_mix(seed);
+    let mut dice = Dice::split_mix(seed);
     let mut bytes = Vec::with_capacity(count + 8);
     while bytes.len() < count {
         bytes.extend(dice.number().to_le_bytes());

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, IpProtocol, TcpControl};
 use tcp_lite::CloseReason;
 use tcp_lite::facade::{Ipv4Address, Ipv6Address};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 use crate::craft;
 use crate::harness::{MAC_A, MAC_B, config};
@@ -189,8 +189,7 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
     relay.b.host.serve = BYTES;
     let now = relay.a.now();
     relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), BYTES);
-    let (mut dice, mut sent, mut injected, mut segments) =
-        (SeededRng::xorshift(0), Vec::new(), 0, Vec::new());
+    let (mut dice, mut sent, mut injected, mut segments) = (Dice::xorshift(0), Vec::new(), 0, Vec::new());
     let mut random = || (dice.number() >> 8) as u8;
     let done = relay.run(
         60_000_000,

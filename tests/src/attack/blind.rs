@@ -14,9 +14,9 @@ use super::crafted_peers::CraftedPeers;
 use super::segment::Segment;
 use super::victim::{CLIENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
-use crate::sim::part::Part;
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
 use testkit::packet::flag;
-use testkit::seeded_rng::SeededRng;
 
 /// The attack with RSTs.
 pub const RESETS: Scenario = Scenario {
@@ -64,7 +64,7 @@ struct Blind {
     macs: [[u8; 6]; 2],
     bystander: CraftedPeers,
     number: u32,
-    dice: SeededRng,
+    dice: Dice,
     sent: u64,
     /// Number of frames to the idle connection whose sequence numbers were chosen in the window.
     hits: u64,
@@ -81,7 +81,7 @@ impl Blind {
             macs,
             bystander,
             number,
-            dice: Part::Setup.rng(2),
+            dice: Part::Setup.dice(2),
             sent: 0,
             hits: 0,
             ready_us: None,

@@ -13,9 +13,9 @@ use super::crafted_peers::CraftedPeers;
 use super::segment::Segment;
 use super::victim::{CLIENT, LENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
-use crate::sim::part::Part;
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
 use testkit::packet::{flag, parse, too_big};
-use testkit::seeded_rng::SeededRng;
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
@@ -28,7 +28,7 @@ pub const SCENARIO: Scenario = Scenario {
             crafted.join(PeerOptions::default());
         }
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        let dice = Part::Setup.rng(5);
+        let dice = Part::Setup.dice(5);
         Box::new(TooBig {
             macs: arena.macs(),
             crafted,
@@ -67,7 +67,7 @@ struct TooBig {
     macs: [[u8; 6]; 2],
     crafted: CraftedPeers,
     lent: (u32, u64),
-    dice: SeededRng,
+    dice: Dice,
     asked: bool,
     sent: u64,
     heard: FrameCounts,

@@ -9,8 +9,8 @@ use super::arena::{Actor, Arena, NoAttacker, Scene};
 use super::crafted_peer::{PeerOptions, read, write};
 use super::reconnects::{ReconnectingAttacker, Reconnects, finish};
 use super::{Attack, Scenario, as_it_is, check, refusals};
-use crate::sim::part::Part;
-use testkit::seeded_rng::SeededRng;
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
@@ -31,7 +31,7 @@ pub struct StagGuess {
     /// The STag of the lent region, which is never guessed.
     right: u32,
     to: u64,
-    dice: SeededRng,
+    dice: Dice,
     /// Maximum number of guesses; `None`: no limit.
     limit: Option<u64>,
     /// Number of guesses so far, and number of guesses that were answered as specified.
@@ -48,7 +48,7 @@ impl StagGuess {
             reconnects: Reconnects::new(arena.macs(), PEERS, PeerOptions::default()),
             right: lent.rkey(),
             to: lent.addr(),
-            dice: Part::Setup.rng(4),
+            dice: Part::Setup.dice(4),
             limit,
             guesses: [0; 2],
             writers: std::collections::HashSet::new(),

@@ -8,9 +8,9 @@ use super::arena::{Actor, Arena, Scene};
 use super::segment::{Segment, syn_options};
 use super::victim::{PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
-use crate::sim::part::Part;
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
 use testkit::packet::flag;
-use testkit::seeded_rng::SeededRng;
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
@@ -21,7 +21,7 @@ pub const SCENARIO: Scenario = Scenario {
         let frame_of = SynFlood {
             macs: arena.macs(),
             options: syn_options(1460, Some(7)),
-            dice: Part::Setup.rng(1),
+            dice: Part::Setup.dice(1),
             sent: 0,
         };
         Box::new(frame_of)
@@ -34,7 +34,7 @@ const BACKLOG: u64 = 1024;
 struct SynFlood {
     macs: [[u8; 6]; 2],
     options: Vec<u8>,
-    dice: SeededRng,
+    dice: Dice,
     sent: u64,
 }
 

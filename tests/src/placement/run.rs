@@ -10,10 +10,10 @@ use super::hosts::{Hosts, HostsConfig};
 use super::tally::{Level, Quantiles};
 use super::wire::{Loss, Wire};
 use super::{Traffic, text};
-use crate::sim::part::Part;
+use crate::sim::dice::Part;
 use crate::sim::queue::Queue;
+use testkit::dice::Dice;
 use testkit::packet::parse;
-use testkit::seeded_rng::SeededRng;
 
 /// Local port of the first connection.
 const FIRST_PORT: u16 = 40_000;
@@ -115,7 +115,7 @@ struct Run {
     wires: [Wire; 2],
     arrivals: Queue<(usize, Vec<u8>)>,
     wakes: [Option<u64>; 2],
-    dice: SeededRng,
+    dice: Dice,
     start_us: u64,
     /// The time at which the receiver's state was recorded last, in microseconds.
     since_us: u64,
@@ -163,7 +163,7 @@ impl Run {
             }),
             arrivals: Queue::default(),
             wakes: [Some(start_us); 2],
-            dice: Part::Setup.rng(seed),
+            dice: Part::Setup.dice(seed),
             start_us,
             since_us: start_us,
             pinned_bytes: 0,

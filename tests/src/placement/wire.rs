@@ -1,8 +1,8 @@
 //! One direction of the wire: rate, delay, a queue, and seeded losses. The wire's clock counts nanoseconds,
 //! since a frame takes 1.2 microseconds at 10 Gb/s. The simulator's link counts microseconds.
 
-use crate::sim::part::Part;
-use testkit::seeded_rng::SeededRng;
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
 
 /// Mean length of a burst of losses in frames. Half of the frames of a burst are lost.
 const BURST_FRAMES: u32 = 8;
@@ -24,7 +24,7 @@ pub(crate) struct Wire {
     /// Maximum length in bytes of the queue in front of the wire.
     queue_bytes: u64,
     loss: Loss,
-    dice: SeededRng,
+    dice: Dice,
     /// Whether the wire is in a burst of losses.
     bad: bool,
     busy_until_ns: u64,
@@ -41,7 +41,7 @@ impl Wire {
         seed: u64,
         side: usize,
     ) -> Self {
-        let dice = Part::Link(side).rng(seed);
+        let dice = Part::Link(side).dice(seed);
         Self { rate_mbit, delay_us, queue_bytes, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
     }
 

@@ -2,8 +2,8 @@
 //! the sender, and ICMP errors. They must have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
 
 use super::coverage::Occurrence;
+use testkit::dice::Dice;
 use testkit::packet::{Tcp, complete, flag, too_big, unreachable};
-use testkit::seeded_rng::SeededRng;
 
 /// Distance between the expected number and a forged number that has to be far away from the expected number.
 const FAR: u32 = 1 << 30;
@@ -22,7 +22,7 @@ pub struct Forged {
 /// Makes a forged frame from a frame of an established connection, or returns `None` if this frame is not
 /// suitable. The stream sent so far ends `high` bytes after the frame's sequence number, and then has a FIN
 /// if `finished`.
-pub fn forge(dice: &mut SeededRng, frame: &[u8], tcp: &Tcp, high: u32, finished: bool) -> Option<Forged> {
+pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool) -> Option<Forged> {
     if tcp.flags & (flag::SYN | flag::FIN | flag::RST) != 0 || !tcp.has(flag::ACK) {
         return None;
     }

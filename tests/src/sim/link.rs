@@ -16,11 +16,11 @@
 use std::collections::HashMap;
 
 use super::coverage::{Coverage, Occurrence};
+use super::dice::Part;
 use super::forge::{Forged, forge};
 use super::middlebox::{Coalescer, split};
-use super::part::Part;
+use testkit::dice::Dice;
 use testkit::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
-use testkit::seeded_rng::SeededRng;
 
 /// Number of bytes at the start of a stream that are never corrupted with a correct checksum, since MPA's
 /// startup frames (RFC 5044 section 7.1) have no CRC.
@@ -213,7 +213,7 @@ struct Flow {
 #[derive(Debug)]
 pub struct Link {
     plan: Plan,
-    dice: SeededRng,
+    dice: Dice,
     bad: bool,
     joiner: Option<Coalescer>,
     flows: HashMap<(u16, u16), Flow>,
@@ -233,7 +233,7 @@ impl Link {
         let joiner = plan.join.map(|(bytes, hold_us)| Coalescer::new(bytes, hold_us));
         Self {
             plan,
-            dice: Part::Link(side).rng(seed),
+            dice: Part::Link(side).dice(seed),
             bad: false,
             joiner,
             flows: HashMap::new(),

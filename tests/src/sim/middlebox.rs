@@ -1,7 +1,7 @@
 //! Splits and joins TCP segments between the hosts, as a middlebox or large receive offload (LRO) does.
 
+use testkit::dice::Dice;
 use testkit::packet::{Damage, Frame, Tcp, flag, parse};
-use testkit::seeded_rng::SeededRng;
 
 /// Joins consecutive segments of one flow.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ fn follows(first: &Tcp, first_frame: &[u8], next: &Tcp, next_frame: &[u8]) -> bo
 
 /// Splits a segment into two to four segments, at places that its sender does not know. A SYN, a RST, a
 /// damaged segment and a segment with less than two bytes of payload are not split.
-pub fn split(dice: &mut SeededRng, frame: Frame, out: &mut Vec<Frame>) {
+pub fn split(dice: &mut Dice, frame: Frame, out: &mut Vec<Frame>) {
     let segment = parse(&frame.bytes)
         .filter(|tcp| frame.damage == Damage::None && tcp.len() > 1 && !tcp.has(flag::SYN | flag::RST));
     let Some(tcp) = segment else { return out.push(frame) };

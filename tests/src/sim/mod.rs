@@ -7,7 +7,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `part.rs` | the random numbers of each part of a run |
+//! | `dice.rs` | the random numbers of each part of a run |
 //! | `queue.rs`, `trace.rs` | future events, and a hash of all frames |
 //! | `port.rs`, `steering.rs` | the ports of the hosts, and the queues of their devices; `testkit::packet` parses the frames |
 //! | `link.rs`, `middlebox.rs`, `forge.rs` | one direction of the wire, a middlebox that splits and joins segments, forged frames |
@@ -28,10 +28,10 @@
 pub mod coverage;
 pub mod defect;
 pub mod defect_trial;
+pub mod dice;
 pub mod forge;
 pub mod link;
 pub mod middlebox;
-pub mod part;
 pub mod port;
 mod progress_bound;
 pub mod queue;

@@ -6,8 +6,8 @@ use dp::Offloads;
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{Limits, StackConfig, StackUsage, TcpConfig};
 
+use super::dice::Part;
 use super::link::{Plan, Span};
-use super::part::Part;
 use super::port::mac;
 use super::steering::SteeringPlan;
 use super::world::{RdmaPlan, StreamPlan};
@@ -211,6 +211,6 @@ impl Setup {
 
     /// Returns the keys of both hosts, each from the host's own stream of random numbers.
     pub fn keys(seed: u64) -> [[u8; 32]; 2] {
-        [0, 1].map(|side| Part::Host(side).rng(seed).key())
+        [0, 1].map(|side| Part::Host(side).dice(seed).key())
     }
 }

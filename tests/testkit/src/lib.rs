@@ -12,8 +12,8 @@
 #![forbid(unsafe_code)]
 
 pub mod chapter;
+pub mod dice;
 pub mod idle;
 #[cfg(feature = "packet")]
 pub mod packet;
 pub mod process;
-pub mod seeded_rng;

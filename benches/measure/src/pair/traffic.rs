@@ -12,7 +12,7 @@ use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
 use crate::pair::alternate::{Rate, TIME_LIMIT, timed};
 use crate::pattern;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Maximum number of requests of each work queue.
 const DEPTH: usize = 16;
@@ -49,7 +49,7 @@ pub(crate) struct Load {
 pub(crate) struct Traffic {
     hosts: TwoHosts,
     load: Load,
-    dice: SeededRng,
+    dice: Dice,
     /// All queue pairs. The active queue pairs are first.
     order: Vec<u32>,
     /// For each queue pair, its index among the active queue pairs, or `None` if the queue pair is not
@@ -110,7 +110,7 @@ impl Traffic {
     fn over(hosts: TwoHosts, qps: usize, load: Load) -> Self {
         Self {
             load,
-            dice: SeededRng::split_mix(load.seed),
+            dice: Dice::split_mix(load.seed),
             order: (0..qps as u32).collect(),
             place: vec![None; qps],
             open: vec![0; qps],

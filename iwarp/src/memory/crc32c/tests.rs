@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 use super::{Front, Library, Method, append, best, copy, fetch_behind};
 #[cfg(target_arch = "x86_64")]
@@ -29,7 +29,7 @@ fn reference(crc: u32, bytes: &[u8]) -> u32 {
 
 /// Returns pseudo-random bytes with a period that is too long to hide an error of a CRC method.
 fn noise(len: usize) -> Vec<u8> {
-    SeededRng::split_mix(0).bytes(len)
+    Dice::split_mix(0).bytes(len)
 }
 
 /// Returns all methods that this CPU supports.

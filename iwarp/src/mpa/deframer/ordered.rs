@@ -353,7 +353,7 @@ mod tests {
     fn searches_find_what_a_walk_finds() {
         for seed in 0..200_u64 {
             let (mut slots, mut list) = (RangeSlots::<std::ops::Range<u64>>::new(64), List::default());
-            let mut dice = testkit::seeded_rng::SeededRng::xorshift(seed);
+            let mut dice = testkit::dice::Dice::xorshift(seed);
             let mut dice = |below| dice.below(below);
             for _ in 0..200 {
                 let at = dice(60);

@@ -173,7 +173,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
 fn both_paths_hand_up_the_same() {
     let (mut whole_bytes, mut errors) = (0, 0);
     for seed in 0..600 {
-        let mut dice = testkit::seeded_rng::SeededRng::xorshift(seed);
+        let mut dice = testkit::dice::Dice::xorshift(seed);
         let markers = seed % 8 == 0;
         let ulpdus: Vec<Vec<u8>> = (0..20).map(|nr| vec![nr + 1; dice.below(60) as usize]).collect();
         let (mut wire, _) = stream(markers, &ulpdus.iter().map(Vec::as_slice).collect::<Vec<_>>());

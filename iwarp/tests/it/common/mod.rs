@@ -18,7 +18,7 @@ pub(crate) mod ulpdu;
 pub(crate) mod world;
 
 use iwarp::verbs::{MemoryRegion, RemoteAddr};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 pub(crate) use hosts::{ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate};
 pub(crate) use testbed::Testbed;
@@ -34,7 +34,7 @@ macro_rules! told {
 
 /// Returns `len` pseudo-random bytes, in which a test notices a lost, repeated or moved piece.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    SeededRng::xorshift(seed).bytes(len)
+    Dice::xorshift(seed).bytes(len)
 }
 
 /// Returns the remote address of byte `at` of `region`.

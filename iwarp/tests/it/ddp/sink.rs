@@ -14,7 +14,7 @@ use iwarp::memory::{
     Access, Accessor, Base, MemoryTable, Participant, PdId, RegisterOptions, Registration, Stag, StreamId,
 };
 use iwarp::rdmap::Opcode;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 
@@ -205,7 +205,7 @@ struct Stream {
 impl Stream {
     const BYTES: usize = 6000;
 
-    fn new(dice: &mut SeededRng) -> Self {
+    fn new(dice: &mut Dice) -> Self {
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&dice.number().to_le_bytes());
         let table = MemoryTable::new(8, seed);
@@ -224,7 +224,7 @@ impl Stream {
     }
 
     /// Adds one to seven messages, tagged and untagged, that are cut by a changing MULPDU.
-    fn fill(&mut self, dice: &mut SeededRng) {
+    fn fill(&mut self, dice: &mut Dice) {
         let mut free = 0;
         let mut next_msn: BTreeMap<u32, u32> = BTreeMap::new();
         let mut first_msn: BTreeMap<u32, u32> = BTreeMap::new();
@@ -264,7 +264,7 @@ impl Stream {
     }
 
     /// Damages one segment, so that the sink must report an error when the segment is next in order.
-    fn damage(&mut self, dice: &mut SeededRng) {
+    fn damage(&mut self, dice: &mut Dice) {
         let at = dice.below(self.segments.len() as u64) as usize;
         let stags: Vec<Stag> = self.foreign.iter().map(Registration::stag).collect();
         let segment = &mut self.segments[at];
@@ -294,7 +294,7 @@ impl Stream {
         }
     }
 
-    fn run(&self, dice: &mut SeededRng, input: &mut String) -> String {
+    fn run(&self, dice: &mut Dice, input: &mut String) -> String {
         writeln!(input, "new").unwrap();
         for (registration, pd, stream, write) in [
             (&self.registration, 1, 0, 1),
@@ -329,7 +329,7 @@ impl Stream {
 
 /// Returns the positions of the segments in random order. Each position occurs at least once, and at most
 /// five positions are repeated.
-fn arrival_order(dice: &mut SeededRng, segments: usize) -> Vec<usize> {
+fn arrival_order(dice: &mut Dice, segments: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..segments).collect();
     for _ in 0..dice.below(6) {
         order.push(dice.below(segments as u64) as usize);
@@ -346,7 +346,7 @@ fn arrival_order(dice: &mut SeededRng, segments: usize) -> Vec<usize> {
 // DDP-128.
 #[test]
 fn segments_in_any_order_end_as_in_the_model() {
-    let mut dice = SeededRng::split_mix(0x5041);
+    let mut dice = Dice::split_mix(0x5041);
     let (mut input, mut ours) = (String::new(), String::new());
     for _ in 0..400 {
         let stream = Stream::new(&mut dice);
@@ -363,7 +363,7 @@ fn segments_in_any_order_end_as_in_the_model() {
 // DDP-192.
 #[test]
 fn a_bad_segment_ends_the_stream_as_in_the_model() {
-    let mut dice = SeededRng::split_mix(0x7041);
+    let mut dice = Dice::split_mix(0x7041);
     let (mut input, mut ours) = (String::new(), String::new());
     for _ in 0..600 {
         let mut stream = Stream::new(&mut dice);
@@ -574,7 +574,7 @@ fn a_message_is_delivered_without_gaps() {
 /// causes an error or a placement, and no string causes a panic.
 #[test]
 fn random_segments_never_panic() {
-    let mut dice = SeededRng::split_mix(0xDD);
+    let mut dice = Dice::split_mix(0xDD);
     let table = MemoryTable::new(8, [9; 32]);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mine = register(&table, 64, RegisterOptions { pd: ME.pd, access, ..Default::default() });

@@ -5,7 +5,7 @@ use iwarp::ddp::{DdpError, Header, HeaderError, Segmenter, TaggedHeader, Untagge
 use iwarp::memory::Stag;
 use iwarp::rdmap::Opcode;
 use proptest::prelude::*;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Compares the segments of a tagged and an untagged message of 10000 bytes, at a MULPDU of 1454 bytes, with
 /// golden headers.
@@ -138,7 +138,7 @@ fn reserved_bits_are_ignored() {
 /// reserved bits.
 #[test]
 fn random_bytes_never_panic() {
-    let mut dice = SeededRng::linear(0x5041);
+    let mut dice = Dice::linear(0x5041);
     let mut next = || dice.number() as u8;
     for _ in 0..10_000 {
         let bytes: Vec<u8> = (0..next() % 40).map(|_| next()).collect();

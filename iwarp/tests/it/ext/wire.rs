@@ -12,7 +12,7 @@ use iwarp::rdmap::{
     Terminate, TerminateError,
 };
 use proptest::prelude::*;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 const NONE: Stag = Stag(0);
 
@@ -145,7 +145,7 @@ fn terminates_of_atomics_are_built_to_the_byte() {
 // Proves EXT-065, EXT-069, EXT-077, EXT-079, EXT-081.
 #[test]
 fn reserved_and_unused_fields_are_ignored() {
-    let mut dice = SeededRng::split_mix(1);
+    let mut dice = Dice::split_mix(1);
     for op in [AtomicOp::FetchAdd { add: 2, mask: 0x80 }, AtomicOp::Swap { swap: 9 }] {
         let plain = request(op);
         let mut bytes = plain.to_bytes();
@@ -340,7 +340,7 @@ for line in sys.stdin:
 // Proves EXT-042, EXT-055, EXT-093, EXT-094.
 #[test]
 fn operations_agree_with_the_model() {
-    let mut dice = SeededRng::split_mix(2);
+    let mut dice = Dice::split_mix(2);
     let mut input = String::new();
     let mut expected = String::new();
     for _ in 0..10_000 {

@@ -30,7 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sabotage::{Defect, Sabotage};
 use steps::Step;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 use world::{Setting, World};
 
 /// Number of runs when `cargo test` is called without an environment variable.
@@ -58,7 +58,7 @@ struct Failed {
 }
 
 fn draw(seed: u64) -> (Setting, Vec<Step>) {
-    let mut dice = SeededRng::new(seed);
+    let mut dice = Dice::new(seed);
     (Setting::draw(&mut dice), steps::draw(&mut dice))
 }
 

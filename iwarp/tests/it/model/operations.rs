@@ -13,7 +13,7 @@ use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, Wc
 use super::memory::{Flow, Span, StreamEnd};
 use super::names::{Grant, Name, Validity};
 use super::streams::{Message, Model, Remote, Semantics};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// A request as it is posted, and its meaning.
 pub(crate) struct Drawn {
@@ -22,7 +22,7 @@ pub(crate) struct Drawn {
 }
 
 /// Chooses a request for `by` at random. Returns `None` if there is no memory for the request.
-type Draw = fn(&mut SeededRng, &Model, StreamEnd, u64) -> Option<Drawn>;
+type Draw = fn(&mut Dice, &Model, StreamEnd, u64) -> Option<Drawn>;
 
 /// The operations, each with its relative frequency.
 const OPERATIONS: &[(u64, Draw)] = &[
@@ -45,24 +45,18 @@ pub(crate) const FAULT_EVERY: u64 = 120;
 /// Maximum number of payload bytes of an inline request.
 const INLINE: usize = 128;
 
-pub(crate) fn draw(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+pub(crate) fn draw(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let drawn = dice.weighted(OPERATIONS)(dice, model, by, op)?;
     Some(flagged(dice, drawn))
 }
 
 /// Returns a Send of `len` bytes.
-pub(crate) fn long_send(
-    dice: &mut SeededRng,
-    model: &Model,
-    by: StreamEnd,
-    op: u64,
-    len: usize,
-) -> Option<Drawn> {
+pub(crate) fn long_send(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, len: usize) -> Option<Drawn> {
     let drawn = send_of(dice, model, by, op, len)?;
     Some(flagged(dice, drawn))
 }
 
-fn flagged(dice: &mut SeededRng, mut drawn: Drawn) -> Drawn {
+fn flagged(dice: &mut Dice, mut drawn: Drawn) -> Drawn {
     let Drawn { request, meaning } = &mut drawn;
     let mut flag = |flag, set: bool| {
         request.flags.set(flag, set);
@@ -79,18 +73,18 @@ fn flagged(dice: &mut SeededRng, mut drawn: Drawn) -> Drawn {
     drawn
 }
 
-fn send(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+fn send(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let len = length(dice);
     send_of(dice, model, by, op, len)
 }
 
-fn send_of(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64, len: usize) -> Option<Drawn> {
+fn send_of(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, len: usize) -> Option<Drawn> {
     let local = gather(dice, model, by, len)?;
     let meaning = Semantics { message: Some(message(len)), ..meaning(Flow::Out, local, WcOpcode::Send) };
     Some(drawn(model, op, SendOp::Send, meaning))
 }
 
-fn send_invalidate(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let len = length(dice);
     let local = gather(dice, model, by, len)?;
     let peers = |name: Name| {
@@ -115,7 +109,7 @@ fn send_invalidate(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) 
     Some(drawn(model, op, SendOp::SendInvalidate { rkey }, meaning))
 }
 
-fn write(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+fn write(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     // If a Read is outstanding, the Write sometimes goes to the bytes that the Read fetches. Most of these
     // Writes have the fence flag, so they wait for the Read.
     let read = model.memory.being_read(by).filter(|_| dice.one_in(3));
@@ -134,7 +128,7 @@ fn write(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<
     Some(drawn(model, op, SendOp::Write { remote: addr }, meaning))
 }
 
-fn read(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+fn read(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     if !model.streams[by.0].ends[by.1].reads {
         return None;
     }
@@ -145,14 +139,14 @@ fn read(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<D
     Some(drawn(model, op, SendOp::Read { remote: addr }, meaning))
 }
 
-fn immediate(dice: &mut SeededRng, model: &Model, _: StreamEnd, op: u64) -> Option<Drawn> {
+fn immediate(dice: &mut Dice, model: &Model, _: StreamEnd, op: u64) -> Option<Drawn> {
     let data = std::array::from_fn(|_| dice.index(256) as u8);
     let message = Some(immediate_message(data));
     let meaning = Semantics { message, ..meaning(Flow::Out, Vec::new(), WcOpcode::Immediate) };
     Some(drawn(model, op, SendOp::Immediate { data }, meaning))
 }
 
-fn write_immediate(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+fn write_immediate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let data = std::array::from_fn(|_| dice.index(256) as u8);
     let (remote, addr) = remote(dice, model, by, Access::REMOTE_WRITE)?;
     let local = gather(dice, model, by, remote.len)?;
@@ -165,11 +159,11 @@ fn immediate_message(data: [u8; 8]) -> Message {
     Message { opcode: WcOpcode::RecvImmediate, immediate: Some(data), ..message(data.len()) }
 }
 
-fn atomic(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+fn atomic(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     if !model.streams[by.0].ends[by.1].reads {
         return None;
     }
-    let number = |dice: &mut SeededRng| {
+    let number = |dice: &mut Dice| {
         let whole = dice.number();
         dice.pick(&[0, 1, 0x80, u64::MAX, 0xffff_0000, whole])
     };
@@ -230,22 +224,16 @@ pub(crate) fn sge(model: &Model, span: &Span) -> Sge {
 }
 
 /// Returns local memory of `by` for `len` bytes, in up to three pieces.
-pub(crate) fn gather(dice: &mut SeededRng, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
+pub(crate) fn gather(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::empty())
 }
 
 /// Returns local memory of `by` that may be written, for `len` bytes, in up to three pieces.
-pub(crate) fn scatter(dice: &mut SeededRng, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
+pub(crate) fn scatter(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::LOCAL_WRITE)
 }
 
-fn pieces(
-    dice: &mut SeededRng,
-    model: &Model,
-    by: StreamEnd,
-    len: usize,
-    right: Access,
-) -> Option<Vec<Span>> {
+fn pieces(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Access) -> Option<Vec<Span>> {
     let mut spans: Vec<Span> = Vec::new();
     let mut left = len;
     while left > 0 {
@@ -267,7 +255,7 @@ fn pieces(
 }
 
 /// Returns `len` bytes of a region of `by`'s host: usually bytes on which no effect is under way.
-fn place(dice: &mut SeededRng, model: &Model, by: StreamEnd, len: usize, right: Access) -> Option<Span> {
+fn place(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Access) -> Option<Span> {
     let fits = |name: Name| {
         let Name::Region(region) = name else { return false };
         let grant = model.memory.grant(name);
@@ -291,7 +279,7 @@ fn holds(model: &Model, name: Name, len: usize, right: Access) -> bool {
 /// Returns an STag that `fits` selects, and `len` of its bytes: usually bytes on which no effect is under
 /// way.
 fn quiet_place(
-    dice: &mut SeededRng,
+    dice: &mut Dice,
     model: &Model,
     len: usize,
     fits: impl Fn(Name) -> bool,
@@ -310,7 +298,7 @@ fn quiet_place(
 }
 
 /// Returns a part of the peer's memory. Sometimes the peer does not allow the access to this part.
-fn remote(dice: &mut SeededRng, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
+fn remote(dice: &mut Dice, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
     let len = length(dice);
     part(dice, model, by, len, right)
 }
@@ -318,7 +306,7 @@ fn remote(dice: &mut SeededRng, model: &Model, by: StreamEnd, right: Access) -> 
 /// Returns a part of the peer's memory with `len` bytes. Sometimes the peer does not allow the access to this
 /// part.
 fn part(
-    dice: &mut SeededRng,
+    dice: &mut Dice,
     model: &Model,
     by: StreamEnd,
     len: usize,
@@ -350,13 +338,13 @@ fn part(
     Some((Remote { name: Some(name), at, len, right }, addr))
 }
 
-fn pick(dice: &mut SeededRng, model: &Model, fits: impl Fn(Name) -> bool) -> Option<Name> {
+fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(Name) -> bool) -> Option<Name> {
     let fitting: Vec<Name> = model.memory.names().filter(|&name| fits(name)).collect();
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
 }
 
 /// Returns the length of a message: close to a limit of segments, small, or sometimes long.
-pub(crate) fn length(dice: &mut SeededRng) -> usize {
+pub(crate) fn length(dice: &mut Dice) -> usize {
     match dice.index(20) {
         0 => 0,
         1..=3 => dice.pick(&[1, 4, 7, 8, 9]),

@@ -1,7 +1,7 @@
 //! The steps of a run. Each step has its own random numbers, so that removing a step does not change the
 //! other steps.
 
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepKind {
@@ -45,7 +45,7 @@ const WEIGHTS: &[(u64, StepKind)] = &[
 
 /// Draws the steps of a run: first registrations, then connects, then more registrations, and then random
 /// steps.
-pub(crate) fn draw(dice: &mut SeededRng) -> Vec<Step> {
+pub(crate) fn draw(dice: &mut Dice) -> Vec<Step> {
     let first =
         [StepKind::Register; 8].into_iter().chain([StepKind::Connect; 3]).chain([StepKind::Register; 6]);
     let rest: Vec<StepKind> = (0..STEPS).map(|_| dice.weighted(WEIGHTS)).collect();

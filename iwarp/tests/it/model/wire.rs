@@ -4,7 +4,7 @@
 use dp::{Burst, Checksum, Port};
 
 use crate::common::hooked::Hooks;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Length of the Ethernet header, and maximum length of the Ethernet, IPv4 and TCP headers together.
 const ETHERNET: usize = 14;
@@ -17,14 +17,14 @@ const ARP: [u8; 2] = [0x08, 0x06];
 /// Flips one bit in each of `ppm` frames per million. The bit is anywhere behind the Ethernet header. If
 /// `unseen`, the bit is in the payload, and the checksum is reported as correct.
 pub(crate) struct BitFlips {
-    dice: SeededRng,
+    dice: Dice,
     ppm: usize,
     unseen: bool,
 }
 
 impl BitFlips {
     pub(crate) fn new(seed: u64, ppm: usize, unseen: bool) -> Self {
-        Self { dice: SeededRng::new(seed), ppm, unseen }
+        Self { dice: Dice::new(seed), ppm, unseen }
     }
 }
 

@@ -23,7 +23,7 @@ use super::steps::{Step, StepKind};
 use super::streams::{Found, Model};
 use super::wire::BitFlips;
 use crate::common::{Host, PORT, Pair, Testbed};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 pub(crate) use regions::Registered;
 
@@ -59,7 +59,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    pub(crate) fn draw(dice: &mut SeededRng) -> Self {
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
         let bad = dice.pick(&[0, 0, 1, 5, 20]);
         let mut plan = || LinkPlan {
             drop_ppm: bad * dice.index(2500) as u32,
@@ -71,7 +71,7 @@ impl Setting {
             drop_exactly: Vec::new(),
         };
         let (a_to_b, b_to_a) = (plan(), plan());
-        let depth = |dice: &mut SeededRng| dice.pick(&[0, 1, 1, 2, 3, 8, 64]);
+        let depth = |dice: &mut Dice| dice.pick(&[0, 1, 1, 2, 3, 8, 64]);
         Self {
             link: LinkConfig {
                 mtu: dice.pick(&[1500, 1500, 9000, 576]),
@@ -191,7 +191,7 @@ impl World {
     }
 
     fn step(&mut self, step: &Step) -> Done {
-        let mut dice = SeededRng::new(step.dice);
+        let mut dice = Dice::new(step.dice);
         let (slot, side) = (dice.index(SLOTS), dice.index(2));
         match step.what {
             StepKind::Post => (0..1 + dice.index(3)).try_for_each(|_| self.post(&mut dice, slot, side)),
@@ -238,7 +238,7 @@ impl World {
 
     // ---- posts ----
 
-    fn post(&mut self, dice: &mut SeededRng, slot: usize, side: usize) -> Done {
+    fn post(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         let (by, op) = ((stream, side), self.next_op());
         let Some(drawn) = operations::draw(dice, &self.model, by, op) else { return Ok(()) };
@@ -248,7 +248,7 @@ impl World {
     /// If an endpoint has a shared receive queue, in most cases sends it a message of several segments, and
     /// polls a few times, so that some of the segments arrive. The caller then ends the stream in the middle
     /// of the message.
-    fn begin_message(&mut self, dice: &mut SeededRng, slot: usize) -> Done {
+    fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
         // The message reserves a buffer of the shared receive queue, which no other stream can use then.
         let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
@@ -261,7 +261,7 @@ impl World {
         (0..1 + dice.index(3)).try_for_each(|_| self.poll())
     }
 
-    fn post_drawn(&mut self, dice: &mut SeededRng, slot: usize, by: StreamEnd, drawn: Drawn) -> Done {
+    fn post_drawn(&mut self, dice: &mut Dice, slot: usize, by: StreamEnd, drawn: Drawn) -> Done {
         let ((stream, side), Drawn { request, mut meaning }) = (by, drawn);
         let op = request.wr_id;
         // The test posts a receive request for most messages.
@@ -319,7 +319,7 @@ impl World {
     }
 
     /// Posts a receive request for `len` bytes, or for a random length if `len` is `None`.
-    fn receive(&mut self, dice: &mut SeededRng, slot: usize, side: usize, len: Option<usize>) -> Done {
+    fn receive(&mut self, dice: &mut Dice, slot: usize, side: usize, len: Option<usize>) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         if self.model.streams[stream].ends[side].shared {
             return self.receive_shared(dice, side, len);

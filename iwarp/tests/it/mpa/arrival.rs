@@ -5,7 +5,7 @@ use super::support::{Receiver, Sink};
 use dp::Mempool;
 use iwarp::ddp::{Segment, Segmenter, TaggedHeader, UntaggedHeader};
 use iwarp::mpa::{Framer, MIN_MULPDU, MpaError};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Position of the first byte of the stream.
 const START: u64 = 40;
@@ -63,7 +63,7 @@ fn imitations() -> Vec<Vec<u8>> {
 // have no DDP header, are delivered unchanged, in any segmentation.
 #[test]
 fn what_imitates_framing_is_payload() {
-    let mut dice = SeededRng::split_mix(11);
+    let mut dice = Dice::split_mix(11);
     for markers in [false, true] {
         for crc in [false, true] {
             for _ in 0..40 {
@@ -83,7 +83,7 @@ fn what_imitates_framing_is_payload() {
 /// Returns ULPDUs around a marker. With markers, the FPDU of the second ULPDU has 140 bytes: as many as the
 /// FPDU of a ULPDU of 128 bytes that contains one marker.
 fn around_a_marker() -> Vec<Vec<u8>> {
-    let mut dice = SeededRng::split_mix(291);
+    let mut dice = Dice::split_mix(291);
     [430, 127, 1, 300].map(|bytes| dice.bytes(bytes)).to_vec()
 }
 

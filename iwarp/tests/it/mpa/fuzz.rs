@@ -5,12 +5,12 @@ use super::support::Receiver;
 use dp::Mempool;
 use iwarp::mpa::Framer;
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 const STREAMS: u64 = 10_000;
 
 /// Returns random bytes, in most cases behind a valid beginning.
-fn stream(dice: &mut SeededRng) -> Vec<u8> {
+fn stream(dice: &mut Dice) -> Vec<u8> {
     let bytes = 1 + dice.index(900);
     let mut stream = dice.bytes(bytes);
     let header = match dice.index(6) {
@@ -29,7 +29,7 @@ fn stream(dice: &mut SeededRng) -> Vec<u8> {
 #[test]
 fn the_frame_parser_takes_anything() {
     for seed in 0..STREAMS {
-        let bytes = stream(&mut SeededRng::split_mix(seed));
+        let bytes = stream(&mut Dice::split_mix(seed));
         for kind in [FrameKind::Request, FrameKind::Reply] {
             if let Ok(Parsed::Frame(frame, used)) = Frame::parse(&bytes, kind) {
                 assert!(used <= bytes.len());
@@ -44,7 +44,7 @@ fn the_deframer_takes_anything() {
     let mut early = 0;
     let pool = Mempool::heap("mpa-fuzz", 4096, 512);
     for seed in 0..STREAMS {
-        let mut dice = SeededRng::split_mix(seed);
+        let mut dice = Dice::split_mix(seed);
         let start = dice.index(1000) as u64;
         let mut receiver = Receiver::with_pool(pool.clone(), start, seed % 3 != 0, seed % 2 == 0);
         // The stream consists of random bytes, and of correct FPDUs at wrong positions.

@@ -4,7 +4,7 @@ use super::support::{DECODE, ENCODE, Receiver, reference};
 use crate::common::oracle::hex;
 use crate::common::ulpdu::from_hex;
 use iwarp::mpa::{Framer, MpaError};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 fn line(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> String {
     let ulpdus: Vec<String> = ulpdus.iter().map(|ulpdu| hex(ulpdu)).collect();
@@ -23,7 +23,7 @@ fn ours(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> Vec<u8> 
 }
 
 /// Returns random ULPDUs of at most `largest` bytes, of which most are small.
-fn ulpdus(dice: &mut SeededRng, count: usize, largest: usize) -> Vec<Vec<u8>> {
+fn ulpdus(dice: &mut Dice, count: usize, largest: usize) -> Vec<Vec<u8>> {
     let sizes = [1, 2, 3, 4, 14, 18, 46, 500, 508, 1442];
     (0..count)
         .map(|_| {
@@ -47,7 +47,7 @@ fn the_reference_passes_its_own_test() {
 // framer's bytes equal those of the reference at all 128 phases of the marker interval.
 #[test]
 fn the_framer_agrees_at_every_phase() {
-    let mut dice = SeededRng::split_mix(5044);
+    let mut dice = Dice::split_mix(5044);
     let cases: Vec<_> = (0..128)
         .flat_map(|word| [(word, true), (word, false)])
         .map(|(word, crc)| (4 * word, crc, ulpdus(&mut dice, 12, 2500)))
@@ -63,7 +63,7 @@ fn the_framer_agrees_at_every_phase() {
 
 #[test]
 fn the_framer_agrees_without_markers_and_with_the_longest_ulpdu() {
-    let mut dice = SeededRng::split_mix(6581);
+    let mut dice = Dice::split_mix(6581);
     let mut cases: Vec<_> = (0..20)
         .map(|case| {
             (case % 2 == 0, case % 4 < 2, 4 * dice.index(1 << 28) as u64, ulpdus(&mut dice, 10, 9000))
@@ -82,7 +82,7 @@ fn the_framer_agrees_without_markers_and_with_the_longest_ulpdu() {
 }
 
 /// Cuts a stream at random points. Returns the start and the end of each piece.
-fn cut(dice: &mut SeededRng, bytes: usize, smallest: usize, largest: usize) -> Vec<(usize, usize)> {
+fn cut(dice: &mut Dice, bytes: usize, smallest: usize, largest: usize) -> Vec<(usize, usize)> {
     let mut segments = Vec::new();
     let mut at = 0;
     while at < bytes {
@@ -101,7 +101,7 @@ struct Stream {
     wire: Vec<u8>,
 }
 
-fn streams(dice: &mut SeededRng, count: usize) -> Vec<Stream> {
+fn streams(dice: &mut Dice, count: usize) -> Vec<Stream> {
     let cases: Vec<_> =
         (0..count).map(|case| (case % 3 != 0, case % 5 != 0, ulpdus(dice, 25, 3000))).collect();
     let input: String = cases.iter().map(|(markers, crc, ulpdus)| line(*markers, *crc, 0, ulpdus)).collect();
@@ -123,7 +123,7 @@ fn streams(dice: &mut SeededRng, count: usize) -> Vec<Stream> {
 // bytes the second time. The receiver in this test drops such segments, as TCP does.
 #[test]
 fn the_deframer_agrees_in_any_order() {
-    let mut dice = SeededRng::split_mix(1);
+    let mut dice = Dice::split_mix(1);
     let streams = streams(&mut dice, 150);
     let mut early = 0;
     for (case, Stream { markers, crc, ulpdus, wire }) in streams.into_iter().enumerate() {
@@ -169,7 +169,7 @@ fn the_deframer_agrees_in_any_order() {
 // delivered exactly once. Segments that were placed are not needed again.
 #[test]
 fn what_was_given_up_and_comes_again_arrives_once() {
-    let mut dice = SeededRng::split_mix(9);
+    let mut dice = Dice::split_mix(9);
     let streams = streams(&mut dice, 120);
     let (mut gone, mut early) = ([0, 0], 0);
     for (case, Stream { markers, crc, ulpdus, wire }) in streams.into_iter().enumerate() {
@@ -206,7 +206,7 @@ fn what_was_given_up_and_comes_again_arrives_once() {
 // length of the previous FPDU shows where they begin. The bytes of placed FPDUs are released.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
-    let mut dice = SeededRng::split_mix(2);
+    let mut dice = Dice::split_mix(2);
     let mut framer = Framer::new(true, true);
     let emss = 1460;
     let ulpdus: Vec<_> = (0..40).map(|_| framer.mulpdu(emss)).map(|bytes| dice.bytes(bytes)).collect();
@@ -253,7 +253,7 @@ fn decode(
 // segments arrive out of order, it may be 3 instead. Every ULPDU that was placed early had been sent.
 #[test]
 fn a_wrong_bit_is_met_at_the_frontier_only() {
-    let mut dice = SeededRng::split_mix(3);
+    let mut dice = Dice::split_mix(3);
     let streams = streams(&mut dice, 120);
     let streams: Vec<_> = streams
         .into_iter()

@@ -15,7 +15,7 @@ use iwarp::memory::{
 use iwarp::rdmap::opcode::invalidate_stag;
 use iwarp::rdmap::read_sink::ReadProgress;
 use iwarp::rdmap::{Extensions, Opcode, Queue, ReadRequest, ReadSink, Terminate, TerminateError};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const IRD: u32 = 2;
@@ -144,7 +144,7 @@ for line in sys.stdin:
 
 /// Returns a segment that is valid or has one or several faults, with values close to every limit of the
 /// checks.
-fn segment(dice: &mut SeededRng, stags: &[u32]) -> Vec<u8> {
+fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
     let wild = dice.number() as u32;
     let stag = dice.pick(&[stags[0], stags[0], stags[1], stags[2], stags[3], stags[4], wild, 0]);
     let to = dice.pick(&[
@@ -204,7 +204,7 @@ fn segment(dice: &mut SeededRng, stags: &[u32]) -> Vec<u8> {
 #[test]
 fn every_answer_is_the_models() {
     let table = MemoryTable::new(8, [0x50; 32]);
-    let mut dice = SeededRng::split_mix(0x5040);
+    let mut dice = Dice::split_mix(0x5040);
     let mut registered = registrations(&table);
     let (mut input, mut ours) = (String::new(), Vec::new());
     for _ in 0..12_000 {

@@ -7,7 +7,7 @@ use iwarp::rdmap::error::Inclusion;
 use iwarp::rdmap::opcode::invalidate_stag;
 use iwarp::rdmap::{BitOrder, Extensions, Opcode, Queue, ReadRequest, Terminate, TerminateError};
 use proptest::prelude::*;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 fn message(header: impl Into<Header>, payload: &[u8]) -> Vec<u8> {
     let header = header.into();
@@ -356,7 +356,7 @@ proptest! {
 /// Ten thousand random payloads of a Terminate and of a Read Request cause no panic.
 #[test]
 fn random_bytes_never_panic() {
-    let mut dice = SeededRng::linear(0x5040);
+    let mut dice = Dice::linear(0x5040);
     let mut next = || dice.number() as u8;
     for _ in 0..10_000 {
         let bytes: Vec<u8> = (0..next() % 64).map(|_| next()).collect();

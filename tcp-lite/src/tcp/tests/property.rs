@@ -2,7 +2,7 @@
 //! decides.
 
 use proptest::prelude::*;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 use super::wire::*;
 use crate::tcp::State;
@@ -99,7 +99,7 @@ fn run(scenario: &Scenario) {
     let mut pair = Pair::new(config, config);
     pair.b.events_limit = scenario.events_limit;
     pair.a.params.iss = crate::facade::TcpSeqNumber(scenario.iss as i32);
-    let mut dice = SeededRng::linear(seed);
+    let mut dice = Dice::linear(seed);
     pair.plan = Box::new(move |_, _| {
         let copies = if dice.below(100) < loss_percent {
             0
@@ -108,7 +108,7 @@ fn run(scenario: &Scenario) {
         };
         (0..copies).map(|_| DELAY + Duration::from_micros(dice.below(jitter_us + 1))).collect()
     });
-    let mut cut = SeededRng::linear(!seed);
+    let mut cut = Dice::linear(!seed);
     pair.cut = Box::new(move |len| (cut.below(100) < split_percent).then(|| cut.index(len)));
     pair.a.connect(pair.now);
     let (mut sizes, mut back_sizes) = (scenario.sizes.clone(), scenario.back_sizes.clone());

@@ -7,13 +7,13 @@ use crate::sim::run::START_US;
 use crate::sim::setup::{HostSetup, Setup, SmoltcpConfig, Work};
 use crate::sim::steering::SteeringPlan;
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// A user timeout that no run reaches, since a connection without progress breaks the bound on progress long
 /// before this time has passed.
 const USER_TIMEOUT: Duration = Duration::from_secs(3600);
 
-pub(super) fn draw(dice: &mut SeededRng, keys: [[u8; 32]; 2]) -> Setup {
+pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
     let ipv6 = dice.one_in(3);
     let mtu = match ipv6 {
         false => dice.pick(&[1500, 1500, 1500, 9000, 576]),
@@ -71,7 +71,7 @@ pub(super) fn draw(dice: &mut SeededRng, keys: [[u8; 32]; 2]) -> Setup {
     }
 }
 
-fn tcp(dice: &mut SeededRng, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpConfig {
+fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpConfig {
     TcpConfig {
         timestamps: !dice.one_in(5),
         sack: !dice.one_in(5),
@@ -99,7 +99,7 @@ fn tcp(dice: &mut SeededRng, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> 
     }
 }
 
-fn stream_plan(dice: &mut SeededRng, ours: bool) -> StreamPlan {
+fn stream_plan(dice: &mut Dice, ours: bool) -> StreamPlan {
     let opener = dice.below(2) as usize;
     let bytes = [0, 1].map(|_| if dice.one_in(8) { 0 } else { dice.scaled(1, 400_000) });
     let aborter = dice.one_in(8).then(|| dice.below(2) as usize);
@@ -117,15 +117,15 @@ fn stream_plan(dice: &mut SeededRng, ours: bool) -> StreamPlan {
 }
 
 /// Returns the plans of at least one and at most `most` connections.
-pub(super) fn rdma_plans(dice: &mut SeededRng, most: u64) -> Vec<RdmaPlan> {
+pub(super) fn rdma_plans(dice: &mut Dice, most: u64) -> Vec<RdmaPlan> {
     let mut plans: Vec<_> = (0..dice.between(1, most)).map(|_| rdma_plan(dice)).collect();
     let crc = plans.iter().any(|plan| plan.crc);
     plans.iter_mut().for_each(|plan| plan.crc = crc);
     plans
 }
 
-fn rdma_plan(dice: &mut SeededRng) -> RdmaPlan {
-    let side = |dice: &mut SeededRng| {
+fn rdma_plan(dice: &mut Dice) -> RdmaPlan {
+    let side = |dice: &mut Dice| {
         let thinks = dice.one_in(3);
         let mut operations: Vec<Operation> = (0..dice.below(24)).map(|_| operation(dice, thinks)).collect();
         // A Send after a Write shows when the Write can be checked.
@@ -153,7 +153,7 @@ fn rdma_plan(dice: &mut SeededRng) -> RdmaPlan {
     }
 }
 
-fn operation(dice: &mut SeededRng, thinks: bool) -> Operation {
+fn operation(dice: &mut Dice, thinks: bool) -> Operation {
     let kind = match dice.below(10) {
         0..3 => Kind::Send,
         3..6 => Kind::Write,

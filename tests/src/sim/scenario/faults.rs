@@ -8,7 +8,7 @@ use crate::sim::run::START_US;
 use crate::sim::setup::{Setup, Stall, StallKind, Work};
 use crate::sim::steering::{Rule, SteeringPlan};
 use crate::sim::world::{Close, Fault, Reader, StreamPlan};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Maximum length of the IP and TCP headers, without extension headers.
 const HEADERS: u16 = 100;
@@ -16,7 +16,7 @@ const HEADERS: u16 = 100;
 /// Number of queues, and of engines, of each host.
 const QUEUES: usize = 4;
 
-pub(super) fn clean(_: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn clean(_: &mut Dice, setup: &mut Setup) {
     for link in &mut setup.links {
         // The link is so fast that no acknowledgement waits long behind data.
         link.rate = link.rate.max(50_000);
@@ -31,7 +31,7 @@ pub(super) fn clean(_: &mut SeededRng, setup: &mut Setup) {
 }
 
 /// Applies `work` to one direction or to both directions.
-fn directions(dice: &mut SeededRng, setup: &mut Setup, mut work: impl FnMut(&mut SeededRng, &mut Plan)) {
+fn directions(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
     let which = dice.below(3);
     for (side, link) in setup.links.iter_mut().enumerate() {
         if which == 2 || which == side as u64 {
@@ -40,11 +40,11 @@ fn directions(dice: &mut SeededRng, setup: &mut Setup, mut work: impl FnMut(&mut
     }
 }
 
-pub(super) fn random_loss(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn random_loss(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| link.loss_ppm = dice.scaled(500, 150_000) as u32);
 }
 
-pub(super) fn burst_loss(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn burst_loss(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         link.burst = Burst {
             enter_ppm: dice.scaled(500, 50_000) as u32,
@@ -54,7 +54,7 @@ pub(super) fn burst_loss(dice: &mut SeededRng, setup: &mut Setup) {
     });
 }
 
-pub(super) fn named_loss(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn named_loss(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         for _ in 0..dice.between(1, 4) {
             let selector = match dice.below(8) {
@@ -70,7 +70,7 @@ pub(super) fn named_loss(dice: &mut SeededRng, setup: &mut Setup) {
     });
 }
 
-pub(super) fn reorder(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn reorder(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         link.reorder_ppm = dice.scaled(2000, 500_000) as u32;
         link.reorder_us = dice.scaled(10, 100_000);
@@ -82,7 +82,7 @@ pub(super) fn reorder(dice: &mut SeededRng, setup: &mut Setup) {
     });
 }
 
-pub(super) fn duplicate(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn duplicate(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         link.duplicate_ppm = dice.scaled(2000, 900_000) as u32;
         if dice.one_in(2) {
@@ -92,7 +92,7 @@ pub(super) fn duplicate(dice: &mut SeededRng, setup: &mut Setup) {
     });
 }
 
-pub(super) fn corrupt(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn corrupt(dice: &mut Dice, setup: &mut Setup) {
     let unseen = matches!(setup.work, Work::Rdma(_)) && dice.one_in(2);
     if let Work::Rdma(plans) = &mut setup.work
         && unseen
@@ -110,7 +110,7 @@ pub(super) fn corrupt(dice: &mut SeededRng, setup: &mut Setup) {
     });
 }
 
-pub(super) fn middlebox(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn middlebox(dice: &mut Dice, setup: &mut Setup) {
     let mtu = usize::from(setup.hosts[0].mtu - HEADERS);
     directions(dice, setup, |dice, link| {
         link.split_ppm = dice.scaled(10_000, 1_000_000) as u32;
@@ -123,7 +123,7 @@ pub(super) fn middlebox(dice: &mut SeededRng, setup: &mut Setup) {
     });
 }
 
-pub(super) fn lro(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn lro(dice: &mut Dice, setup: &mut Setup) {
     let ours = setup.ours();
     for side in [0, 1] {
         if ours[side] && !dice.one_in(3) {
@@ -133,7 +133,7 @@ pub(super) fn lro(dice: &mut SeededRng, setup: &mut Setup) {
     directions(dice, setup, |dice, link| link.loss_ppm = dice.scaled(500, 30_000) as u32);
 }
 
-pub(super) fn ecn(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn ecn(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
         host.tcp.ecn = dice.pick(&[EcnMode::Accept, EcnMode::Request, EcnMode::Request]);
     }
@@ -144,14 +144,14 @@ pub(super) fn ecn(dice: &mut SeededRng, setup: &mut Setup) {
     }
 }
 
-fn span(dice: &mut SeededRng, longest_us: u64) -> Span {
+fn span(dice: &mut Dice, longest_us: u64) -> Span {
     let from_us = START_US + dice.scaled(100, 1_000_000);
     Span { from_us, to_us: from_us + dice.scaled(1000, longest_us) }
 }
 
 /// Adds a smaller MTU to some of the directions whose sender is tcp-lite, since smoltcp ignores reports of
 /// the MTU.
-fn small_mtu(dice: &mut SeededRng, setup: &mut Setup, reported: bool) {
+fn small_mtu(dice: &mut Dice, setup: &mut Setup, reported: bool) {
     let ours = setup.ours();
     let least = if setup.hosts[0].ipv6 { 1280 } else { 576 };
     let most = u64::from(setup.hosts[0].mtu).max(least + 1) - 1;
@@ -170,18 +170,18 @@ fn small_mtu(dice: &mut SeededRng, setup: &mut Setup, reported: bool) {
     setup.may_cut = true;
 }
 
-pub(super) fn mtu_drop(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn mtu_drop(dice: &mut Dice, setup: &mut Setup) {
     small_mtu(dice, setup, true);
     if dice.one_in(3) {
         random_loss(dice, setup);
     }
 }
 
-pub(super) fn blackhole(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn blackhole(dice: &mut Dice, setup: &mut Setup) {
     small_mtu(dice, setup, false);
 }
 
-pub(super) fn mtu_rise(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn mtu_rise(dice: &mut Dice, setup: &mut Setup) {
     let reported = dice.one_in(2);
     small_mtu(dice, setup, reported);
     for host in &mut setup.hosts {
@@ -193,7 +193,7 @@ pub(super) fn mtu_rise(dice: &mut SeededRng, setup: &mut Setup) {
     }
 }
 
-pub(super) fn blackout(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn blackout(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         for _ in 0..dice.between(1, 3) {
             link.blackouts.push(span(dice, 10_000_000));
@@ -201,7 +201,7 @@ pub(super) fn blackout(dice: &mut SeededRng, setup: &mut Setup) {
     });
 }
 
-pub(super) fn flap(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn flap(dice: &mut Dice, setup: &mut Setup) {
     let mut from_us = START_US;
     for _ in 0..dice.between(1, 5) {
         from_us += dice.scaled(100, 500_000);
@@ -211,7 +211,7 @@ pub(super) fn flap(dice: &mut SeededRng, setup: &mut Setup) {
     }
 }
 
-pub(super) fn slow_reader(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
         if dice.one_in(2) {
             host.tcp.recv_window_bytes = dice.scaled(600, 16_000) as u32;
@@ -248,7 +248,7 @@ pub(super) fn slow_reader(dice: &mut SeededRng, setup: &mut Setup) {
     setup.may_cut = true;
 }
 
-pub(super) fn crowded(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn crowded(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
         host.out_of_order_bytes = dice.scaled(6000, 100_000);
         host.tcp.out_of_order_bytes = dice.scaled(1000, 60_000) as u32;
@@ -262,7 +262,7 @@ pub(super) fn crowded(dice: &mut SeededRng, setup: &mut Setup) {
 
 /// Applies `work` to the links that lead to a tcp-lite host, since smoltcp accepts more forged segments than
 /// it should.
-fn towards_ours(dice: &mut SeededRng, setup: &mut Setup, mut work: impl FnMut(&mut SeededRng, &mut Plan)) {
+fn towards_ours(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
     let ours = setup.ours();
     for (side, link) in setup.links.iter_mut().enumerate() {
         if ours[1 - side] {
@@ -271,18 +271,18 @@ fn towards_ours(dice: &mut SeededRng, setup: &mut Setup, mut work: impl FnMut(&m
     }
 }
 
-pub(super) fn forged(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn forged(dice: &mut Dice, setup: &mut Setup) {
     towards_ours(dice, setup, |dice, link| link.forge_ppm = dice.scaled(10_000, 400_000) as u32);
 }
 
-pub(super) fn taken_back(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn taken_back(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         link.renege_ppm = dice.scaled(5000, 50_000) as u32;
         link.loss_ppm = link.loss_ppm.max(dice.scaled(2000, 50_000) as u32);
     });
 }
 
-pub(super) fn backlog(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn backlog(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
         host.backlog = dice.pick(&[1, 1, 2]);
     }
@@ -303,7 +303,7 @@ pub(super) fn backlog(dice: &mut SeededRng, setup: &mut Setup) {
     }
 }
 
-pub(super) fn again(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn again(dice: &mut Dice, setup: &mut Setup) {
     let ours = setup.ours() == [true, true];
     if let Work::Streams(plans) = &mut setup.work
         && ours
@@ -330,7 +330,7 @@ pub(super) fn again(dice: &mut SeededRng, setup: &mut Setup) {
     }
 }
 
-pub(super) fn not_ready(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn not_ready(dice: &mut Dice, setup: &mut Setup) {
     if let Work::Rdma(plans) = &mut setup.work {
         for plan in plans {
             plan.late_receives_us = Some(dice.scaled(1, 300_000));
@@ -346,7 +346,7 @@ pub(super) fn not_ready(dice: &mut SeededRng, setup: &mut Setup) {
     }
 }
 
-pub(super) fn faulty(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
     if let Work::Rdma(plans) = &mut setup.work {
         for plan in plans {
             let fault = dice.pick(&[Fault::WriteBeyond, Fault::WriteNowhere, Fault::ReadBeyond]);
@@ -363,7 +363,7 @@ pub(super) fn faulty(dice: &mut SeededRng, setup: &mut Setup) {
 /// If the peer is smoltcp, the stalls are shorter than smoltcp's TIME-WAIT. Stalls while connections are
 /// being established are even shorter, since a host that does not answer ARP or NDP for three seconds counts
 /// as unreachable.
-fn stall(dice: &mut SeededRng, setup: &mut Setup, mut kind: impl FnMut(&mut SeededRng) -> StallKind) {
+fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> StallKind) {
     let ours = setup.ours();
     let spared = dice.below(3) as usize;
     let counts = [0, 1].map(|side| if ours[side] && spared != side { dice.between(1, 3) } else { 0 });
@@ -405,17 +405,17 @@ fn connected_us(setup: &Setup) -> u64 {
     takes_us.max(10 * setup.links[0].delay_us)
 }
 
-pub(super) fn stuck_port(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn stuck_port(dice: &mut Dice, setup: &mut Setup) {
     stall(dice, setup, |dice| if dice.one_in(3) { StallKind::NoBuffers } else { StallKind::PortStuck });
 }
 
-pub(super) fn stopped(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
     stall(dice, setup, |dice| StallKind::Stopped(dice.scaled(1, 200) as usize));
 }
 
 /// Gives the hosts devices with several queues. Some of the devices choose queues by a wrong rule. In half of
 /// the runs, the faults of `everything` are added.
-pub(super) fn queues(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn queues(dice: &mut Dice, setup: &mut Setup) {
     let mut plans = base::rdma_plans(dice, 6);
     plans
         .iter_mut()
@@ -439,10 +439,10 @@ pub(super) fn queues(dice: &mut SeededRng, setup: &mut Setup) {
     }
 }
 
-pub(super) fn everything(dice: &mut SeededRng, setup: &mut Setup) {
+pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
     // `backlog` is missing here: a host that answers with a cookie keeps no state, so a retransmitted SYN may
     // count as a new SYN.
-    let all: [fn(&mut SeededRng, &mut Setup); 18] = [
+    let all: [fn(&mut Dice, &mut Setup); 18] = [
         random_loss,
         burst_loss,
         named_loss,

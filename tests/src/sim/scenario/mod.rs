@@ -3,9 +3,9 @@
 mod base;
 mod faults;
 
-use super::part::Part;
+use super::dice::Part;
 use super::setup::Setup;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// A scenario.
 #[derive(Clone, Copy)]
@@ -14,13 +14,13 @@ pub struct Scenario {
     pub name: &'static str,
     /// The faults of the scenario.
     pub about: &'static str,
-    draw: fn(&mut SeededRng, &mut Setup),
+    draw: fn(&mut Dice, &mut Setup),
 }
 
 impl Scenario {
     /// Returns the parameters of the run of `seed`.
     pub fn setup(&self, seed: u64) -> Setup {
-        let mut dice = Part::Setup.rng(seed);
+        let mut dice = Part::Setup.dice(seed);
         let mut setup = base::draw(&mut dice, Setup::keys(seed));
         (self.draw)(&mut dice, &mut setup);
         // Every second seed disables header prediction. The dice do not decide this, so that a run is the
@@ -40,7 +40,7 @@ fn general_way() -> bool {
     std::env::var_os("UWARP_GENERAL_WAY").is_some()
 }
 
-const fn scenario(name: &'static str, about: &'static str, draw: fn(&mut SeededRng, &mut Setup)) -> Scenario {
+const fn scenario(name: &'static str, about: &'static str, draw: fn(&mut Dice, &mut Setup)) -> Scenario {
     Scenario { name, about, draw }
 }
 

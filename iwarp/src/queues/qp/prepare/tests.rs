@@ -71,7 +71,7 @@ fn both_checks_have_the_same_result() {
     let config = QpConfig::new(&pd, &QpInit::new(&cq)).unwrap();
     let attributes = Attributes::new();
     let (mut found, mut refused, mut others) = (0, 0, 0);
-    let mut dice = testkit::seeded_rng::SeededRng::xorshift(1);
+    let mut dice = testkit::dice::Dice::xorshift(1);
     for _ in 0..20_000 {
         let op = match dice.below(6) {
             0 => SendOp::SendInvalidate { rkey: 1 },

@@ -1,6 +1,6 @@
 //! Tests that the fast path and the general path have the same result.
 
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 use super::super::Inbound;
 use super::*;
@@ -59,7 +59,7 @@ impl World {
 
     /// Returns a ULPDU of a Write or Send. Some ULPDUs are truncated, or have an invalid field or a flipped
     /// bit.
-    fn ulpdu(&mut self, dice: &mut SeededRng, fill: u8) -> Vec<u8> {
+    fn ulpdu(&mut self, dice: &mut Dice, fill: u8) -> Vec<u8> {
         let last = if dice.below(10) > 0 { TaggedHeader::LAST } else { 0 };
         let mut ulpdu = Vec::new();
         if dice.below(2) == 0 {
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// Returns a receive request with one or two elements.
-    fn recv(&self, dice: &mut SeededRng, wr_id: u64) -> RecvRequest {
+    fn recv(&self, dice: &mut Dice, wr_id: u64) -> RecvRequest {
         let mut element = || {
             let lkey = self.regions[dice.below(2) as usize].stag().0;
             let length = if dice.below(12) == 0 { dice.below(40) } else { 40 };
@@ -111,7 +111,7 @@ fn both_paths_have_the_same_result() {
     let (mut usual, mut others, mut failures) = (0, 0, 0);
     for seed in 0..1500 {
         let rtr = if seed % 5 == 0 { Rtr::Expect(RtrKinds::SEND) } else { Rtr::None };
-        let mut dice = SeededRng::xorshift(seed);
+        let mut dice = Dice::xorshift(seed);
         let mut worlds = [true, false].map(|_| World::new(seed % 2 == 0, rtr));
         for step in 0..40 {
             if dice.below(4) > 0 {

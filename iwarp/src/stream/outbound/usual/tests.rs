@@ -1,6 +1,6 @@
 //! Tests that the fast path and the general path have the same result.
 
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 use super::super::{MAX_LOCAL, SendContext};
 use super::*;
@@ -76,7 +76,7 @@ impl World {
 }
 
 /// Returns a random request. Most of these requests are usual.
-fn request(dice: &mut SeededRng, lkey: u32, wr_id: u64) -> SendRequest {
+fn request(dice: &mut Dice, lkey: u32, wr_id: u64) -> SendRequest {
     let remote = RemoteAddr { addr: dice.number(), rkey: dice.number() as u32 };
     let op = match dice.below(12) {
         0 => SendOp::SendInvalidate { rkey: 7 },
@@ -102,7 +102,7 @@ fn request(dice: &mut SeededRng, lkey: u32, wr_id: u64) -> SendRequest {
 fn both_paths_send_the_same() {
     let (mut usual, mut failures) = (0, 0);
     for seed in 0..500 {
-        let mut dice = SeededRng::xorshift(seed);
+        let mut dice = Dice::xorshift(seed);
         let mut worlds = [true, false].map(|_| World::new(seed % 2 == 0));
         let lkey = worlds[0].region.as_ref().unwrap().stag().0;
         for step in 0..12 {

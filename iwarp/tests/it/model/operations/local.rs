@@ -7,12 +7,12 @@ use super::super::memory::{Flow, Region, StreamEnd};
 use super::super::names::{Binding, Grant, Name, Validity, Window, WindowId};
 use super::super::streams::{Model, NewName, Semantics};
 use super::{Drawn, FAULT_EVERY, drawn, meaning, pick};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// One local request in `LOCAL_FAULT_EVERY` cannot be executed.
 const LOCAL_FAULT_EVERY: u64 = FAULT_EVERY / 3;
 
-pub(super) fn invalidate(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let own = |name: Name| {
         let grant = model.memory.grant(name);
         let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
@@ -39,7 +39,7 @@ fn invalidate_of(model: &Model, op: u64, name: Name, fenced: bool) -> Drawn {
 }
 
 /// Binds a window of type 1, which ends the window's old binding. A length of 0 unbinds the window.
-pub(super) fn bind_type_1(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type1)?;
     let window = &model.memory.windows[number];
     let takes =
@@ -58,12 +58,12 @@ pub(super) fn bind_type_1(dice: &mut SeededRng, model: &Model, by: StreamEnd, op
 }
 
 /// Binds a window of type 2 that is not bound when the request is executed.
-pub(super) fn bind_type_2(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+pub(super) fn bind_type_2(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type2)?;
     bind(dice, model, by, op, number)
 }
 
-fn window(dice: &mut SeededRng, model: &Model, by: StreamEnd, kind: WindowKind) -> Option<WindowId> {
+fn window(dice: &mut Dice, model: &Model, by: StreamEnd, kind: WindowKind) -> Option<WindowId> {
     let free = |old| {
         let grant = model.memory.grant(Name::Binding(old));
         // A window that another queue pair is about to bind or invalidate is excluded.
@@ -82,7 +82,7 @@ fn window(dice: &mut SeededRng, model: &Model, by: StreamEnd, kind: WindowKind) 
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
 }
 
-fn bind(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64, window: WindowId) -> Option<Drawn> {
+fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId) -> Option<Drawn> {
     let Window { kind, key, .. } = model.memory.windows[window];
     let wrong = dice.one_in(LOCAL_FAULT_EVERY);
     let memory = |name: Name| {
@@ -127,7 +127,7 @@ fn bind(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64, window: Win
 }
 
 /// Registers prepared memory that is not registered when the request is executed.
-pub(super) fn fast_register(dice: &mut SeededRng, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let free = |name: Name| {
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
@@ -159,7 +159,7 @@ pub(super) fn fast_register(dice: &mut SeededRng, model: &Model, by: StreamEnd, 
 }
 
 /// Returns the first byte and the length of all or a part of the `len` bytes from `at` on.
-fn part_of(dice: &mut SeededRng, at: usize, len: usize) -> (usize, usize) {
+fn part_of(dice: &mut Dice, at: usize, len: usize) -> (usize, usize) {
     if dice.one_in(3) {
         return (at, len);
     }
@@ -167,7 +167,7 @@ fn part_of(dice: &mut SeededRng, at: usize, len: usize) -> (usize, usize) {
     (at + first, 1 + dice.index(len - first))
 }
 
-fn rights(dice: &mut SeededRng) -> Access {
+fn rights(dice: &mut Dice) -> Access {
     dice.pick(&[Access::REMOTE, Access::REMOTE, Access::REMOTE_READ, Access::REMOTE_WRITE])
 }
 

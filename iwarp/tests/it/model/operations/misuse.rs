@@ -8,12 +8,12 @@ use super::super::memory::{Span, StreamEnd};
 use super::super::names::{Name, Validity};
 use super::super::streams::{Model, Remote};
 use super::{FAULT_EVERY, pick};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Sometimes returns an STag that `by` must not use although the memory is registered: a former STag of a
 /// window, an STag of another stream, or an STag without the necessary right.
 pub(super) fn name(
-    dice: &mut SeededRng,
+    dice: &mut Dice,
     model: &Model,
     by: StreamEnd,
     len: usize,
@@ -58,7 +58,7 @@ pub(super) fn name(
 /// Returns any STag of `host`, valid or not, with any rights, or sometimes a random key. The range may extend
 /// beyond the end of the memory.
 pub(super) fn trespass(
-    dice: &mut SeededRng,
+    dice: &mut Dice,
     model: &Model,
     host: usize,
     len: usize,

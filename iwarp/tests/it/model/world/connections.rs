@@ -5,13 +5,13 @@ use iwarp::verbs::{CmEventKind, CmId, ConnectionError, QpGrants, QpInit, QpState
 use super::super::cause::Cause;
 use super::super::streams::Stream;
 use super::{Done, LiveEnd, REST_US, SLOTS, World};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Maximum number of polls until an abort is executed and reported.
 const ABORT_POLLS: usize = 2;
 
 impl World {
-    pub(super) fn connect(&mut self, dice: &mut SeededRng, slot: usize, side: usize) -> Done {
+    pub(super) fn connect(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
             return Ok(());
         }

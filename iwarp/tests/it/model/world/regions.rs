@@ -7,7 +7,7 @@ use super::super::memory::{Region, RegionId, Span, application};
 use super::super::names::{Name, Validity};
 use super::super::operations;
 use super::{Done, World};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// A registration, or prepared memory.
 pub(crate) enum Registered {
@@ -58,7 +58,7 @@ fn outside(error: impl std::fmt::Display) -> VerbsError {
 
 impl World {
     /// Adds a region, prepared memory or a window.
-    pub(super) fn register(&mut self, dice: &mut SeededRng, slot: usize, side: usize) -> Done {
+    pub(super) fn register(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         match dice.index(4) {
             0 => self.allocate_window(dice, side),
             1 => self.prepare(dice, slot, side),
@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    fn register_region(&mut self, dice: &mut SeededRng, slot: usize, side: usize) -> Done {
+    fn register_region(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         let live = |region: &&Region| region.host == side && region.life != Validity::Gone;
         if self.model.memory.regions.iter().filter(live).count() >= 8 {
             return Ok(());
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// Adds memory for fast registration, which no request has registered yet.
-    fn prepare(&mut self, dice: &mut SeededRng, slot: usize, side: usize) -> Done {
+    fn prepare(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         // After a stream has ended, its prepared memory cannot be used any more.
         let over = |stream: usize| self.model.streams[stream].is_over();
         let held = |region: &&Region| {
@@ -150,7 +150,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn store(&mut self, dice: &mut SeededRng, side: usize) -> Done {
+    pub(super) fn store(&mut self, dice: &mut Dice, side: usize) -> Done {
         let len = operations::length(dice).max(1);
         let Some(spans) = operations::gather(dice, &self.model, application(side), len) else {
             return Ok(());
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// Invalidates a region, deregisters it, or frees a window. The memory does not change after this call.
-    pub(super) fn revoke(&mut self, dice: &mut SeededRng, side: usize) -> Done {
+    pub(super) fn revoke(&mut self, dice: &mut Dice, side: usize) -> Done {
         if dice.one_in(4) {
             return self.free_window(dice, side);
         }

@@ -7,7 +7,7 @@ use super::super::operations;
 use super::super::streams::DEPTH;
 use super::{Done, World};
 use crate::common::Host;
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// Minimum length in bytes of most buffers, which is enough for most messages.
 const USUAL: usize = 5000;
@@ -21,7 +21,7 @@ pub(super) fn make(host: &Host) -> SharedReceiveQueue {
 
 impl World {
     /// Posts a buffer of at least `len` bytes for the next message of any stream.
-    pub(super) fn receive_shared(&mut self, dice: &mut SeededRng, side: usize, len: Option<usize>) -> Done {
+    pub(super) fn receive_shared(&mut self, dice: &mut Dice, side: usize, len: Option<usize>) -> Done {
         let op = self.next_op();
         let usual = if dice.one_in(operations::FAULT_EVERY) { SHORT } else { USUAL };
         let len = len.unwrap_or_else(|| operations::length(dice)).max(usual);
@@ -44,7 +44,7 @@ impl World {
     }
 
     /// Arms the event that reports when few buffers are left.
-    pub(super) fn arm(&mut self, dice: &mut SeededRng, side: usize) -> Done {
+    pub(super) fn arm(&mut self, dice: &mut Dice, side: usize) -> Done {
         let limit = dice.index(6);
         self.note(|| format!("host {side} arms its limit: {limit}"));
         self.shared[side].arm_limit(limit).map_err(|error| error.to_string())?;

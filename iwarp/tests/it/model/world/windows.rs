@@ -7,10 +7,10 @@ use super::super::memory::Span;
 use super::super::names::{BindingId, Name, Validity, Window, WindowId};
 use super::super::streams::{NewName, Semantics};
 use super::{Done, Registered, World};
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 impl World {
-    pub(super) fn allocate_window(&mut self, dice: &mut SeededRng, side: usize) -> Done {
+    pub(super) fn allocate_window(&mut self, dice: &mut Dice, side: usize) -> Done {
         let live = |window: &&Window| window.host == side && !window.freed;
         if self.model.memory.windows.iter().filter(live).count() >= 4 {
             return Ok(());
@@ -27,7 +27,7 @@ impl World {
     }
 
     /// Frees a window that no outstanding request uses.
-    pub(super) fn free_window(&mut self, dice: &mut SeededRng, side: usize) -> Done {
+    pub(super) fn free_window(&mut self, dice: &mut Dice, side: usize) -> Done {
         let steady = |bound: BindingId| {
             matches!(self.model.memory.bindings[bound].life, Validity::Valid | Validity::Gone)
         };

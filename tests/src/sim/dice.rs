@@ -1,7 +1,7 @@
 //! All random numbers of a run, from one seed. Each part of the run has its own stream of numbers, so that
 //! draws of one part do not change the draws of another part.
 
-use testkit::seeded_rng::SeededRng;
+use testkit::dice::Dice;
 
 /// The part of a run that draws numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +15,13 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns the generator of this part in the run of `seed`.
-    pub fn rng(self, seed: u64) -> SeededRng {
+    /// Returns the dice of this part in the run of `seed`.
+    pub fn dice(self, seed: u64) -> Dice {
         let stream = match self {
             Self::Setup => 0,
             Self::Link(side) => 1 + side as u64,
             Self::Host(side) => 3 + side as u64,
         };
-        SeededRng::of_stream(seed, stream)
+        Dice::of_stream(seed, stream)
     }
 }

@@ -6,7 +6,7 @@ use rand_core::{Rng, SeedableRng};
 
 /// A random number generator; the same seed gives the same draws.
 #[derive(Clone, Debug)]
-pub struct SeededRng {
+pub struct Dice {
     generator: Generator,
     reduction: Reduction,
 }
@@ -29,7 +29,7 @@ enum Reduction {
     Remainder,
 }
 
-impl SeededRng {
+impl Dice {
     /// Returns stream `stream` of the seed, by ChaCha8. Draws from one stream do not change the draws from
     /// another stream.
     pub fn of_stream(seed: u64, stream: u64) -> Self {
@@ -188,25 +188,22 @@ mod tests {
     /// The sequences have not changed since seeds were recorded with them.
     #[test]
     fn the_sequences_are_those_of_the_recorded_seeds() {
-        let draws = |mut dice: SeededRng| {
+        let draws = |mut dice: Dice| {
             let numbers = [dice.number(), dice.number()];
             (numbers, [dice.below(1000), dice.below(1000)], dice.bytes(4))
         };
         for (dice, expected) in [
             (
-                SeededRng::of_stream(7, 2),
+                Dice::of_stream(7, 2),
                 ([5536391431806027785, 6964474494658278128], [249, 315], vec![61, 206, 241, 169]),
             ),
+            (Dice::new(7), ([2910824217569608635, 3098856782162503994], [745, 443], vec![136, 219, 55, 18])),
             (
-                SeededRng::new(7),
-                ([2910824217569608635, 3098856782162503994], [745, 443], vec![136, 219, 55, 18]),
-            ),
-            (
-                SeededRng::split_mix(7),
+                Dice::split_mix(7),
                 ([7191089600892374487, 309689372594955804], [346, 203], vec![218, 17, 246, 254]),
             ),
-            (SeededRng::linear(7), ([1059165278, 2052263231], [753, 673], vec![233, 3, 232, 20])),
-            (SeededRng::xorshift(7), ([1057626598868, 1017083714849], [699, 679], vec![132, 41, 173, 66])),
+            (Dice::linear(7), ([1059165278, 2052263231], [753, 673], vec![233, 3, 232, 20])),
+            (Dice::xorshift(7), ([1057626598868, 1017083714849], [699, 679], vec![132, 41, 173, 66])),
         ] {
             assert_eq!(draws(dice.clone()), expected, "{dice:?}");
         }
@@ -214,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_draw_keeps_all_and_changes_who_is_in_front() {
-        let (mut items, mut dice) = ((0..1000).collect::<Vec<_>>(), SeededRng::split_mix(7));
+        let (mut items, mut dice) = ((0..1000).collect::<Vec<_>>(), Dice::split_mix(7));
         dice.draw(&mut items, 64);
         let first: Vec<i32> = items[..64].to_vec();
         dice.draw(&mut items, 64);
@@ -229,7 +226,7 @@ mod tests {
     #[test]
     fn a_shuffle_keeps_all() {
         let mut items: Vec<u32> = (0..100).collect();
-        SeededRng::split_mix(1).shuffle(&mut items);
+        Dice::split_mix(1).shuffle(&mut items);
         assert!(!items.is_sorted());
         items.sort_unstable();
         assert!(items.into_iter().eq(0..100));
@@ -237,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_weight_of_nothing_is_never_drawn() {
-        let mut dice = SeededRng::new(1);
+        let mut dice = Dice::new(1);
         let drawn: Vec<char> = (0..1000).map(|_| dice.weighted(&[(0, 'a'), (3, 'b'), (1, 'c')])).collect();
         let count = |of| drawn.iter().filter(|drawn| **drawn == of).count();
         assert!(count('a') == 0 && count('b') > count('c') && count('c') > 100);
