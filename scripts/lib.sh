@@ -131,8 +131,10 @@ take_hugepages() {
 free_hugepages() { awk '/^HugePages_Free:/ { n = $2 } END { print n + 0 }' /proc/meminfo; }
 give_back_hugepages() {
 	[ "$pages_taken" -gt 0 ] || return 0
+	local left
 	lock_hugepages
-	echo $(($(cat "$pages") - pages_taken)) >"$pages" || true
+	left=$(($(cat "$pages") - pages_taken))
+	echo $((left > 0 ? left : 0)) >"$pages" || true
 	unlock_hugepages
 	pages_taken=0
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use dp::link::LinkConfig;
 use dp::{Burst, Port};
@@ -11,6 +11,7 @@ use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest};
 use tcp_lite::AddressProbing;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::common::hooked::Hooks;
@@ -73,8 +74,40 @@ impl Subscriber for Collector {
     fn exit(&self, _: &Id) {}
 }
 
+/// The subscriber of all threads that have no other subscriber. It takes no event. But while it is set,
+/// `tracing` asks the subscriber of the thread about each event. Otherwise, if another test caused the first
+/// event of a kind at the moment when a [`Collector`] is set, `tracing` could remember that nobody takes
+/// events of this kind.
+struct Nobody;
+
+impl Subscriber for Nobody {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        false
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
 /// Returns the events that `act` causes on this thread.
 fn collect(act: impl FnOnce()) -> Vec<Seen> {
+    static NOBODY: Once = Once::new();
+    NOBODY.call_once(|| tracing::subscriber::set_global_default(Nobody).expect("no other default"));
     let collector = Collector::default();
     tracing::subscriber::with_default(collector.clone(), act);
     let seen = collector.0.lock().unwrap();
