@@ -45,13 +45,17 @@ impl Visit for Seen {
     }
 }
 
-/// A subscriber that keeps all events of this project.
-#[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<Seen>>>);
+/// A subscriber that keeps all events of this project, or with `None` no events.
+struct Collector(Option<Arc<Mutex<Vec<Seen>>>>);
 
 impl Subscriber for Collector {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        // `tracing` then asks the subscriber of the thread about each event.
+        Interest::sometimes()
+    }
+
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        ["dp", "tcp_lite", "iwarp"].iter().any(|name| metadata.target().starts_with(name))
+        self.0.is_some() && ["dp", "tcp_lite", "iwarp"].iter().any(|name| metadata.target().starts_with(name))
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -66,38 +70,10 @@ impl Subscriber for Collector {
         let level = *event.metadata().level();
         let mut seen = Seen { level, message: String::new(), fields: BTreeMap::new() };
         event.record(&mut seen);
-        self.0.lock().unwrap().push(seen);
+        if let Some(all) = &self.0 {
+            all.lock().unwrap().push(seen);
+        }
     }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-/// The subscriber of all threads that have no other subscriber. It takes no event. But while it is set,
-/// `tracing` asks the subscriber of the thread about each event. Otherwise, if another test caused the first
-/// event of a kind at the moment when a [`Collector`] is set, `tracing` could remember that nobody takes
-/// events of this kind.
-struct Nobody;
-
-impl Subscriber for Nobody {
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::sometimes()
-    }
-
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        false
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {}
 
     fn enter(&self, _: &Id) {}
 
@@ -106,11 +82,14 @@ impl Subscriber for Nobody {
 
 /// Returns the events that `act` causes on this thread.
 fn collect(act: impl FnOnce()) -> Vec<Seen> {
-    static NOBODY: Once = Once::new();
-    NOBODY.call_once(|| tracing::subscriber::set_global_default(Nobody).expect("no other default"));
-    let collector = Collector::default();
-    tracing::subscriber::with_default(collector.clone(), act);
-    let seen = collector.0.lock().unwrap();
+    // All other threads get a subscriber that takes no event. Without it, if another test caused the first
+    // event of a kind while the subscriber of this thread is set, `tracing` could remember that nobody takes
+    // events of this kind.
+    static OTHERS: Once = Once::new();
+    OTHERS.call_once(|| tracing::subscriber::set_global_default(Collector(None)).expect("no other default"));
+    let seen = Arc::<Mutex<Vec<Seen>>>::default();
+    tracing::subscriber::with_default(Collector(Some(Arc::clone(&seen))), act);
+    let seen = seen.lock().unwrap();
     seen.clone()
 }
 

@@ -169,6 +169,7 @@ impl RateControl {
         };
         // An acknowledgement that signals congestion does not open the window.
         if used && !acked.ece {
+            // `Ack` is made only here, so that other acknowledgements store nothing.
             return self.grow_window(&Ack {
                 now,
                 acked: saturated(acked.acked),
