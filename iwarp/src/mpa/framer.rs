@@ -177,7 +177,7 @@ impl Framer {
 
     /// Frames a ULPDU that consists of `head` and the bytes of `source` from `offset` on. If there are CRCs
     /// and no markers, the bytes are copied and their CRC is computed by one call of
-    /// [`Source::fetch_behind`].
+    /// [`Source::fetch_behind`]: the fast path, whose general path is `frame_in_pieces`.
     ///
     /// # Errors
     /// The errors of [`Source::fetch`]. After an error the framer is unchanged, except that the checksum of
@@ -216,7 +216,8 @@ impl Framer {
         Ok(())
     }
 
-    /// Does what [`frame_source`](Self::frame_source) does, piece by piece.
+    /// The general path of [`frame_source`](Self::frame_source), piece by piece, with or without markers and
+    /// CRCs.
     #[inline(never)]
     fn frame_in_pieces(
         &mut self,

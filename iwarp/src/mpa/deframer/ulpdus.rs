@@ -92,7 +92,7 @@ impl<'a> Ulpdus<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
-        // The usual cases come first.
+        // The fast path, whose general path is `next_of_any`.
         if let Some(extent) = self.take_adjacent() {
             return self.view_adjacent(&extent).map(Some);
         }
@@ -158,7 +158,8 @@ impl<'a> Ulpdus<'a> {
         self.deframer.next - *start == buf.len() as u64 && self.deframer.early.is_empty()
     }
 
-    /// Returns the next ULPDU from any source, or `None` if no ULPDU is left. An error ends reception.
+    /// The general path of [`next`](Self::next): returns the next ULPDU from any source, or `None` if no
+    /// ULPDU is left. An error ends reception.
     #[inline(never)]
     fn next_of_any(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
         let found = match self.find() {
