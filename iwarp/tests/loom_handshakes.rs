@@ -418,7 +418,7 @@ fn loom_catches_a_doorbell_without_fences() {
 }
 
 /// The writer and the reader of a ring, for the test and for its negative control.
-trait TwoEnds: 'static {
+trait Ring: 'static {
     type Writer: Send + 'static;
     type Reader: Send + 'static;
     fn create(capacity: usize) -> (Self::Writer, Self::Reader);
@@ -428,7 +428,7 @@ trait TwoEnds: 'static {
 
 struct WorkRing;
 
-impl TwoEnds for WorkRing {
+impl Ring for WorkRing {
     type Writer = request_ring::RingWriter<u64>;
     type Reader = request_ring::RingReader<u64>;
     fn create(capacity: usize) -> (Self::Writer, Self::Reader) {
@@ -448,14 +448,14 @@ impl TwoEnds for WorkRing {
 struct UnorderedRing;
 
 /// The entry, the number of added entries, and the number of removed entries.
-type UnorderedEnds = Arc<[AtomicUsize; 3]>;
+type UnorderedState = Arc<[AtomicUsize; 3]>;
 
-impl TwoEnds for UnorderedRing {
-    type Writer = UnorderedEnds;
-    type Reader = UnorderedEnds;
+impl Ring for UnorderedRing {
+    type Writer = UnorderedState;
+    type Reader = UnorderedState;
     fn create(_: usize) -> (Self::Writer, Self::Reader) {
-        let ends = Arc::new(std::array::from_fn(|_| AtomicUsize::new(0)));
-        (Arc::clone(&ends), ends)
+        let state = Arc::new(std::array::from_fn(|_| AtomicUsize::new(0)));
+        (Arc::clone(&state), state)
     }
     fn push(writer: &mut Self::Writer, value: u64) -> bool {
         let [entry, added, removed] = &**writer;
@@ -484,7 +484,7 @@ impl TwoEnds for UnorderedRing {
 ///
 /// The reader has its own thread. Loom does not detect a race of a load in the main thread with a store if
 /// the other thread has loaded the same atomic before the store.
-fn entries_come_out_in_order<R: TwoEnds>(capacity: usize) {
+fn entries_come_out_in_order<R: Ring>(capacity: usize) {
     bounded(move || {
         let (mut writer, mut reader) = R::create(capacity);
         let taking = thread::spawn(move || {

@@ -60,7 +60,7 @@ pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
         // Some names parse as a number but differ from the name that a claim uses, such as `007.sock`.
         if let Some(number) = number.filter(|number| name == *file_name(*number))
             && let Ok(address) = address(folder, number)
-            && let Probed::Living { pid } = probe(&address)?
+            && let Probed::Listening { pid } = probe(&address)?
         {
             found.push(Station { number, pid });
         }
@@ -94,7 +94,7 @@ pub(super) enum Probed {
     /// The station's process has ended, or the file is not a socket.
     Stale,
     /// The station's process listens.
-    Living { pid: i32 },
+    Listening { pid: i32 },
     /// The state cannot be determined, for instance because the socket has another type than a station's
     /// socket.
     Unclear,
@@ -117,9 +117,9 @@ fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
 /// The system's error, if this process or the system has run out of descriptors or memory.
 pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     match connected {
-        Ok(pid) => Ok(Probed::Living { pid }),
+        Ok(pid) => Ok(Probed::Listening { pid }),
         // The listener's queue of connections is full.
-        Err(Errno::AGAIN) => Ok(Probed::Living { pid: 0 }),
+        Err(Errno::AGAIN) => Ok(Probed::Listening { pid: 0 }),
         Err(Errno::CONNREFUSED) => Ok(Probed::Stale),
         Err(Errno::NOENT) => Ok(Probed::Free),
         Err(errno) if is_lack(errno) => Err(errno),
@@ -210,7 +210,7 @@ fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         },
-        Probed::Living { pid } => return Err(LocalError::Taken { station, pid }),
+        Probed::Listening { pid } => return Err(LocalError::Taken { station, pid }),
         Probed::Unclear => return Err(LocalError::Taken { station, pid: 0 }),
     }
     let listener = socket().map_err(system)?;

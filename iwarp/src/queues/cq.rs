@@ -15,7 +15,7 @@ use dp::profile::{self, Layer};
 
 use super::arm::Arm;
 use super::completions::{Added, Completions};
-use super::cq_users::{CqUsers, Demand};
+use super::cq_users::{AttachedQps, Demand};
 use super::usage::{Permit, within};
 use super::wqe::WqeCount;
 use super::{
@@ -216,7 +216,7 @@ pub(crate) struct CqShared {
     /// The bits `OVERFLOW` and `EVENT`, for [`report`](Self::report).
     unreported: AtomicU8,
     lost: AtomicU64,
-    users: Mutex<CqUsers>,
+    users: Mutex<AttachedQps>,
     errors: EventSource,
     _permit: Permit,
     resources: Arc<Resources>,
@@ -322,7 +322,7 @@ impl CqShared {
         self.users().detach(qp_num, demand);
     }
 
-    fn users(&self) -> MutexGuard<'_, CqUsers> {
+    fn users(&self) -> MutexGuard<'_, AttachedQps> {
         self.users.lock().expect("no holder of this lock panics")
     }
 }
@@ -345,7 +345,7 @@ impl CompletionQueue {
         let permit = resources.quotas.cq.take(1)?;
         // RFC 5040 section 8.1.2 (RDMAP-368): the total number of entries of all completion queues has a
         // limit.
-        let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
+        let users = Mutex::new(AttachedQps::new(strict, resources.quotas.cqe.take(cqe)?));
         let num = resources.next_cq_num()?;
         let shared = CqShared {
             num,

@@ -19,7 +19,7 @@ pub(crate) struct Demand {
     pub(crate) srq: Option<(u32, usize)>,
 }
 
-pub(crate) struct CqUsers {
+pub(crate) struct AttachedQps {
     /// The value of [`CqOptions::strict`](super::CqOptions::strict).
     strict: Option<bool>,
     /// The numbers of the queue pairs.
@@ -34,7 +34,7 @@ pub(crate) struct CqUsers {
     pub(crate) granted: Permit,
 }
 
-impl CqUsers {
+impl AttachedQps {
     pub(crate) fn new(strict: Option<bool>, granted: Permit) -> Self {
         let (qps, pds, srqs) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         Self { strict, qps, pds, srqs, needed: 0, granted }

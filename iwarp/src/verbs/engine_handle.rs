@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::queues::{Doorbells, Notifier};
 
-use super::{CmCommand, StatusDesk};
+use super::{CmCommand, StatusRequests};
 
 /// The part of an engine that any thread may use. The engine itself is used by only one thread at a time.
 pub(crate) struct EngineHandle {
     index: usize,
     commands: Mutex<VecDeque<CmCommand>>,
-    status: StatusDesk,
+    status: StatusRequests,
     doorbells: Arc<Doorbells>,
     connections: AtomicUsize,
     /// Number of commands to begin a connection that the engine has not handled yet.
@@ -28,7 +28,7 @@ impl EngineHandle {
         Self {
             index,
             commands: Mutex::default(),
-            status: StatusDesk::default(),
+            status: StatusRequests::default(),
             doorbells: Arc::new(Doorbells::new(max_connections, waker)),
             connections: AtomicUsize::new(0),
             to_begin: AtomicUsize::new(0),
@@ -106,8 +106,8 @@ impl EngineHandle {
         command
     }
 
-    /// Returns the [`StatusDesk`], at which threads request the engine's status.
-    pub(crate) fn status(&self) -> &StatusDesk {
+    /// Returns the [`StatusRequests`], by which threads request the engine's status.
+    pub(crate) fn status(&self) -> &StatusRequests {
         &self.status
     }
 

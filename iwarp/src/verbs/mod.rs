@@ -56,4 +56,4 @@ pub use crate::rdmap::{AtomicOp, Extensions};
 pub(crate) use cm::{AGREEMENT_BYTES, Admitted, CmCommand, CmShared, ListenerShared, PlainBytes};
 pub(crate) use context::{ContextShared, entropy};
 pub(crate) use engine_handle::EngineHandle;
-pub(crate) use status::StatusDesk;
+pub(crate) use status::StatusRequests;

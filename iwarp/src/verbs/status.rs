@@ -107,22 +107,22 @@ impl ConnectionStatus {
     }
 }
 
-/// The point at which threads request the status of an engine. At most one command is queued at a time,
-/// however many threads request the status. So the queue of an engine that is not polled does not grow.
+/// The requests of threads for the status of an engine. At most one command is queued at a time, however many
+/// threads request the status. So the queue of an engine that is not polled does not grow.
 #[derive(Default)]
-pub(crate) struct StatusDesk {
-    state: Mutex<Asked>,
+pub(crate) struct StatusRequests {
+    state: Mutex<RequestState>,
     answered: Condvar,
 }
 
 #[derive(Default)]
-struct Asked {
+struct RequestState {
     is_pending: bool,
     answers: u64,
     latest: Option<Arc<EngineStatus>>,
 }
 
-impl StatusDesk {
+impl StatusRequests {
     /// Records that the caller requests the status of the engine. Returns the number of answers so far, and
     /// whether the caller has to queue the command.
     pub(crate) fn ask(&self) -> (u64, bool) {
@@ -150,7 +150,7 @@ impl StatusDesk {
         self.answered.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, Asked> {
+    fn state(&self) -> MutexGuard<'_, RequestState> {
         self.state.lock().expect("no holder of this lock panics")
     }
 }

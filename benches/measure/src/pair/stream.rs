@@ -68,12 +68,12 @@ pub(crate) fn measure_trips(time: Duration) -> Result<Comparison, Error> {
 }
 
 /// A stream, and the endpoints that it needs.
-struct StreamEnds<S> {
+struct StreamPair<S> {
     writer: S,
     reader: S,
 }
 
-async fn over_rdma() -> Result<StreamEnds<iwarp_tokio::Stream>, Error> {
+async fn over_rdma() -> Result<StreamPair<iwarp_tokio::Stream>, Error> {
     let wire = format!("local:measure-{}", std::process::id());
     let (a, b) = (Endpoint::open(&wire).await.map_err(failed)?, Endpoint::open(&wire).await.map_err(failed)?);
     let listener = Listener::bind(&b, 1).map_err(failed)?;
@@ -83,14 +83,14 @@ async fn over_rdma() -> Result<StreamEnds<iwarp_tokio::Stream>, Error> {
     };
     let connect = async { Connection::connect(&a, (b.addresses()[0], 1)).await?.into_stream().await };
     let (writer, reader) = tokio::try_join!(connect, accept).map_err(failed)?;
-    Ok(StreamEnds { writer, reader })
+    Ok(StreamPair { writer, reader })
 }
 
-async fn over_tcp() -> Result<StreamEnds<TcpStream>, Error> {
+async fn over_tcp() -> Result<StreamPair<TcpStream>, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let connect = TcpStream::connect(listener.local_addr()?);
     let (writer, (reader, _)) = tokio::try_join!(connect, listener.accept())?;
-    Ok(StreamEnds { writer, reader })
+    Ok(StreamPair { writer, reader })
 }
 
 struct PieceWriter<S> {
@@ -99,10 +99,10 @@ struct PieceWriter<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> PieceWriter<S> {
-    fn new(runtime: &Runtime, bytes: usize, ends: StreamEnds<S>) -> Self {
+    fn new(runtime: &Runtime, bytes: usize, pair: StreamPair<S>) -> Self {
         // The task ends when the stream ends.
-        runtime.spawn(read(ends.reader, bytes));
-        Self { stream: ends.writer, piece: vec![MORE; bytes] }
+        runtime.spawn(read(pair.reader, bytes));
+        Self { stream: pair.writer, piece: vec![MORE; bytes] }
     }
 
     /// Writes for a slice, and waits until the reader has read all pieces.

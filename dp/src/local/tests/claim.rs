@@ -46,11 +46,11 @@ fn a_station_whose_queue_of_connections_is_full_is_not_taken_over() {
 /// that report a lack of descriptors or memory.
 #[test]
 fn each_outcome_of_connecting_to_a_station_says_what_state_it_is_in() {
-    let living = |pid| Ok(Probed::Living { pid });
+    let listening = |pid| Ok(Probed::Listening { pid });
     for (connected, state) in [
-        (Ok(7), living(7)),
-        (Ok(0), living(0)),
-        (Err(Errno::AGAIN), living(0)),
+        (Ok(7), listening(7)),
+        (Ok(0), listening(0)),
+        (Err(Errno::AGAIN), listening(0)),
         (Err(Errno::CONNREFUSED), Ok(Probed::Stale)),
         (Err(Errno::NOENT), Ok(Probed::Free)),
         (Err(Errno::ACCESS), Ok(Probed::Unclear)),

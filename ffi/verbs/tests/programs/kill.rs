@@ -30,7 +30,7 @@ const AROUND_CLOCK: Duration = Duration::from_secs(20);
 
 /// How a program shows that it has noticed the loss of its peer.
 #[derive(Clone, Copy)]
-enum LossSign {
+enum LossEvidence {
     /// The program exits.
     End,
     /// The program prints this text. Then it waits for its next client, or for a completion that never
@@ -41,23 +41,23 @@ enum LossSign {
     Clock,
 }
 
-/// A server and its client, and the sign by which each of them shows that the other was killed.
+/// A server and its client, and how each of them shows that the other was killed.
 struct Victims {
     name: &'static str,
     server: String,
     client: String,
     /// How the client shows that its server was killed.
-    client_shows: LossSign,
+    client_shows: LossEvidence,
     /// The minimum number of bytes that the connection has moved before the kill.
     bytes: u64,
     /// How the server shows that its client was killed, or `None` if this cannot be tested.
-    server_shows: Option<LossSign>,
+    server_shows: Option<LossEvidence>,
 }
 
 impl Victims {
     fn new(name: &'static str, server: &str, client: &str) -> Self {
         let (server, client) = (server.to_owned(), client.to_owned());
-        let shows = LossSign::End;
+        let shows = LossEvidence::End;
         Self { name, server, client, client_shows: shows, bytes: IN_USE, server_shows: Some(shows) }
     }
 }
@@ -82,12 +82,12 @@ fn victims() -> Vec<Victims> {
             ..Victims::new("cmtime", "cmtime -c 6000", "cmtime -s 127.0.0.1 -c 6000")
         },
         Victims {
-            server_shows: Some(LossSign::Text("rc_lat failed: ")),
+            server_shows: Some(LossEvidence::Text("rc_lat failed: ")),
             ..Victims::new("qperf", "qperf", "qperf 127.0.0.1 -cm 1 -t 60 rc_lat")
         },
         Victims {
             // After a completion with an error the client waits for the next event.
-            client_shows: LossSign::Text("cq completion status"),
+            client_shows: LossEvidence::Text("cq completion status"),
             ..Victims::new(
                 "fio",
                 "fio --name=r --ioengine=rdma --port=7999 --bs=64k --size=100g --iodepth=4 --rw=read",
@@ -110,7 +110,7 @@ fn victims() -> Vec<Victims> {
         let command = format!("{tool} -R -F -D {seconds}");
         let mut victims = Victims::new(tool, &command, &format!("{command} 127.0.0.1"));
         if tool == "ib_write_lat" {
-            (victims.client_shows, victims.server_shows) = (LossSign::Clock, Some(LossSign::Clock));
+            (victims.client_shows, victims.server_shows) = (LossEvidence::Clock, Some(LossEvidence::Clock));
             // On busy processors, the clock may end the program before the program has sent much.
             victims.bytes = SECOND_CONNECTION;
         }
@@ -179,18 +179,18 @@ fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Res
     };
     victim.kill();
     let killed = Instant::now();
-    let limit = if matches!(shows, LossSign::Clock) { CLOCK + AROUND_CLOCK } else { limit };
+    let limit = if matches!(shows, LossEvidence::Clock) { CLOCK + AROUND_CLOCK } else { limit };
     let failed = |what: &str| {
         let victim = if is_server { "server" } else { "client" };
         Err(format!("{}, whose {victim} is killed, {what}:\n{}", victims.name, wire.output(output)))
     };
     match shows {
-        LossSign::End | LossSign::Clock => {
+        LossEvidence::End | LossEvidence::Clock => {
             if survivor.wait(limit).is_err() {
                 return failed("goes on");
             }
         }
-        LossSign::Text(text) => {
+        LossEvidence::Text(text) => {
             while !wire.output(output).contains(text) {
                 if killed.elapsed() > limit {
                     return failed("says nothing");
