@@ -11,11 +11,11 @@
 //! | [`PriorSendState`] | the state before the acknowledgement | `on_ack` | `on_ack` |
 //! | [`AckSample`] | what the acknowledgement reveals about the send queue | `on_ack`, `queue/` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
 //! | [`AckKind`] | whether the acknowledgement is a duplicate | `on_ack` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) |
-//! | [`Acked`] | what decides how the window may grow | `on_ack`, `on_usual_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
+//! | [`RateSample`] | what decides how the window may grow | `on_ack`, `on_usual_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
 use super::loss::AckKind;
-use super::rate::{Acked, micros_since};
+use super::rate::{RateSample, micros_since};
 use super::{Pending, SendHalf};
 use crate::Duration;
 use crate::tcp::ctx::Ctx;
@@ -137,7 +137,7 @@ impl SendHalf {
             "a segment that was sent later has arrived"
         );
         // No segment is known to be lost or to have arrived, so all outstanding bytes were in flight.
-        let acked = Acked {
+        let rate_sample = RateSample {
             acked: ack - una,
             delivered: end - first,
             rtt_us: Some(rtt_us),
@@ -146,7 +146,7 @@ impl SendHalf {
             nxt: self.queue.positions().nxt(),
             ece: false,
         };
-        self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &acked);
+        self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &rate_sample);
         self.on_window(ctx);
         true
     }
@@ -213,7 +213,7 @@ impl SendHalf {
     ) {
         let (loss, state) = self.loss_and_state();
         let grows = loss.on_ack(ctx, state, sample, kind);
-        let acked = Acked {
+        let rate_sample = RateSample {
             acked: sample.acked,
             delivered: sample.delivered,
             rtt_us: sample.rtt_us,
@@ -223,9 +223,9 @@ impl SendHalf {
             ece,
         };
         if grows {
-            self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &acked);
+            self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &rate_sample);
         } else if sample.acked > 0 {
-            self.rate.observe_ack(&acked);
+            self.rate.observe_ack(&rate_sample);
         }
     }
 

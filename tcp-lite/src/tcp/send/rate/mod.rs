@@ -37,9 +37,9 @@ pub(super) struct Loss {
     pub(super) in_flight: u64,
 }
 
-/// What an acknowledgement reports to congestion control.
+/// What an acknowledgement reports to congestion control, like `rate_sample` in Linux.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Acked {
+pub(super) struct RateSample {
     /// Number of bytes acknowledged cumulatively.
     pub(super) acked: u64,
     /// Number of bytes newly known to have arrived. Each byte counts once.
@@ -159,8 +159,8 @@ impl RateControl {
     /// Called for an acknowledgement after which the window may grow. The window grows if enough of the
     /// window was in use and the peer echoes no marks.
     #[inline(always)]
-    pub(super) fn on_ack(&mut self, now: Instant, config: &TcpConfig, emss: u32, acked: &Acked) {
-        let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(acked.pipe));
+    pub(super) fn on_ack(&mut self, now: Instant, config: &TcpConfig, emss: u32, sample: &RateSample) {
+        let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(sample.pipe));
         let used = match cwnd < self.congestion.ssthresh() {
             // Slow start doubles the window in each round trip, so only about half of the present window can
             // have been in use.
@@ -168,21 +168,21 @@ impl RateControl {
             false => in_flight.saturating_add(emss) >= cwnd,
         };
         // An acknowledgement that signals congestion does not open the window.
-        if used && !acked.ece {
+        if used && !sample.ece {
             // `Ack` is made only here, so that other acknowledgements store nothing.
             return self.grow_window(&Ack {
                 now,
-                acked: saturated(acked.acked),
-                delivered: saturated(acked.delivered),
-                una: acked.una,
-                nxt: acked.nxt,
-                rtt_us: acked.rtt_us.map(saturated),
+                acked: saturated(sample.acked),
+                delivered: saturated(sample.delivered),
+                una: sample.una,
+                nxt: sample.nxt,
+                rtt_us: sample.rtt_us.map(saturated),
                 srtt_us: self.rtt.srtt_us(),
                 paced: self.is_paced(config),
             });
         }
         self.congestion.on_unused(now);
-        self.observe_ack(acked);
+        self.observe_ack(sample);
     }
 
     #[inline(never)]
@@ -193,8 +193,8 @@ impl RateControl {
     /// Called for an acknowledgement after which the window may not grow. The estimate of RFC 8257 section
     /// 3.3 uses every acknowledgement.
     #[inline]
-    pub(super) fn observe_ack(&mut self, acked: &Acked) {
-        self.congestion.observe(saturated(acked.acked), acked.una, acked.nxt, acked.ece);
+    pub(super) fn observe_ack(&mut self, sample: &RateSample) {
+        self.congestion.observe(saturated(sample.acked), sample.una, sample.nxt, sample.ece);
     }
 
     /// Whether the last reduction of the window covers this loss.

@@ -106,8 +106,8 @@ fn a_timeout_doubles_the_timeout_and_tells_of_the_reduction_before() {
 fn the_window_grows_only_if_it_was_used_and_no_marks_are_echoed() {
     let grown = |pipe, ece, delivered| {
         let (config, mut rate) = established(CongestionAlgorithm::NewReno);
-        let acked = Acked { acked: 1000, delivered, rtt_us: None, pipe, una: 1001, nxt: 20_000, ece };
-        rate.on_ack(at(200), &config, MSS, &acked);
+        let sample = RateSample { acked: 1000, delivered, rtt_us: None, pipe, una: 1001, nxt: 20_000, ece };
+        rate.on_ack(at(200), &config, MSS, &sample);
         rate.cwnd() - initial_window(MSS)
     };
     assert_eq!(grown(5000, false, 1000), 1000, "half of the window was used in slow start");
@@ -118,9 +118,16 @@ fn the_window_grows_only_if_it_was_used_and_no_marks_are_echoed() {
     for (pipe, grows) in [(2999, false), (3000, true)] {
         let (config, mut rate) = established(CongestionAlgorithm::NewReno);
         assert!(rate.reduce_for_loss(at(200), &loss(1, None), sent(9000)).is_some());
-        let acked =
-            Acked { acked: 4000, delivered: 4000, rtt_us: None, pipe, una: 9001, nxt: 20_000, ece: false };
-        rate.on_ack(at(300), &config, MSS, &acked);
+        let sample = RateSample {
+            acked: 4000,
+            delivered: 4000,
+            rtt_us: None,
+            pipe,
+            una: 9001,
+            nxt: 20_000,
+            ece: false,
+        };
+        rate.on_ack(at(300), &config, MSS, &sample);
         assert_eq!(rate.cwnd() > 4000, grows, "{pipe}");
     }
 }
@@ -129,7 +136,7 @@ fn the_window_grows_only_if_it_was_used_and_no_marks_are_echoed() {
 fn a_pause_longer_than_the_timeout_leaves_no_more_than_the_initial_window() {
     let (config, mut rate) = established(CongestionAlgorithm::NewReno);
     for round in 0..40 {
-        let acked = Acked {
+        let sample = RateSample {
             acked: 1000,
             delivered: 1000,
             rtt_us: None,
@@ -138,7 +145,7 @@ fn a_pause_longer_than_the_timeout_leaves_no_more_than_the_initial_window() {
             nxt: round * 1000 + 1,
             ece: false,
         };
-        rate.on_ack(at(200), &config, MSS, &acked);
+        rate.on_ack(at(200), &config, MSS, &sample);
     }
     let cwnd = rate.cwnd();
     assert!(cwnd > initial_window(MSS));
