@@ -212,7 +212,7 @@ impl Stack {
     /// Handles one received frame.
     pub fn input(&mut self, now: Instant, frame: Mbuf) {
         self.advance(now);
-        self.receive(self.now, frame, &mut std::iter::empty().peekable());
+        self.input_frame(self.now, frame, &mut std::iter::empty().peekable());
     }
 
     /// Handles the next frame of a received burst, and also the following frames that continue the same
@@ -221,7 +221,7 @@ impl Stack {
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         self.advance(now);
         if let Some(frame) = frames.next() {
-            self.receive(self.now, frame, frames);
+            self.input_frame(self.now, frame, frames);
         }
     }
 

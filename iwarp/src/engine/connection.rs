@@ -87,7 +87,7 @@ pub(super) enum Event<'a> {
     Accepted,
     /// The peer has answered our SYN.
     Established,
-    /// Bytes arrived, in any phase except Full Operation, which receives its bytes through `Rdma::receive`.
+    /// Bytes arrived, in any phase except Full Operation (see `Rdma::receive_fpdus`).
     Received { guard: &'a EpochGuard<'a>, received: Received },
     /// Memory is short: about `bytes` bytes of out-of-order data should be dropped.
     Evict { bytes: usize },
@@ -281,7 +281,7 @@ impl Connection {
         received: Received,
     ) {
         if let Phase::Rdma(rdma) = &mut self.phase {
-            let next = rdma.receive(&mut self.base, state, guard, received);
+            let next = rdma.receive_fpdus(&mut self.base, state, guard, received);
             self.follow(state, next);
         } else {
             self.on(state, Event::Received { guard, received });

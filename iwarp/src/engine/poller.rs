@@ -190,7 +190,7 @@ impl Poller {
         let limits = self.state.acks.due_limits(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
         busy |= self.serve_users(guard);
-        busy |= self.receive(guard);
+        busy |= self.receive_bursts(guard);
         busy |= self.step(guard, |poller| profile::within(Layer::TcpOut, || poller.state.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
         self.begin_retries(guard);

@@ -108,7 +108,7 @@ impl PredictedHeaders {
 impl Stack {
     /// Handles `frame`. `frames` are the frames that follow `frame` (see [`Stack::input_next`]).
     #[inline]
-    pub(super) fn receive(
+    pub(super) fn input_frame(
         &mut self,
         now: Instant,
         frame: Mbuf,

@@ -55,7 +55,7 @@ impl SegmentOrigin {
 }
 
 impl Stack {
-    /// The general path of [`receive`](Self::receive), which accepts any frame. The fast path,
+    /// The general path of [`input_frame`](Self::input_frame), which accepts any frame. The fast path,
     /// [`receive_predicted`](Self::receive_predicted), has the same result for every frame that it accepts.
     pub(super) fn receive_any(
         &mut self,

@@ -91,7 +91,7 @@ impl Rdma {
     }
 
     /// Acts on an event. Received bytes and acknowledgements are not passed as events: `Connection` calls
-    /// [`receive`](Self::receive) and [`on_acknowledged`](Self::on_acknowledged) instead.
+    /// [`receive_fpdus`](Self::receive_fpdus) and [`on_acknowledged`](Self::on_acknowledged) instead.
     pub(super) fn on(
         mut self: Box<Self>,
         base: &mut Base,
@@ -231,8 +231,9 @@ impl Rdma {
         self.deframer.at_boundary() && !self.stream.awaits_answers()
     }
 
+    /// Hands the FPDUs of a received buffer to the stream, and acts on what the stream has found.
     #[inline(always)]
-    pub(super) fn receive(
+    pub(super) fn receive_fpdus(
         &mut self,
         base: &mut Base,
         state: &mut EngineState,
@@ -329,7 +330,7 @@ impl Rdma {
         while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut state.held) {
             state.tcp.release(base.conn, released);
             // A failed stream drops further bytes.
-            match self.receive(base, state, guard, Received { offset, buf, frontier }) {
+            match self.receive_fpdus(base, state, guard, Received { offset, buf, frontier }) {
                 Next::Same => {}
                 Next::Close => next = Next::Close,
             }

@@ -100,7 +100,7 @@ impl Startup {
 
     pub(super) fn on(self: Box<Self>, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Phase {
         match event {
-            Event::Received { guard, received } => self.receive(base, state, guard, received),
+            Event::Received { guard, received } => self.receive_startup_bytes(base, state, guard, received),
             Event::Accept { guard, qp, param } => self.accept(base, state, guard, qp, param),
             Event::Reject(why) => self.reject(base, state, why),
             Event::Deadline if self.is_deciding() => self.decision_timeout(base, state),
@@ -127,7 +127,8 @@ impl Startup {
         matches!(self.role, Role::Responder(_, RequestState::Deciding { .. }))
     }
 
-    fn receive(
+    /// Puts received bytes in order, and processes the startup frame if it is complete.
+    fn receive_startup_bytes(
         mut self: Box<Self>,
         base: &mut Base,
         state: &mut EngineState,

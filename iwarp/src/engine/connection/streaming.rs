@@ -89,7 +89,7 @@ impl Streaming {
     ) -> Phase {
         match event {
             Event::Accepted => self.announce_accepted(base, state),
-            Event::Received { received, .. } => return self.receive(base, state, received),
+            Event::Received { received, .. } => return self.receive_stream_bytes(base, state, received),
             Event::PlainBytes => {
                 self.plain.answer();
                 self.deliver_to_user(base, state);
@@ -146,7 +146,12 @@ impl Streaming {
 
     /// Handles bytes that arrived. Until the bytes are moved to the user's buffer, TCP's budget counts them,
     /// even if they arrived in order.
-    fn receive(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, received: Received) -> Phase {
+    fn receive_stream_bytes(
+        mut self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        received: Received,
+    ) -> Phase {
         let Received { offset, buf, frontier } = received;
         if offset < frontier {
             state.tcp.hold(base.conn, buf.len());

@@ -43,7 +43,7 @@ impl Poller {
     /// Passes received frames to TCP, and handles the events of each frame. Receives at most `MAX_BURSTS`
     /// bursts from the engine's own queue, and then the frames of
     /// [`receive_for_queues`](Self::receive_for_queues) if there are any. Returns whether there were frames.
-    pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
+    pub(super) fn receive_bursts(&mut self, guard: &EpochGuard<'_>) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;
         // Only the box is moved, since the burst itself has half a kilobyte. The box is present at the start

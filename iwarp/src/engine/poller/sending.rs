@@ -65,13 +65,13 @@ impl Poller {
     /// queue pairs whose doorbells they rang. Returns whether there were such requests.
     #[inline]
     pub(super) fn serve_users(&mut self, guard: &EpochGuard<'_>) -> bool {
-        self.run_commands(guard) | self.answer_doorbells()
+        self.run_commands(guard) | self.schedule_rung()
     }
 
     /// Schedules the queue pairs whose doorbells were rung, or all queue pairs if a doorbell was lost.
     /// Returns whether there was a doorbell that was not lost.
     #[inline]
-    fn answer_doorbells(&mut self) -> bool {
+    fn schedule_rung(&mut self) -> bool {
         let EngineState { handle, tx_scheduler, .. } = &mut self.state;
         let doorbells = handle.doorbells();
         let mut schedule = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
