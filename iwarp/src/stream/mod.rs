@@ -301,8 +301,8 @@ impl Stream {
 
     /// Fails the request of the oldest message that the peer has not confirmed, since the peer had no receive
     /// request for this message.
-    pub(crate) fn fail_untaken(&mut self) {
-        self.state.fail_untaken();
+    pub(crate) fn fail_rnr(&mut self) {
+        self.state.fail_rnr();
     }
 
     /// Checks the invariants; for tests. Returns the number of the stream's waiting requests.

@@ -266,7 +266,7 @@ impl StreamState {
     /// Fails the oldest request that waits for its last segment or for an acknowledgement, with
     /// `RnrRetryExceeded`: this request is the cause of the stream's end. If no request waits for these, the
     /// next request is the cause.
-    pub(super) fn fail_untaken(&mut self) {
+    pub(super) fn fail_rnr(&mut self) {
         let waits = |pending: &&mut Pending| {
             matches!(pending.awaits, Some(Awaited::Acknowledgement(_) | Awaited::LastSegment))
         };

@@ -224,7 +224,7 @@ impl Deframer {
     /// Returns the stream offset of the peer's first byte that counts as not accepted if the stream ends now:
     /// the end of the last FPDU that was handed up in order. After the end of reception, the offset is inside
     /// that FPDU, since the caller may have refused it.
-    pub const fn untaken_from(&self) -> u64 {
+    pub const fn accepted_end(&self) -> u64 {
         self.origin + if self.ended { self.next.saturating_sub(1) } else { self.next }
     }
 

@@ -11,7 +11,7 @@
 //! | 2 | [`NotReady`](ProfileMessage::NotReady) | an MSN of queue 0, as above |
 //! | 3 | [`Ready`](ProfileMessage::Ready) | 0 |
 //! | 4 | [`Resume`](ProfileMessage::Resume) | the next MSN of queue 0 and of queue 1, 32 bits each |
-//! | 5 | [`Ends`](ProfileMessage::Ends) | a stream offset, 64 bits |
+//! | 5 | [`AcceptedUntil`](ProfileMessage::AcceptedUntil) | a stream offset, 64 bits |
 //!
 //! A stream offset counts the bytes that the receiver of the message has sent on this TCP connection,
 //! including the bytes of MPA's startup.
@@ -44,7 +44,7 @@ pub(crate) enum ProfileMessage {
     /// `request_msn` are the next MSNs on queue 0 and queue 1.
     Resume { send_msn: u32, request_msn: u32 },
     /// The messages that end at or before this offset were accepted. No later message will be accepted.
-    Ends(u64),
+    AcceptedUntil(u64),
 }
 
 impl ProfileMessage {
@@ -55,7 +55,7 @@ impl ProfileMessage {
             Self::NotReady(msn) => (2, u64::from(msn)),
             Self::Ready => (3, 0),
             Self::Resume { send_msn, request_msn } => (4, u64::from(send_msn) << 32 | u64::from(request_msn)),
-            Self::Ends(offset) => (5, offset),
+            Self::AcceptedUntil(offset) => (5, offset),
         };
         let rsvd_ulp = [CONTROL, 0, 0, 0, kind];
         (UntaggedHeader { last: true, rsvd_ulp, qn: QUEUE, msn, mo: 0 }, payload.to_be_bytes())
@@ -71,7 +71,7 @@ impl ProfileMessage {
             2 => Self::NotReady(low),
             3 => Self::Ready,
             4 => Self::Resume { send_msn: (payload >> 32) as u32, request_msn: low },
-            5 => Self::Ends(payload),
+            5 => Self::AcceptedUntil(payload),
             _ => return None,
         };
         // Given the MSN and the message, every field has only one valid value, so the whole header is
@@ -90,7 +90,7 @@ mod tests {
         ProfileMessage::NotReady(u32::MAX),
         ProfileMessage::Ready,
         ProfileMessage::Resume { send_msn: 0xFFFF_FFFE, request_msn: 7 },
-        ProfileMessage::Ends(u64::MAX),
+        ProfileMessage::AcceptedUntil(u64::MAX),
     ];
 
     #[test]

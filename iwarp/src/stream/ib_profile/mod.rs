@@ -32,10 +32,10 @@
 //! receiver announces the time between two retries. uwarp's sender waits for `Ready` instead. If the number
 //! of retries is limited, the request fails when as much time has passed as these retries would take.
 //!
-//! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)).
-//! The report is sent before the Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
-//! acknowledgement of the bytes that are not accepted ([`tcp_lite::Stack::withhold`]), until the peer has
-//! acknowledged the bytes of the `Ends` message.
+//! **A stream that fails reports the last message that it has accepted**
+//! ([`AcceptedUntil`](ProfileMessage::AcceptedUntil)). The report is sent before the Terminate, or before FIN
+//! if the peer gets no Terminate. TCP withholds the acknowledgement of the bytes that are not accepted
+//! ([`tcp_lite::Stack::withhold`]), until the peer has acknowledged the bytes of the `AcceptedUntil` message.
 
 use crate::rdmap::Terminate;
 
@@ -54,14 +54,14 @@ pub(super) struct IbProfile {
     peer_limit: u32,
     /// The peer accepts no message after this stream offset; `u64::MAX` until the peer has reported an
     /// offset.
-    ends: u64,
+    accepted_until: u64,
 
     // ---- requests of the peer ----
     /// The MSN up to which messages of the peer find a receive request. The next Send, or the next `Limit`
     /// message, reports this limit.
     limit: u32,
     /// The MSN up to which this side has promised receive requests: the last limit that was sent.
-    told_limit: u32,
+    sent_limit: u32,
     /// Whether a message of the peer was accepted for which no receive request was promised.
     owes_limit: bool,
     /// Whether the limit has to be sent in a message of queue 4.
@@ -72,7 +72,7 @@ pub(super) struct IbProfile {
     last: Option<u64>,
     /// The message with this MSN was refused, and the refusal was not reported to the peer before the stream
     /// failed.
-    untold: Option<u32>,
+    unreported: Option<u32>,
     /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset.
     /// `u64::MAX`: these bytes are not yet sent.
     withheld_until: Option<u64>,
@@ -149,7 +149,7 @@ pub(super) enum Change {
     /// This side sends the request with this MSN on queue 0 and all later requests again.
     GoBack(u32),
     /// Our requests before this stream offset were accepted, and no later requests will be accepted.
-    Ends(u64),
+    AcceptedUntil(u64),
     /// The peer sends its dropped requests again, beginning with these MSNs of queue 0 and queue 1.
     PeerResumes { send_msn: u32, request_msn: u32 },
 }
@@ -159,14 +159,14 @@ impl IbProfile {
         Self {
             peer: Peer::Takes,
             peer_limit: 0,
-            ends: u64::MAX,
+            accepted_until: u64::MAX,
             limit: 0,
-            told_limit: 0,
+            sent_limit: 0,
             owes_limit: false,
             tell_limit: false,
             refused: None,
             last: None,
-            untold: None,
+            unreported: None,
             withheld_until: None,
             written: 0,
             tx_msn: 1,
@@ -187,7 +187,7 @@ impl IbProfile {
     /// the bytes below `offset`.
     #[inline]
     pub(super) fn taken(&self, offset: u64) -> u64 {
-        offset.min(self.ends)
+        offset.min(self.accepted_until)
     }
 
     /// Whether the peer has promised a receive request for our message with this MSN on queue 0, or has
@@ -195,7 +195,7 @@ impl IbProfile {
     #[inline]
     pub(super) fn is_promised(&self, msn: u32) -> bool {
         // If the peer has reported where its stream ends, it has accepted all messages before that offset.
-        self.ends != u64::MAX || is_within(msn, self.peer_limit)
+        self.accepted_until != u64::MAX || is_within(msn, self.peer_limit)
     }
 
     /// Called when the peer sends a limit. Returns whether the limit is new: a message may repeat an earlier
@@ -239,7 +239,7 @@ impl IbProfile {
     /// Called when this side has accepted the peer's message with this MSN on queue 0.
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
-        self.owes_limit |= !is_within(msn, self.told_limit);
+        self.owes_limit |= !is_within(msn, self.sent_limit);
     }
 
     /// Whether the peer waits for a limit, since a message was accepted for which no receive request was
@@ -272,8 +272,8 @@ impl IbProfile {
     /// Records that the limit is sent to the peer, in a message or in the header of a Send. Returns the
     /// limit.
     #[inline]
-    pub(super) fn told_limit(&mut self) -> u32 {
-        (self.told_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
+    pub(super) fn take_limit(&mut self) -> u32 {
+        (self.sent_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
         self.limit
     }
 
@@ -316,22 +316,22 @@ impl IbProfile {
     /// Stops waiting for a receive request. Returns the Terminate for the refused message.
     pub(super) fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
         let refused = self.refused.take()?;
-        self.note_untold(&refused);
+        self.note_unreported(&refused);
         Some(refused.terminate)
     }
 
     /// Records a refusal that was not reported. The refusal has to be reported even if the stream ends: the
     /// requests after the refused message were sent before the reported end, but were dropped.
-    fn note_untold(&mut self, refused: &Refused) {
+    fn note_unreported(&mut self, refused: &Refused) {
         if matches!(refused.reported, Reported::Nothing { .. }) {
-            self.untold = Some(refused.msn);
+            self.unreported = Some(refused.msn);
         }
     }
 
     /// Called when the stream fails on this side: no message after stream offset `position` is accepted.
     pub(super) fn end(&mut self, position: u64) {
         if let Some(refused) = self.refused.take() {
-            self.note_untold(&refused);
+            self.note_unreported(&refused);
         }
         self.peer = Peer::Gone;
         (self.last, self.withheld_until) = (Some(position), Some(u64::MAX));
@@ -343,8 +343,8 @@ impl IbProfile {
         self.written = end;
     }
 
-    /// Called when a message of queue 4 that ends at stream offset `end` was sent. If the message was `Ends`,
-    /// acknowledgements are withheld until the peer has acknowledged the bytes below `end`.
+    /// Called when a message of queue 4 that ends at stream offset `end` was sent. If the message was
+    /// `AcceptedUntil`, acknowledgements are withheld until the peer has acknowledged the bytes below `end`.
     pub(super) fn set_sent(&mut self, end: u64) {
         if self.withheld_until == Some(u64::MAX) && self.last.is_none() {
             self.withheld_until = Some(end);
@@ -393,18 +393,18 @@ impl IbProfile {
     }
 
     fn choose_message(&mut self, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
-        if let Some(msn) = self.untold.take() {
+        if let Some(msn) = self.unreported.take() {
             return Some(ProfileMessage::NotReady(msn));
         }
         if let Some(last) = self.last.take() {
-            return Some(ProfileMessage::Ends(last));
+            return Some(ProfileMessage::AcceptedUntil(last));
         }
         if self.peer == Peer::Ready {
             self.peer = Peer::Takes;
             return Some(ProfileMessage::Resume { send_msn, request_msn });
         }
         if self.tell_limit {
-            return Some(ProfileMessage::Limit(self.told_limit()));
+            return Some(ProfileMessage::Limit(self.take_limit()));
         }
         let refused = self.refused.as_mut()?;
         match refused.reported {
@@ -451,14 +451,14 @@ impl IbProfile {
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
             // If this side has sent no FPDU, any offset is accepted, since the message concerns no request.
-            ProfileMessage::Ends(offset) if offset <= self.written || self.written == 0 => {
-                (self.ends, self.peer) = (offset, Peer::Gone);
-                Ok(Change::Ends(offset))
+            ProfileMessage::AcceptedUntil(offset) if offset <= self.written || self.written == 0 => {
+                (self.accepted_until, self.peer) = (offset, Peer::Gone);
+                Ok(Change::AcceptedUntil(offset))
             }
             ProfileMessage::NotReady(_)
             | ProfileMessage::Ready
             | ProfileMessage::Resume { .. }
-            | ProfileMessage::Ends(_) => Err(Impossible),
+            | ProfileMessage::AcceptedUntil(_) => Err(Impossible),
         }
     }
 }
@@ -473,7 +473,7 @@ fn is_within(msn: u32, limit: u32) -> bool {
 mod tests {
     use super::*;
     use crate::rdmap::TerminateError;
-    use ProfileMessage::{Ends, Limit, NotReady, Ready, Resume};
+    use ProfileMessage::{AcceptedUntil, Limit, NotReady, Ready, Resume};
 
     fn terminate() -> Terminate {
         Terminate::bare(TerminateError::LocalCatastrophic)
@@ -515,7 +515,7 @@ mod tests {
         assert!(ib.owes_limit(), "the peer does not know");
         ib.tell_limit();
         ib.set_limit(30);
-        assert_eq!((ib.limit(), ib.told_limit()), (30, 30));
+        assert_eq!((ib.limit(), ib.take_limit()), (30, 30));
         assert_eq!((ib.has_messages(), ib.owes_limit(), messages(&mut ib, 30)), (false, false, vec![]));
         ib.owe_limit();
         ib.tell_limit();
@@ -596,11 +596,11 @@ mod tests {
         here.refuse(5, terminate());
         here.end(300);
         assert!(here.has_messages() && !here.lets_send() && !here.end_withholding(u64::MAX - 1));
-        // The refusal was not sent before the stream failed. It is sent before `Ends`, since the requests
-        // after the refused message were not accepted.
+        // The refusal was not sent before the stream failed. It is sent before `AcceptedUntil`, since the
+        // requests after the refused message were not accepted.
         assert_eq!(here.next_message((7, 9)), Some((NotReady(5), 1)));
         here.set_sent(70);
-        assert_eq!(messages(&mut here, 4), [(Ends(300), 2)]);
+        assert_eq!(messages(&mut here, 4), [(AcceptedUntil(300), 2)]);
         assert!(!here.lets_send() && !here.is_peer_there(), "requests of this end are over, too");
         here.set_sent(80);
         here.set_sent(90);
@@ -609,7 +609,7 @@ mod tests {
         assert_eq!(peer.taken(1000), 1000);
         peer.set_written(300);
         assert!(!peer.is_promised(4));
-        assert_eq!(peer.on_message(Some(Ends(300))), Ok(Change::Ends(300)));
+        assert_eq!(peer.on_message(Some(AcceptedUntil(300))), Ok(Change::AcceptedUntil(300)));
         assert!(peer.is_promised(4), "what lies before the end is taken");
         assert_eq!((peer.taken(200), peer.taken(1000)), (200, 300));
         assert!(!peer.is_peer_there() && !peer.lets_send());
@@ -620,13 +620,13 @@ mod tests {
     #[test]
     fn a_refusal_is_told_once() {
         for is_told in [false, true] {
-            type Before = fn(&mut IbProfile);
-            let befores: [Before; 3] = [
+            type Step = fn(&mut IbProfile);
+            let steps: [Step; 3] = [
                 |_| {},
                 IbProfile::on_recv,
                 |ib| assert!(ib.give_up_waiting().is_some() && ib.give_up_waiting().is_none()),
             ];
-            for before_end in befores {
+            for before_end in steps {
                 let mut ib = IbProfile::new();
                 ib.refuse(5, terminate());
                 if is_told {
@@ -635,7 +635,7 @@ mod tests {
                 before_end(&mut ib);
                 ib.end(300);
                 let told = std::iter::from_fn(|| ib.next_message((7, 9))).take(9).map(|(message, _)| message);
-                let expected = [NotReady(5), Ends(300)];
+                let expected = [NotReady(5), AcceptedUntil(300)];
                 assert_eq!(told.collect::<Vec<_>>(), expected[usize::from(is_told)..]);
             }
         }
@@ -645,12 +645,16 @@ mod tests {
     #[test]
     fn a_peer_that_contradicts_itself_is_refused() {
         let resume = Resume { send_msn: 1, request_msn: 1 };
-        for message in [Some(Ready), Some(resume), Some(Ends(501)), None] {
+        for message in [Some(Ready), Some(resume), Some(AcceptedUntil(501)), None] {
             let mut ib = IbProfile::new();
             ib.set_written(500);
             assert_eq!(ib.on_message(message), Err(Impossible), "{message:?}");
         }
-        assert_eq!(IbProfile::new().on_message(Some(Ends(501))), Ok(Change::Ends(501)), "it has no request");
+        assert_eq!(
+            IbProfile::new().on_message(Some(AcceptedUntil(501))),
+            Ok(Change::AcceptedUntil(501)),
+            "it has no request"
+        );
         let mut ib = IbProfile::new();
         assert_eq!(ib.on_message(Some(Limit(5))), Ok(Change::Limit));
         assert_eq!(ib.on_message(Some(Limit(5))), Ok(Change::None));

@@ -174,11 +174,11 @@ impl Rules {
     /// The limit is the MSN up to which the peer's Sends find a receive request. With iWARP's rules there is
     /// no limit, and the header has 0 (RFC 5040 section 4.2).
     #[inline]
-    pub(in crate::stream) fn told_limit(&mut self) -> u32 {
-        self.profile_mut().map_or(0, IbProfile::told_limit)
+    pub(in crate::stream) fn take_limit(&mut self) -> u32 {
+        self.profile_mut().map_or(0, IbProfile::take_limit)
     }
 
-    /// Returns what [`told_limit`](Self::told_limit) returns, but does not record that the limit is sent.
+    /// Returns what [`take_limit`](Self::take_limit) returns, but does not record that the limit is sent.
     #[inline]
     pub(in crate::stream) fn limit(&self) -> u32 {
         self.profile().map_or(0, IbProfile::limit)
@@ -305,7 +305,7 @@ mod tests {
         let taken = |rules: &mut Rules| {
             rules.set_written(1000);
             let before = rules.taken(u64::MAX);
-            receive(rules, ProfileMessage::Ends(700));
+            receive(rules, ProfileMessage::AcceptedUntil(700));
             (before, [0, 699, 700, 701, 1000].map(|acknowledged| rules.taken(acknowledged)))
         };
         let [iwarp, agreed] = answers(taken);
@@ -319,8 +319,8 @@ mod tests {
         let mut rules = Rules::new(true);
         rules.set_written(700);
         let ib = rules.profile_mut().unwrap();
-        assert!(ib.on_message(Some(ProfileMessage::Ends(701))).is_err());
-        assert_eq!(ib.on_message(Some(ProfileMessage::Ends(700))), Ok(Change::Ends(700)));
+        assert!(ib.on_message(Some(ProfileMessage::AcceptedUntil(701))).is_err());
+        assert_eq!(ib.on_message(Some(ProfileMessage::AcceptedUntil(700))), Ok(Change::AcceptedUntil(700)));
     }
 
     /// By iWARP's rules a message needs no promise. By the agreement's rules, a Write needs no receive
@@ -414,7 +414,7 @@ mod tests {
                 ib.tell_limit();
             }
             let before = (rules.limit(), rules.owe_limit(), rules.have_messages());
-            let told = rules.told_limit();
+            let told = rules.take_limit();
             (before, told, (rules.limit(), rules.owe_limit(), rules.have_messages()))
         });
         let none = (0, false, false);

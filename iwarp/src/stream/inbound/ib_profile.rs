@@ -73,7 +73,7 @@ impl Delivery<'_> {
                 // complete now.
                 self.state.complete_acknowledged();
             }
-            Change::Ends(offset) => {
+            Change::AcceptedUntil(offset) => {
                 self.state.set_acknowledged(offset);
                 self.state.complete_acknowledged();
             }
@@ -81,7 +81,7 @@ impl Delivery<'_> {
                 self.inbound.queue_0.skip_to(send_msn);
                 self.inbound.requests.skip_to(request_msn);
                 self.inbound.partial.clear();
-                self.inbound.next_send = NextSend::Usual;
+                self.inbound.next_send = NextSend::UserMessage;
             }
         }
         Ok(())

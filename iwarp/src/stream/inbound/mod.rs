@@ -57,7 +57,7 @@ pub(super) struct Inbound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextSend {
     /// Any message of a user.
-    Usual,
+    UserMessage,
     /// The first message, which may be an empty Send as RTR if our Reply allowed that. The RTR consumes no
     /// receive request.
     MayBeRtr,
@@ -86,7 +86,7 @@ impl Inbound {
             partial: ArrayVec::new(),
             next_send: match rtr {
                 Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND) => NextSend::MayBeRtr,
-                Rtr::Expect(_) | Rtr::Send(_) | Rtr::None => NextSend::Usual,
+                Rtr::Expect(_) | Rtr::Send(_) | Rtr::None => NextSend::UserMessage,
             },
         }
     }
@@ -183,7 +183,7 @@ impl Delivery<'_> {
             Header::Untagged(header) => self.untagged(&piece, &header),
         };
         if self.inbound.next_send == NextSend::MayBeRtr {
-            self.inbound.next_send = NextSend::Usual;
+            self.inbound.next_send = NextSend::UserMessage;
         }
         result.map(|()| false)
     }

@@ -227,7 +227,7 @@ impl Delivery<'_> {
                 }
                 (NextSend::Joined([a, b, c, d]), None) => {
                     immediate = Some([a, b, c, d, 0, 0, 0, 0]);
-                    self.inbound.next_send = NextSend::Usual;
+                    self.inbound.next_send = NextSend::UserMessage;
                 }
                 (_, Some(data)) => {
                     if let Some(data) = joined_immediate(data) {

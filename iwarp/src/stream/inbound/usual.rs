@@ -74,7 +74,7 @@ impl Delivery<'_> {
             return false;
         }
         let stag = Stag(u32::from_be_bytes([s0, s1, s2, s3]));
-        if !self.admits(Access::REMOTE_WRITE) || self.inbound.next_send != NextSend::Usual {
+        if !self.admits(Access::REMOTE_WRITE) || self.inbound.next_send != NextSend::UserMessage {
             return false;
         }
         let (to, len) = (u64::from_be_bytes(to), payload.len() as u64);
@@ -112,7 +112,7 @@ impl Delivery<'_> {
         let is_usual = [ddp, rdmap] == SEND_CONTROL
             && qn == [0; 4]
             && [o0, o1, o2, o3] == [0; 4]
-            && self.inbound.next_send == NextSend::Usual;
+            && self.inbound.next_send == NextSend::UserMessage;
         if !is_usual {
             return false;
         }

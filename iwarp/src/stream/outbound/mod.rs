@@ -539,7 +539,7 @@ impl Outbound {
                 self.current = Some(Current { message, completes: Completes::Request });
             }
             Completes::Joined { send, length } => {
-                let limit = state.rules.told_limit();
+                let limit = state.rules.take_limit();
                 let message = self.send(send, limit, length);
                 self.current = Some(Current { message, completes: Completes::Request });
             }

@@ -67,7 +67,7 @@ impl Outbound {
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
             SendOp::Send => {
-                let limit = state.rules.told_limit();
+                let limit = state.rules.take_limit();
                 self.send(Opcode::send(solicited, false), limit, length)
             }
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),

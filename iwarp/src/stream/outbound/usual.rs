@@ -151,7 +151,7 @@ impl Outbound {
             sent += 1;
             if let Some(ib) = rules.profile_mut() {
                 if matches!(request.op, SendOp::Send) {
-                    ib.told_limit();
+                    ib.take_limit();
                 }
                 await_acknowledgement(pending, request, cx.offset + end as u64, msn);
             } else if request.flags.contains(SendFlags::SIGNALED) || qp.sends.signals_all() {

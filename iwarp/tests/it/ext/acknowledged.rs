@@ -261,8 +261,8 @@ fn a_send_without_memory_that_comes_twice_fails() {
 /// Otherwise the acknowledgement, which precedes the Terminate, would complete a refused request.
 #[test]
 fn a_refused_write_fails_whatever_else_is_acknowledged() {
-    type Before = fn(&mut Pair, &Connected, &MemoryRegion, &MemoryRegion);
-    let befores: [(&str, Before); 4] = [
+    type Step = fn(&mut Pair, &Connected, &MemoryRegion, &MemoryRegion);
+    let steps: [(&str, Step); 4] = [
         ("nothing", |_, _, _, _| {}),
         ("an acknowledgement is owed", |pair, c, source, target| {
             c.qp_a.post_send(&write(1, source, target, 0)).unwrap();
@@ -279,13 +279,13 @@ fn a_refused_write_fails_whatever_else_is_acknowledged() {
             pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
         }),
     ];
-    for (name, before) in befores {
+    for (name, step) in steps {
         // The second segment of the longer message is refused.
         for (len, inside) in [(8, 0), (4000, 2000)] {
             let (mut pair, c) = Pair::agreeing();
             let (source, target) = pair.regions(1 << 20);
             pair.run_us(50_000);
-            before(&mut pair, &c, &source, &target);
+            step(&mut pair, &c, &source, &target);
             let inside_of = remote_addr(&target, 0);
             let remote = RemoteAddr { addr: inside_of.addr + (1 << 20) - inside, ..inside_of };
             let refused = SendRequest::new(2, SendOp::Write { remote }, source.sge(0, len));

@@ -14,6 +14,6 @@ mod peer_not_ready;
 mod queue_4;
 mod requester;
 mod responder;
+mod rnr_time;
 mod threads;
-mod untaken_time;
 mod wire;

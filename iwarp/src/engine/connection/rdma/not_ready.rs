@@ -77,7 +77,7 @@ impl Rdma {
         {
             base.report.add(ConnectionError::ReceiverNotReady);
             base.name_cause();
-            self.stream.fail_untaken();
+            self.stream.fail_rnr();
             self.stream.qp().state.set(QpState::Error);
             state.tcp.abort(state.now, base.conn);
         }

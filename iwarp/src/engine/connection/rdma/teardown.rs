@@ -113,7 +113,7 @@ impl Rdma {
         base.name_cause();
         // From now on, received bytes are dropped, no matter which peer is at fault. With InfiniBand's
         // semantics, TCP must not acknowledge them before the peer knows that they are dropped.
-        let offset = self.deframer.untaken_from();
+        let offset = self.deframer.accepted_end();
         if self.stream.end_taking(offset) {
             state.tcp.withhold(base.conn, Some(offset));
         }
