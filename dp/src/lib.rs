@@ -54,13 +54,6 @@ pub mod prefetch;
 pub mod profile;
 pub mod region;
 pub mod rss;
-/// The earlier names of the functions of [`checksum`].
-#[deprecated(note = "renamed: see `dp::checksum`")]
-pub mod sum {
-    #[cfg(target_arch = "x86_64")]
-    pub use crate::checksum::Avx2Lanes;
-    pub use crate::checksum::{copy_partial as copy, partial as of};
-}
 mod trace;
 pub mod tso;
 

@@ -84,16 +84,16 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
             placed
         }),
         guard.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
-            let (summed, mut sum) = (&mut vec![0; len], Crc32c::new());
-            let (plain, with_sum) =
-                (source.fetch(0, &mut out), source.fetch_summed(0, summed, sum.running()));
-            assert_eq!(plain, with_sum, "{len} bytes at {to}");
+            let (copied, mut crc) = (&mut vec![0; len], Crc32c::new());
+            let (plain, with_crc) =
+                (source.fetch(0, &mut out), source.fetch_with_crc(0, copied, crc.running()));
+            assert_eq!(plain, with_crc, "{len} bytes at {to}");
             assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} bytes at {to}, in runs");
             // The test compares only the bytes of this copy, because other threads may have changed other
             // bytes since.
             let mut expected = Crc32c::new();
-            expected.update(if plain.is_ok() { summed } else { &[] });
-            assert_eq!(sum.finish(), expected.finish(), "a sum of bytes that were not fetched");
+            expected.update(if plain.is_ok() { copied } else { &[] });
+            assert_eq!(crc.finish(), expected.finish(), "a CRC of bytes that were not fetched");
             plain
         }),
         guard.check_atomic(region.stag(), to, ME).and_then(|word| word.update(|old| old + 1)).map(drop),

@@ -16,9 +16,9 @@ use crate::{Instant, StackConfig};
 
 /// The Internet checksum of `bytes` (RFC 1071): the value of a checksum field.
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
-    let mut sum = InternetChecksum::new();
-    sum.add(bytes);
-    sum.finish()
+    let mut checksum = InternetChecksum::new();
+    checksum.add(bytes);
+    checksum.finish()
 }
 
 /// Ethernet, IP and TCP headers of a segment with an acknowledgement and timestamps, like most segments of a

@@ -22,17 +22,17 @@ impl InternetChecksum {
     }
 
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        self.add_sum(dp::checksum::partial(bytes), bytes.len());
+        self.add_partial(dp::checksum::partial(bytes), bytes.len());
     }
 
     /// Copies `src` to `dst`, which has the same length, and adds the bytes to the sum.
     pub(crate) fn add_copied(&mut self, dst: &mut [u8], src: &[u8]) {
-        self.add_sum(dp::checksum::copy_partial(dst, src), src.len());
+        self.add_partial(dp::checksum::copy_partial(dst, src), src.len());
     }
 
-    fn add_sum(&mut self, sum: u64, bytes: usize) {
-        let sum = fold(sum);
-        self.acc += if self.odd { u64::from(sum.swap_bytes()) } else { u64::from(sum) };
+    fn add_partial(&mut self, partial: u64, bytes: usize) {
+        let folded = fold(partial);
+        self.acc += if self.odd { u64::from(folded.swap_bytes()) } else { u64::from(folded) };
         self.odd ^= bytes % 2 == 1;
     }
 
@@ -88,17 +88,17 @@ pub(crate) fn pseudo_header(
     protocol: u8,
     bytes: usize,
 ) -> InternetChecksum {
-    let mut sum = InternetChecksum::new();
+    let mut checksum = InternetChecksum::new();
     for address in [src, dst] {
         match address {
-            IpAddress::Ipv4(a) => sum.add_u32(a.to_bits()),
-            IpAddress::Ipv6(a) => sum.add(&a.octets()),
+            IpAddress::Ipv4(a) => checksum.add_u32(a.to_bits()),
+            IpAddress::Ipv6(a) => checksum.add(&a.octets()),
         }
     }
-    sum.add_u16(u16::from(protocol));
-    sum.add_u16((bytes >> 16) as u16);
-    sum.add_u16(bytes as u16);
-    sum
+    checksum.add_u16(u16::from(protocol));
+    checksum.add_u16((bytes >> 16) as u16);
+    checksum.add_u16(bytes as u16);
+    checksum
 }
 
 /// Folds `sum` to 16 bits, with end-around carries. The result is 0 only if `sum` is 0.
@@ -118,10 +118,10 @@ mod tests {
 
     #[test]
     fn rfc_1071_example() {
-        let mut sum = InternetChecksum::new();
-        sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
-        assert_eq!(sum.partial(), 0xddf2);
-        assert_eq!(sum.finish(), !0xddf2);
+        let mut checksum = InternetChecksum::new();
+        checksum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
+        assert_eq!(checksum.partial(), 0xddf2);
+        assert_eq!(checksum.finish(), !0xddf2);
     }
 
     proptest! {
@@ -138,11 +138,11 @@ mod tests {
             let mut places: Vec<_> = cuts.iter().map(|c| c.index(bytes.len() + 1)).collect();
             places.extend([0, bytes.len()]);
             places.sort_unstable();
-            let mut sum = InternetChecksum::new();
+            let mut checksum = InternetChecksum::new();
             for pair in places.windows(2) {
-                sum.add(&bytes[pair[0]..pair[1]]);
+                checksum.add(&bytes[pair[0]..pair[1]]);
             }
-            prop_assert_eq!(sum.partial(), smoltcp::wire::checksum::data(&bytes));
+            prop_assert_eq!(checksum.partial(), smoltcp::wire::checksum::data(&bytes));
         }
     }
 }

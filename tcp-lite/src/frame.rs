@@ -167,7 +167,7 @@ impl Headers<'_> {
     }
 
     /// Writes the headers to all of `out`, except for the fields that depend on the [`Piece`], and computes
-    /// the sums of the headers.
+    /// the checksums of the headers.
     fn write(&self, offload: TxOffload, out: &mut [u8]) -> CommonHeaders {
         let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
         let [l2, l3] = [offload.l2_bytes, offload.l3_bytes].map(usize::from);
@@ -219,15 +219,15 @@ struct Piece {
     offset: usize,
     /// Number of payload bytes in this frame.
     bytes: usize,
-    /// The sum of the payload, which is not used if the device computes the checksum.
-    sum: InternetChecksum,
+    /// The checksum of the payload, which is not used if the device computes the checksum.
+    checksum: InternetChecksum,
     is_last: bool,
 }
 
 impl Piece {
     /// A single frame.
     fn whole(bytes: usize) -> Self {
-        Self { offset: 0, bytes, sum: InternetChecksum::new(), is_last: true }
+        Self { offset: 0, bytes, checksum: InternetChecksum::new(), is_last: true }
     }
 }
 
@@ -246,7 +246,7 @@ struct CommonHeaders {
     tcp_checksum: InternetChecksum,
 }
 
-/// Headers of several frames with consecutive bytes of a stream, which are written and summed once.
+/// Headers of several frames with consecutive bytes of a stream, which are written only once.
 pub(crate) struct Template {
     /// The headers, with 0 for lengths, sequence number, PSH and checksums.
     bytes: Bytes,
@@ -282,15 +282,16 @@ fn frame_of(
     view: impl FnOnce() -> Option<Mbuf>,
     emit: impl FnOnce(&mut [u8], &Piece),
 ) -> Option<Mbuf> {
-    let sums = !offload.tcp_checksum;
-    let copies =
-        sums || payload.len() <= COPIED_BYTES || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
+    let in_software = !offload.tcp_checksum;
+    let copies = in_software
+        || payload.len() <= COPIED_BYTES
+        || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
     let mut frame = pool.alloc()?;
     if copies {
         // The headers fit into the headroom, and a segment is at most as long as the rest of the buffer.
         let room = frame.append(payload.len())?;
-        if sums {
-            piece.sum.add_copied(room, payload);
+        if in_software {
+            piece.checksum.add_copied(room, payload);
         } else {
             room.copy_from_slice(payload);
         }
@@ -317,25 +318,25 @@ impl CommonHeaders {
             let total_bytes = (l3 + tcp_bytes) as u16;
             put(ip, 2, total_bytes);
             if !self.offload.ipv4_checksum {
-                let mut sum = self.ip_checksum;
-                sum.add_u16(total_bytes);
-                put(ip, IPV4_CHECKSUM_AT, sum.finish());
+                let mut checksum = self.ip_checksum;
+                checksum.add_u16(total_bytes);
+                put(ip, IPV4_CHECKSUM_AT, checksum.finish());
             }
         }
         let seq = (self.seq + piece.offset).0 as u32;
         tcp[SEQ_AT..SEQ_AT + 4].copy_from_slice(&seq.to_be_bytes());
         let push = if self.is_pushed && piece.is_last { Flags::PSH.bits() } else { 0 };
         tcp[FLAGS_AT] |= push;
-        let mut sum = self.tcp_checksum;
-        sum.add_u16(tcp_bytes as u16);
+        let mut checksum = self.tcp_checksum;
+        checksum.add_u16(tcp_bytes as u16);
         let checksum = if self.offload.tcp_checksum {
-            sum.partial()
+            checksum.partial()
         } else {
-            sum.add_u32(seq);
-            sum.add_u16(u16::from(push));
+            checksum.add_u32(seq);
+            checksum.add_u16(u16::from(push));
             // TCP headers are a multiple of 4 bytes, so the payload begins at an even offset.
-            sum.add_u16(piece.sum.partial());
-            sum.finish()
+            checksum.add_u16(piece.checksum.partial());
+            checksum.finish()
         };
         put(tcp, TCP_CHECKSUM_AT, checksum);
     }
@@ -362,8 +363,8 @@ pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mb
     chain?
 }
 
-/// Whether the TCP segment of `bytes` bytes at `offset` of the frame has a correct checksum. Computes the sum
-/// only if the port has not checked the checksum.
+/// Whether the TCP segment of `bytes` bytes at `offset` of the frame has a correct checksum. Computes a
+/// checksum only if the port has not checked the segment.
 pub(crate) fn checksum_is_right(
     frame: &Mbuf,
     offset: usize,
@@ -385,7 +386,7 @@ fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
     }
 }
 
-/// Like [`checksum_is_right`], but `pseudo` returns the sum of the pseudo-header without the length.
+/// Like [`checksum_is_right`], but `pseudo` returns the checksum of the pseudo-header without the length.
 #[inline]
 pub(crate) fn checksum_fits(
     frame: &Mbuf,
@@ -396,19 +397,19 @@ pub(crate) fn checksum_fits(
     if let Some(verdict) = verdict_of_port(frame) {
         return verdict;
     }
-    let mut sum = pseudo();
-    sum.add_u16((bytes >> 16) as u16);
-    sum.add_u16(bytes as u16);
+    let mut checksum = pseudo();
+    checksum.add_u16((bytes >> 16) as u16);
+    checksum.add_u16(bytes as u16);
     match frame.head().get(offset..offset + bytes) {
-        Some(whole) => sum.add(whole),
-        None if add_pieces(&mut sum, frame, offset, bytes) => {}
+        Some(whole) => checksum.add(whole),
+        None if add_pieces(&mut checksum, frame, offset, bytes) => {}
         None => return false,
     }
-    sum.finish() == 0
+    checksum.finish() == 0
 }
 
-/// Whether the TCP segment at `start..end` of the frame has a correct checksum. `headers` returns a sum in
-/// memory order: the sum of the pseudo-header without the length, plus the sum of the segment up to offset
+/// Whether the TCP segment at `start..end` of the frame has a correct checksum. `headers` returns a partial
+/// checksum in memory order, of the pseudo-header without the length and of the segment up to offset
 /// `behind`. Both parts have an even number of bytes.
 #[inline(always)]
 pub(crate) fn checksum_behind_fits(
@@ -419,26 +420,29 @@ pub(crate) fn checksum_behind_fits(
     if let Some(verdict) = verdict_of_port(frame) {
         return verdict;
     }
-    let sum = headers() + u64::from(((end - start) as u32).to_be());
+    let partial = headers() + u64::from(((end - start) as u32).to_be());
     match end > behind {
-        false => fold(sum) == 0xffff,
-        true => sum_within(frame, behind, end).is_some_and(|rest| fold(sum + u64::from(rest)) == 0xffff),
+        false => fold(partial) == 0xffff,
+        true => {
+            checksum_within(frame, behind, end).is_some_and(|rest| fold(partial + u64::from(rest)) == 0xffff)
+        }
     }
 }
 
-/// The sum of the bytes at `start..end` of a frame, in memory order; `None` if the frame is shorter.
+/// The partial checksum of the bytes at `start..end` of a frame, in memory order; `None` if the frame is
+/// shorter.
 #[inline(never)]
-fn sum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
+fn checksum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
     if let Some(whole) = frame.head().get(start..end) {
         return Some(fold(dp::checksum::partial(whole)));
     }
-    let mut sum = InternetChecksum::new();
-    add_pieces(&mut sum, frame, start, end - start).then(|| sum.partial().to_be())
+    let mut checksum = InternetChecksum::new();
+    add_pieces(&mut checksum, frame, start, end - start).then(|| checksum.partial().to_be())
 }
 
-/// Adds `bytes` bytes at `offset` of a frame of several buffers to `sum`. Returns `false` if the frame is
-/// shorter.
-fn add_pieces(sum: &mut InternetChecksum, frame: &Mbuf, offset: usize, bytes: usize) -> bool {
+/// Adds `bytes` bytes at `offset` of a frame of several buffers to `checksum`. Returns `false` if the frame
+/// is shorter.
+fn add_pieces(checksum: &mut InternetChecksum, frame: &Mbuf, offset: usize, bytes: usize) -> bool {
     let (mut skip, mut left) = (offset, bytes);
     for segment in frame.segments() {
         let Some(body) = segment.get(skip..) else {
@@ -447,7 +451,7 @@ fn add_pieces(sum: &mut InternetChecksum, frame: &Mbuf, offset: usize, bytes: us
         };
         skip = 0;
         let n = body.len().min(left);
-        sum.add(&body[..n]);
+        checksum.add(&body[..n]);
         left -= n;
     }
     left == 0

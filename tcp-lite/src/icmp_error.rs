@@ -46,15 +46,15 @@ const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576,
 pub(crate) fn parse(packet: &[u8], header: &IpHeader) -> Option<IcmpError> {
     let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
     let message = packet.get(header_bytes..header.total_bytes)?;
-    let mut sum = match protocol {
+    let mut checksum = match protocol {
         PROTOCOL_ICMP => InternetChecksum::new(),
         PROTOCOL_ICMPV6 => pseudo_header(&header.src, &header.dst, PROTOCOL_ICMPV6, message.len()),
         _ => return None,
     };
-    sum.add(message);
+    checksum.add(message);
     let fixed = message.first_chunk::<8>()?;
     let quoted = &message[8..];
-    if sum.finish() != 0 {
+    if checksum.finish() != 0 {
         return None;
     }
     if protocol == PROTOCOL_ICMP { parse_v4(fixed, quoted) } else { parse_v6(fixed, quoted) }

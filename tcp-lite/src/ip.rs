@@ -109,9 +109,9 @@ pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<IpHeader, Refused>
     {
         return Err(Refused::Malformed);
     }
-    let mut sum = InternetChecksum::new();
-    sum.add(&head[..header_bytes]);
-    if sum.finish() != 0 {
+    let mut checksum = InternetChecksum::new();
+    checksum.add(&head[..header_bytes]);
+    if checksum.finish() != 0 {
         return Err(Refused::Checksum);
     }
     let word = u16::from_be_bytes([fixed[6], fixed[7]]);

@@ -161,7 +161,7 @@ impl<'t> Source<'t> {
     /// # Errors
     /// The errors of [`Target::place`].
     #[inline]
-    pub fn fetch_summed(&self, offset: usize, out: &mut [u8], crc: Option<&mut u32>) -> Result<(), Fault> {
+    pub fn fetch_with_crc(&self, offset: usize, out: &mut [u8], crc: Option<&mut u32>) -> Result<(), Fault> {
         let Some(crc) = crc else { return self.fetch(offset, out) };
         let ptr = self.range.at(offset, out.len())?;
         // SAFETY: `at` has just checked that the registration is valid and that the bytes are inside it.

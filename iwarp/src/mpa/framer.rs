@@ -202,7 +202,7 @@ impl Framer {
         let Some((body, field)) = out.split_last_chunk_mut::<CRC_BYTES>() else { return Ok(()) };
         // RFC 5044 section 4.1 (MPA-042): the pad is zero.
         let bytes = plan.ulpdu_bytes - head.len();
-        let (crc, sum) =
+        let (crc, checksum) =
             source.fetch_behind(&head.front(&plan), offset, bytes, body, self.tally.is_some())?;
         // RFC 5044 section 4.4 (MPA-088, MPA-091, MPA-092): every FPDU has a CRC field, and the CRC covers
         // all bytes before this field.
@@ -210,7 +210,7 @@ impl Framer {
         if let Some(tally) = &mut self.tally {
             // An FPDU and its last word begin at even offsets in their segment, so the checksums of the parts
             // can be added.
-            *tally += sum + u64::from(u32::from_ne_bytes(*field));
+            *tally += checksum + u64::from(u32::from_ne_bytes(*field));
         }
         self.position += out.len() as u64;
         Ok(())
@@ -242,7 +242,7 @@ impl Framer {
     /// Panics like [`begin_with`](Self::begin_with), or if the stream has markers or CRCs.
     pub fn frame_around(&self, plan: FpduPlan, head: &UlpduHead) -> FpduAround {
         assert!(!self.markers && !self.crc, "markers would lie inside the payload, and a CRC read it");
-        debug_assert!(self.tally.is_none_or(|tally| tally == 0), "its payload is not summed");
+        debug_assert!(self.tally.is_none_or(|tally| tally == 0), "the checksum lacks its payload");
         let (mut before, mut behind) = (ArrayVec::new(), ArrayVec::new());
         let mut bytes = [0; LENGTH_BYTES + UlpduHead::MAX_LEN];
         before.extend(head.front(&plan).store(&mut bytes).0.iter().copied());
@@ -407,7 +407,7 @@ impl FpduWriter<'_> {
         self.count_off(bytes);
         if !self.framer.markers {
             if self.summed < self.at {
-                self.sum();
+                self.update_crc();
             }
             fill(Room::Whole(&mut self.out[self.at..self.at + bytes], &mut self.crc))?;
             self.at += bytes;
@@ -427,14 +427,14 @@ impl FpduWriter<'_> {
     /// Appends the `bytes` bytes at `offset` of `source`.
     ///
     /// # Errors
-    /// The errors of [`Source::fetch_summed`]. After an error the caller must drop the FPDU.
+    /// The errors of [`Source::fetch_with_crc`]. After an error the caller must drop the FPDU.
     ///
     /// # Panics
     /// Panics like [`fill`](Self::fill).
     #[inline]
     pub fn fill_from(&mut self, source: &Source<'_>, offset: usize, bytes: usize) -> Result<(), Fault> {
         self.fill(bytes, |room| match room {
-            Room::Whole(room, crc) => source.fetch_summed(offset, room, crc.running()),
+            Room::Whole(room, crc) => source.fetch_with_crc(offset, room, crc.running()),
             Room::Runs(room, stride) => source.fetch_runs(offset, room, stride),
         })
     }
@@ -455,7 +455,7 @@ impl FpduWriter<'_> {
         // marker before the length and a marker between pad and CRC field.
         self.write_due_marker();
         if self.summed < self.at {
-            self.sum();
+            self.update_crc();
         }
         // RFC 5044 section 4.4 (MPA-088): every FPDU has a CRC field.
         let field = self.crc.field();
@@ -508,7 +508,7 @@ impl FpduWriter<'_> {
     }
 
     /// Adds all written bytes to the CRC.
-    fn sum(&mut self) {
+    fn update_crc(&mut self) {
         self.crc.update(&self.out[self.summed..self.at]);
         self.summed = self.at;
     }

@@ -17,8 +17,8 @@ const BYTES: usize = ethernet::HEADER_BYTES + IPV4_BYTES + MIN_HEADER_BYTES;
 /// Number of bytes of the timestamps option, with two NOPs.
 const TIMESTAMPS_BYTES: usize = 12;
 
-/// The headers of the frames of one connection, which are written and summed once, except for the fields that
-/// differ from frame to frame.
+/// The headers of the frames of one connection, which are written and checksummed once, except for the fields
+/// that differ from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainTemplate {
     /// The headers without timestamps, and with 0 for the fields that differ from frame to frame.
@@ -26,12 +26,12 @@ pub(crate) struct PlainTemplate {
     offload: TxOffload,
     /// The first four bytes of the IPv4 header, with 0 for ECN and length.
     version_and_class: u32,
-    /// The sum of the fields of the IPv4 header that do not differ. The sum is unused if the port computes
+    /// The partial checksum of the fields of the IPv4 header that do not differ. Unused if the port computes
     /// the IPv4 checksum.
-    ip_sum: u64,
-    /// The sum of the pseudo-header and, if software computes the TCP checksum, of the ports and of the first
-    /// word of the timestamps option.
-    tcp_sum: u64,
+    ip_checksum: u64,
+    /// The partial checksum of the pseudo-header and, if software computes the TCP checksum, of the ports and
+    /// of the first word of the timestamps option.
+    tcp_checksum: u64,
 }
 
 /// The fields that differ from frame to frame.
@@ -47,7 +47,7 @@ pub(crate) struct PlainFields {
     pub(crate) timestamps: (u32, u32),
     pub(crate) payload_bytes: usize,
     /// Unused if the port computes the TCP checksum.
-    pub(crate) payload_sum: u16,
+    pub(crate) payload_checksum: u16,
 }
 
 impl PlainTemplate {
@@ -80,12 +80,12 @@ impl PlainTemplate {
             l3_bytes: IPV4_BYTES as u8,
             l4_bytes: (MIN_HEADER_BYTES + option_bytes) as u8,
         };
-        let ip_sum = sum(&[fragment, life, src, dst]);
-        let mut tcp_sum = sum(&[src, dst, u32::from(PROTOCOL_TCP)]);
+        let ip_checksum = partial_checksum(&[fragment, life, src, dst]);
+        let mut tcp_checksum = partial_checksum(&[src, dst, u32::from(PROTOCOL_TCP)]);
         if !offload.tcp_checksum {
-            tcp_sum += u64::from(ports) + if timestamps { u64::from(TIMESTAMPS_WORD) } else { 0 };
+            tcp_checksum += u64::from(ports) + if timestamps { u64::from(TIMESTAMPS_WORD) } else { 0 };
         }
-        Self { bytes, offload, version_and_class, ip_sum, tcp_sum }
+        Self { bytes, offload, version_and_class, ip_checksum, tcp_checksum }
     }
 
     /// The template for `headers`; `None` if the frame has a VLAN tag, IPv6 addresses, or TCP options other
@@ -129,7 +129,7 @@ impl PlainTemplate {
         let lengths = self.version_and_class | (fields.ecn as u32) << 16 | (IPV4_BYTES + tcp_bytes) as u32;
         put(out, 14, &[lengths]);
         if !self.offload.ipv4_checksum {
-            let checksum = !fold(self.ip_sum + u64::from(lengths));
+            let checksum = !fold(self.ip_checksum + u64::from(lengths));
             out[24..26].copy_from_slice(&checksum.to_be_bytes());
         }
         // The length of the header is in units of 4 bytes.
@@ -138,7 +138,7 @@ impl PlainTemplate {
             | u32::from(fields.window);
         let numbers = [fields.seq, fields.ack, control];
         let (value, echo) = fields.timestamps;
-        let mut all = self.tcp_sum + tcp_bytes as u64;
+        let mut all = self.tcp_checksum + tcp_bytes as u64;
         let mut times = [0; 2];
         if let Some(options) = options.first_chunk_mut::<TIMESTAMPS_BYTES>() {
             times = [value, echo];
@@ -147,7 +147,7 @@ impl PlainTemplate {
         let checksum = if self.offload.tcp_checksum {
             fold(all)
         } else {
-            all += sum(&numbers) + sum(&times) + u64::from(fields.payload_sum);
+            all += partial_checksum(&numbers) + partial_checksum(&times) + u64::from(fields.payload_checksum);
             !fold(all)
         };
         put(out, 38, &numbers);
@@ -168,13 +168,13 @@ impl PlainFields {
             window: tcp.window,
             timestamps: tcp.options.timestamps.unwrap_or_default(),
             payload_bytes: piece.bytes,
-            payload_sum: piece.sum.partial(),
+            payload_checksum: piece.checksum.partial(),
         }
     }
 }
 
 #[inline]
-fn sum(words: &[u32]) -> u64 {
+fn partial_checksum(words: &[u32]) -> u64 {
     words.iter().map(|word| u64::from(*word)).sum()
 }
 
@@ -237,9 +237,9 @@ mod tests {
             framing.offloads.set(Offloads::TX_TCP_CHECKSUM, sums & 2 != 0);
             let dst_mac = EthernetAddress([4, 5, 6, 7, 8, 9]);
             let headers = Headers { framing: &framing, dst_mac, src, dst, ecn, tcp: &tcp };
-            let mut sum = InternetChecksum::new();
-            sum.add(&payload);
-            let piece = Piece { sum, ..Piece::whole(payload.len()) };
+            let mut checksum = InternetChecksum::new();
+            checksum.add(&payload);
+            let piece = Piece { checksum, ..Piece::whole(payload.len()) };
             let plain = PlainTemplate::of(&headers).expect("no option other than timestamps");
             prop_assert_eq!(plain.offload(), headers.offload());
             let offload = plain.offload();

@@ -13,9 +13,9 @@ fn ipv6(next_header: u8, rest: &[u8]) -> Vec<u8> {
 fn ipv4(flags: u16) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     packet[6..8].copy_from_slice(&flags.to_be_bytes());
-    let mut sum = InternetChecksum::new();
-    sum.add(&packet);
-    packet[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+    let mut checksum = InternetChecksum::new();
+    checksum.add(&packet);
+    packet[10..12].copy_from_slice(&checksum.finish().to_be_bytes());
     packet.extend([1, 2, 3, 4, 0, 0]);
     packet
 }

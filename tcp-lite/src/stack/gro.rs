@@ -126,11 +126,11 @@ impl Pattern {
         let end = if is_ipv4 {
             let header: &[u8; IPV4_BYTES] = found.get(*ip_at..)?.first_chunk()?;
             let length = word(header, 2);
-            let mut sum = *ip_checksum;
+            let mut checksum = *ip_checksum;
             for word in [length, word(header, 4), word(header, IPV4_CHECKSUM_AT)] {
-                sum.add_u16(word as u16);
+                checksum.add_u16(word as u16);
             }
-            (sum.finish() == 0).then_some(ip_at + length)?
+            (checksum.finish() == 0).then_some(ip_at + length)?
         } else {
             tcp_at + word(found, ip_at + 4)
         };

@@ -36,7 +36,7 @@ const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
 
 /// The bit in the first byte of an Ethernet address that is set for group addresses.
 const GROUP_BIT: u8 = 1;
-/// The folded sum of bytes that include a correct checksum.
+/// The folded partial checksum of bytes that include a correct checksum.
 const ALL_ONES: u16 = 0xffff;
 /// The Ethertype, and the start of an IPv4 header of five words, with any type of service.
 const IPV4: u32 = (ETHERTYPE_IPV4 as u32) << 16 | 0x4500;
@@ -79,8 +79,8 @@ impl PredictedHeaders {
         if end < payload_at || end > frame.len() || sack_blocks > 0 && end > payload_at {
             return None;
         }
-        let addresses = sum_of::<2>(head, IP_AT + 12);
-        if fold(sum_of::<3>(head, IP_AT) + addresses) != ALL_ONES {
+        let addresses = partial_checksum::<2>(head, IP_AT + 12);
+        if fold(partial_checksum::<3>(head, IP_AT) + addresses) != ALL_ONES {
             return None;
         }
         let seq = TcpSeqNumber(u32_at(head, TCP_AT + 4) as i32);
@@ -89,7 +89,8 @@ impl PredictedHeaders {
         if bytes > 0 && next.is_some_and(goes_on) {
             return None;
         }
-        let headers = || addresses + sum_of::<8>(head, TCP_AT) + u64::from(u16::from(PROTOCOL_TCP).to_be());
+        let headers =
+            || addresses + partial_checksum::<8>(head, TCP_AT) + u64::from(u16::from(PROTOCOL_TCP).to_be());
         if !frame::checksum_behind_fits(frame, (TCP_AT, PAYLOAD_AT, end), headers) {
             return None;
         }
@@ -209,9 +210,9 @@ fn u32_at(head: &[u8; PAYLOAD_AT], at: usize) -> u32 {
     u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }
 
-/// The sum of `WORDS` words of 32 bits in memory order, for the checksum of 16 bits (RFC 1071 section 2).
+/// The partial checksum of `WORDS` words of 32 bits in memory order (RFC 1071 section 2).
 #[inline]
-fn sum_of<const WORDS: usize>(head: &[u8; PAYLOAD_AT], at: usize) -> u64 {
+fn partial_checksum<const WORDS: usize>(head: &[u8; PAYLOAD_AT], at: usize) -> u64 {
     // `step_by` would generate a call for each word.
     (0..WORDS).map(|word| u64::from(u32_at(head, at + 4 * word).to_be())).sum()
 }

@@ -34,7 +34,7 @@ impl<'s> Sender<'s> {
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
         self.opened = true;
-        Ok(SegmentBuf { sender: self, page, capacity, len: 0, sum: None, external: None })
+        Ok(SegmentBuf { sender: self, page, capacity, len: 0, checksum: None, external: None })
     }
 
     /// Whether segments may have external memory now ([`SegmentBuf::attach`]). The port must be able to send
@@ -71,8 +71,8 @@ pub struct SegmentBuf<'a, 's> {
     capacity: usize,
     /// Number of bytes in the segment, including external memory.
     len: usize,
-    /// The sum of the bytes, if the writer has set it.
-    sum: Option<u16>,
+    /// The partial checksum of the bytes, if the writer has set it.
+    checksum: Option<u16>,
     /// External memory, and the number of bytes of the page before the external memory; `None` if the segment
     /// has none.
     external: Option<(ExtBuf, u32)>,
@@ -143,22 +143,22 @@ impl SegmentBuf<'_, '_> {
 
     /// Discards all bytes of the segment.
     pub fn clear(&mut self) {
-        (self.len, self.sum, self.external) = (0, None, None);
+        (self.len, self.checksum, self.external) = (0, None, None);
     }
 
-    /// Whether the stack can use the sum of the bytes ([`set_sum`](Self::set_sum)), because the port computes
-    /// no TCP checksum.
+    /// Whether the stack can use the partial checksum of the bytes ([`set_checksum`](Self::set_checksum)),
+    /// because the port computes no TCP checksum.
     #[inline]
-    pub fn wants_sum(&self) -> bool {
+    pub fn wants_checksum(&self) -> bool {
         !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
-    /// Sets the sum of all bytes in the segment, as [`dp::checksum::partial`] computes it. Call this function
-    /// after the last byte is written. If a writer computes the sum while it writes the bytes, the stack does
-    /// not have to read the bytes again.
+    /// Sets the checksum of all bytes in the segment, as [`dp::checksum::partial`] computes it. Call this
+    /// function after the last byte is written. If a writer computes the checksum while it writes the bytes,
+    /// the stack does not have to read the bytes again.
     #[inline]
-    pub fn set_sum(&mut self, sum: u64) {
-        self.sum = Some(folded(sum));
+    pub fn set_checksum(&mut self, partial: u64) {
+        self.checksum = Some(folded(partial));
     }
 
     /// All bytes that the segment can hold, and the number of written bytes at the front. The contents of the
@@ -172,18 +172,18 @@ impl SegmentBuf<'_, '_> {
         (&mut room[..capacity], &mut self.len)
     }
 
-    /// Keeps only the first `bytes` bytes of a segment without external memory, and forgets the sum.
+    /// Keeps only the first `bytes` bytes of a segment without external memory, and forgets the checksum.
     pub fn truncate(&mut self, bytes: usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         self.len = self.len.min(bytes);
-        self.sum = None;
+        self.checksum = None;
     }
 
-    /// Whether the sum matches the bytes. (As sums, 0 and 0xffff are equal.)
-    fn is_sum_right(&mut self) -> bool {
-        let sum = self.sum.map(|sum| sum % 0xffff);
+    /// Whether the checksum matches the bytes. (In ones' complement, 0 and 0xffff are equal.)
+    fn is_checksum_right(&mut self) -> bool {
+        let checksum = self.checksum.map(|checksum| checksum % 0xffff);
         let bytes = &self.sender.ctx.segments.room(self.page)[..self.len];
-        sum == Some(folded(dp::checksum::partial(bytes)) % 0xffff)
+        checksum == Some(folded(dp::checksum::partial(bytes)) % 0xffff)
     }
 
     /// Queues the segment after all other segments. The bytes of the segment never change. The boundaries of
@@ -197,10 +197,13 @@ impl SegmentBuf<'_, '_> {
         if self.is_empty() {
             return;
         }
-        debug_assert!(self.sum.is_none() || self.external.is_some() || self.is_sum_right(), "another sum");
+        debug_assert!(
+            self.checksum.is_none() || self.external.is_some() || self.is_checksum_right(),
+            "another checksum"
+        );
         let Sender { ctx, found, pushed, opened, .. } = self.sender;
         match self.external {
-            None => found.conn.tcb.push(ctx, self.len, self.sum),
+            None => found.conn.tcb.push(ctx, self.len, self.checksum),
             Some(external) => found.conn.tcb.push_external(ctx, self.len - external.0.len(), external),
         }
         (*pushed, *opened) = (true, false);

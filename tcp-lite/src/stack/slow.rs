@@ -143,9 +143,9 @@ impl Stack {
             return;
         }
         let tcp = &packet[header_bytes..ip.total_bytes];
-        let mut sum = pseudo_header(&ip.src, &ip.dst, PROTOCOL_TCP, tcp.len());
-        sum.add(tcp);
-        if sum.finish() != 0 {
+        let mut checksum = pseudo_header(&ip.src, &ip.dst, PROTOCOL_TCP, tcp.len());
+        checksum.add(tcp);
+        if checksum.finish() != 0 {
             self.counters.rx_bad_checksum += 1;
             return;
         }
@@ -267,7 +267,7 @@ fn fill_in_checksum(packet: &mut [u8], ip: &IpHeader) {
     let payload = &mut packet[header_bytes..ip.total_bytes];
     let Some(field) = payload.get_mut(at..at + 2) else { return };
     field.fill(0);
-    let mut sum = pseudo_header(&ip.src, &ip.dst, protocol, payload.len());
-    sum.add(payload);
-    payload[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    let mut checksum = pseudo_header(&ip.src, &ip.dst, protocol, payload.len());
+    checksum.add(payload);
+    payload[at..at + 2].copy_from_slice(&checksum.finish().to_be_bytes());
 }

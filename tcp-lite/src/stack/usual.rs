@@ -101,7 +101,7 @@ fn frame_of(
     let UsualHeader { ack, window, timestamps } = *header;
     let UsualSegment { payload, bytes, is_last: _, seq, control_bits } = *segment;
     let (offload, header_bytes) = (template.offload(), template.header_bytes());
-    let sums = !offload.tcp_checksum;
+    let in_software = !offload.tcp_checksum;
     let mut fields = PlainFields {
         ecn: Ecn::NotEct,
         seq,
@@ -110,18 +110,18 @@ fn frame_of(
         window,
         timestamps,
         payload_bytes: bytes,
-        payload_sum: 0,
+        payload_checksum: 0,
     };
     if let Some(key) = payload
         && bytes > COPIED_BYTES
     {
-        if sums && !offload.ipv4_checksum && segments.leads_page(key) {
-            fields.payload_sum = segments.sum(key).unwrap_or_else(|| partial(segments.bytes(key)));
+        if in_software && !offload.ipv4_checksum && segments.leads_page(key) {
+            fields.payload_checksum = segments.checksum(key).unwrap_or_else(|| partial(segments.bytes(key)));
             let frame = segments.headed(key, header_bytes, |out| template.write(out, &fields));
             if frame.is_some() {
                 return frame;
             }
-        } else if !sums && framing.offloads.contains(Offloads::TX_MULTI_SEGMENT) {
+        } else if !in_software && framing.offloads.contains(Offloads::TX_MULTI_SEGMENT) {
             return chained(pool, segments, key, template, &fields);
         }
     }
@@ -129,11 +129,11 @@ fn frame_of(
     let (head, room) = frame.head_mut()?.split_at_mut(header_bytes);
     if let Some(key) = payload {
         let payload = segments.bytes(key);
-        match segments.sum(key) {
-            None if sums => fields.payload_sum = copy_partial(room, payload),
+        match segments.checksum(key) {
+            None if in_software => fields.payload_checksum = copy_partial(room, payload),
             known => {
                 room.copy_from_slice(payload);
-                fields.payload_sum = known.unwrap_or_default();
+                fields.payload_checksum = known.unwrap_or_default();
             }
         }
     }

@@ -146,8 +146,8 @@ fn ip(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, len: usize) -> Vec<
             header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
             header.extend(src.octets());
             header.extend(dst.octets());
-            let sum = !checksum::data(&header);
-            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            let checksum = !checksum::data(&header);
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
         }
         (IpAddress::Ipv6(src), IpAddress::Ipv6(dst)) => {
             header.extend([0x60, ecn << 4, 0, 0]);
@@ -184,12 +184,12 @@ pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -
     message.extend(&quoted[..quoted.len().min(header + 8)]);
     let (src, dst) = (addresses.peers, addresses.ours);
     let protocol = if addresses.is_v4() { 1 } else { 58 };
-    let mut sum = vec![checksum::data(&message)];
+    let mut parts = vec![checksum::data(&message)];
     if !addresses.is_v4() {
-        sum.push(checksum::pseudo_header(&src, &dst, 58.into(), message.len() as u32));
+        parts.push(checksum::pseudo_header(&src, &dst, 58.into(), message.len() as u32));
     }
-    let sum = !checksum::combine(&sum);
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let checksum = !checksum::combine(&parts);
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
     Some(packet(src, dst, protocol, 0, &message))
 }
 
@@ -241,8 +241,8 @@ fn discovery(addresses: &Addresses, kind: u8, flags: u8, target: IpAddress, opti
     message.extend(PEER_MAC);
     let (src, dst) = (addresses.peers, addresses.ours);
     let pseudo = checksum::pseudo_header(&src, &dst, 58.into(), message.len() as u32);
-    let sum = !checksum::combine(&[checksum::data(&message), pseudo]);
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let checksum = !checksum::combine(&[checksum::data(&message), pseudo]);
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
     let mut frame = packet(src, dst, 58, 0, &message);
     // Hop limit 255 proves that no router has forwarded the packet.
     frame[14 + 7] = 255;

@@ -36,13 +36,13 @@ impl Edit {
 
 /// Returns eight hexadecimal digits that depend on some texts.
 pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
-    let sum = parts.into_iter().fold(0, |sum, part| {
+    let crc = parts.into_iter().fold(0, |crc, part| {
         // The digest includes the length of each part, so that the digest changes if text moves from one part
         // to another.
-        let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
-        crc32c::crc32c_append(sum, part.as_bytes())
+        let crc = crc32c::crc32c_append(crc, &(part.len() as u64).to_le_bytes());
+        crc32c::crc32c_append(crc, part.as_bytes())
     });
-    format!("{sum:08x}")
+    format!("{crc:08x}")
 }
 
 /// Returns the text of the functions of this name in a Rust file formatted by `rustfmt`, without comment

@@ -34,12 +34,12 @@ impl CopyCrc {
 
     /// Copies all blocks, and returns the CRCs of the copies, combined by exclusive or.
     fn pass(&mut self) -> u64 {
-        let mut sums = 0;
+        let mut crcs = 0;
         for (to, from) in self.to.chunks_mut(BLOCK_BYTES).zip(self.from.chunks(BLOCK_BYTES)) {
             to.copy_from_slice(black_box(from));
-            sums ^= crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, black_box(&*to));
+            crcs ^= crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, black_box(&*to));
         }
-        sums
+        crcs
     }
 
     /// Checks that a pass copies the bytes, and computes the CRCs of the copy.
@@ -48,9 +48,9 @@ impl CopyCrc {
     /// Returns [`Error::Validation`] if a byte or a CRC is wrong.
     pub(crate) fn validate(&mut self) -> Result<(), Error> {
         self.to.fill(0);
-        let sums = self.pass();
+        let crcs = self.pass();
         let expected = self.from.chunks(BLOCK_BYTES).map(|block| u64::from(crc32c::crc32c(block)));
-        if self.to != self.from || sums != expected.fold(0, |sums, sum| sums ^ sum) {
+        if self.to != self.from || crcs != expected.fold(0, |crcs, crc| crcs ^ crc) {
             return Err(Error::Validation("the copy + CRC loop".into()));
         }
         Ok(())
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_copies_and_sums() {
+    fn it_copies_and_computes_crcs() {
         let mut copy = CopyCrc::new(20_000);
         assert_eq!(copy.message(), 20_000);
         copy.validate().unwrap();

@@ -310,14 +310,14 @@ pub(super) fn append_zeros(state: u32, zeros: usize) -> u32 {
 
 /// Loads the bytes that are left: first whole words, then the last bytes in steps of four, two and one bytes.
 /// Adds these bytes to the CRC and stores them. Returns the state of the CRC. If `TALLY` is set, also returns
-/// the sum of these bytes for the Internet checksum.
+/// the partial Internet checksum of these bytes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append_tail<const TALLY: bool>(state: u32, mut bytes: Loader<impl Sink>) -> (u32, u64) {
-    let (mut state, mut sum) = (u64::from(state), 0);
+    let (mut state, mut checksum) = (u64::from(state), 0);
     let mut tally = |value| {
         if TALLY {
-            sum += value;
+            checksum += value;
         }
     };
     while let Some(words) = bytes.next::<[u64; 4]>() {
@@ -343,5 +343,5 @@ pub(super) fn append_tail<const TALLY: bool>(state: u32, mut bytes: Loader<impl 
         state = _mm_crc32_u8(state, value);
         tally(u64::from(value));
     }
-    (state, sum)
+    (state, checksum)
 }

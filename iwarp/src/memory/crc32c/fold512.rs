@@ -74,7 +74,7 @@ pub(super) unsafe fn fetch_behind(
     let state = append_front(u32::MAX, front);
     // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
     let state = unsafe { fetch(state, from, out) };
-    (!append_zeros(state, zeros), if tally { front.sum() + dp::checksum::partial(out) } else { 0 })
+    (!append_zeros(state, zeros), if tally { front.checksum() + dp::checksum::partial(out) } else { 0 })
 }
 
 /// Continues the CRC `state` with the bytes of `from` at `at..len`, and stores these bytes to `sink`. Returns

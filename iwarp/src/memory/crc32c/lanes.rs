@@ -120,20 +120,20 @@ pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: 
     let (mut state, at) = unsafe { append_head(state, from, To(out.as_mut_ptr()), out.len()) };
     let mut from = from.wrapping_add(at);
     let (head, rest) = out.split_at_mut(at);
-    let mut sum = 0;
+    let mut checksum = 0;
     // A block is still in the first-level data cache when its CRC is computed.
     for block in rest.chunks_mut(BLOCK_BYTES) {
         // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. The blocks of the source
         // are contiguous and have the same lengths as the blocks of `out`.
-        sum += unsafe { copy::<TALLY>(from, block) };
+        checksum += unsafe { copy::<TALLY>(from, block) };
         from = from.wrapping_add(block.len());
         state = append(state, block);
     }
-    if TALLY && !head.is_empty() { (state, short::behind(head, sum)) } else { (state, sum) }
+    if TALLY && !head.is_empty() { (state, short::behind(head, checksum)) } else { (state, checksum) }
 }
 
-/// Copies the `out.len()` bytes at `from` to `out`. If `TALLY` is set, returns the sum of these bytes for the
-/// Internet checksum.
+/// Copies the `out.len()` bytes at `from` to `out`. If `TALLY` is set, returns the partial Internet
+/// checksum of these bytes.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -156,18 +156,18 @@ unsafe fn copy<const TALLY: bool>(from: *const u8, out: &mut [u8]) -> u64 {
             tally.add(vector);
         }
     }
-    let sum = copy_tail::<TALLY>(bytes);
-    if TALLY { tally.sum() + sum } else { 0 }
+    let checksum = copy_tail::<TALLY>(bytes);
+    if TALLY { tally.sum() + checksum } else { 0 }
 }
 
-/// Copies the bytes that are left, which are too few for a vector. If `TALLY` is set, returns the sum of
-/// these bytes for the Internet checksum.
+/// Copies the bytes that are left, which are too few for a vector. If `TALLY` is set, returns the partial
+/// Internet checksum of these bytes.
 #[inline]
 fn copy_tail<const TALLY: bool>(mut bytes: Loader<To>) -> u64 {
-    let mut sum = 0;
+    let mut checksum = 0;
     let mut tally = |value: u64| {
         if TALLY {
-            sum += (value >> 32) + (value & 0xffff_ffff);
+            checksum += (value >> 32) + (value & 0xffff_ffff);
         }
     };
     while let Some(word) = bytes.next::<u64>() {
@@ -182,7 +182,7 @@ fn copy_tail<const TALLY: bool>(mut bytes: Loader<To>) -> u64 {
     if let Some(value) = bytes.next::<u8>() {
         tally(u64::from(value));
     }
-    sum
+    checksum
 }
 
 /// Does what [`super::fetch_behind`] does, with `TALLY` instead of `tally`.
@@ -198,6 +198,6 @@ pub(super) unsafe fn fetch_behind<const TALLY: bool>(
 ) -> (u32, u64) {
     let state = append_front(u32::MAX, front);
     // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
-    let (state, sum) = unsafe { fetch::<TALLY>(state, from, out) };
-    (!append_zeros(state, zeros), if TALLY { front.sum() + sum } else { 0 })
+    let (state, checksum) = unsafe { fetch::<TALLY>(state, from, out) };
+    (!append_zeros(state, zeros), if TALLY { front.checksum() + checksum } else { 0 })
 }

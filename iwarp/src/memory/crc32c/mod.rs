@@ -125,7 +125,7 @@ impl Front {
 
     /// The partial Internet checksum of the bytes of the front.
     #[inline]
-    fn sum(&self) -> u64 {
+    fn checksum(&self) -> u64 {
         let words = self.words.map(|word| (word >> 32) + (word & 0xffff_ffff));
         words[0] + words[1] + u64::from(self.rest.unwrap_or(0))
     }
@@ -215,7 +215,7 @@ unsafe fn fetch_behind_by_steps(
     // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
     let crc = unsafe { fetch(append_front(0, front), from, out) };
     let crc = append(crc, &[0; 4][..zeros.min(4)]);
-    (crc, if tally { front.sum() + dp::checksum::partial(out) } else { 0 })
+    (crc, if tally { front.checksum() + dp::checksum::partial(out) } else { 0 })
 }
 
 /// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `crc` with the copied bytes, and

@@ -52,16 +52,16 @@ pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: 
     // SAFETY: the caller promises that `out.len()` bytes at `from` are readable during this call. The sink is
     // `out`, which is borrowed mutably. `append_head` consumes at most `len` bytes.
     let bytes = unsafe { Loader::new(from, sink, head, len) };
-    let (state, sum) = append_tail::<TALLY>(state, bytes);
-    if TALLY && head > 0 { (state, behind(&out[..head], sum)) } else { (state, sum) }
+    let (state, checksum) = append_tail::<TALLY>(state, bytes);
+    if TALLY && head > 0 { (state, behind(&out[..head], checksum)) } else { (state, checksum) }
 }
 
 /// Returns the partial Internet checksum of `head` and of the bytes after it, whose own partial checksum is
-/// `sum`.
-pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
+/// `checksum`.
+pub(super) fn behind(head: &[u8], checksum: u64) -> u64 {
     // After an odd number of bytes, the two bytes of each 16-bit word are swapped.
-    let sum = if head.len() % 2 == 1 { (sum % 0xffff) << 8 } else { sum };
-    dp::checksum::partial(head) + sum
+    let checksum = if head.len() % 2 == 1 { (checksum % 0xffff) << 8 } else { checksum };
+    dp::checksum::partial(head) + checksum
 }
 
 /// Does what [`super::fetch_behind`] does, with `TALLY` instead of `tally`.
@@ -77,6 +77,6 @@ pub(super) unsafe fn fetch_behind<const TALLY: bool>(
 ) -> (u32, u64) {
     let state = append_front(u32::MAX, front);
     // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
-    let (state, sum) = unsafe { fetch::<TALLY>(state, from, out) };
-    (!append_zeros(state, zeros), if TALLY { front.sum() + sum } else { 0 })
+    let (state, checksum) = unsafe { fetch::<TALLY>(state, from, out) };
+    (!append_zeros(state, zeros), if TALLY { front.checksum() + checksum } else { 0 })
 }

@@ -108,10 +108,10 @@ fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
     let mut room = [0; Front::MAX_BYTES];
     let all = [&*front.store(&mut room).0, source, &[0; 3][..zeros]].concat();
     let what = format!("{} bytes behind {front:?}, {zeros} zeros", source.len());
-    let check = |(crc, sum): (u32, u64), out: &[u8]| {
+    let check = |(crc, checksum): (u32, u64), out: &[u8]| {
         assert!(out == source, "copy: {what}");
         assert_eq!(crc, reference(0, &all), "CRC: {what}");
-        assert_eq!(sum % 0xffff, dp::checksum::partial(&all) % 0xffff, "sum: {what}");
+        assert_eq!(checksum % 0xffff, dp::checksum::partial(&all) % 0xffff, "checksum: {what}");
     };
     // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and no other code writes them.
     check(unsafe { fetch_behind(front, source.as_ptr(), out, (zeros, true)) }, out);
@@ -125,7 +125,7 @@ fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
 }
 
 #[test]
-fn a_tally_is_the_sum_of_the_copy() {
+fn a_tally_is_the_checksum_of_the_copy() {
     let source = noise(2000);
     let mut out = vec![0; 2000];
     let short = Front { words: [0x0123_4567_89ab_cdef, !0], rest: None };
@@ -187,8 +187,12 @@ fn the_crc_fits_the_copy_while_others_write() {
                     // SAFETY: the words exist longer than the threads of the scope, and the writer writes
                     // them only as atomics. The words have 9600 bytes, and the copy ends before byte 9064.
                     // `is_supported` has just returned that this CPU supports the method.
-                    let (_, sum) = unsafe { lanes::fetch_behind::<true>(&front, source, out, 0) };
-                    assert_eq!(sum % 0xffff, dp::checksum::partial(out) % 0xffff, "tallied, {len} bytes");
+                    let (_, checksum) = unsafe { lanes::fetch_behind::<true>(&front, source, out, 0) };
+                    assert_eq!(
+                        checksum % 0xffff,
+                        dp::checksum::partial(out) % 0xffff,
+                        "tallied, {len} bytes"
+                    );
                 }
                 mixed += u32::from(out.iter().any(|byte| *byte != out[0]));
             }
@@ -209,7 +213,7 @@ fn a_cpu_uses_its_own_method_before_a_library() {
 
 /// Each of the two crates computes the correct CRC, whichever of them the library uses on this CPU.
 #[test]
-fn both_libraries_sum_every_length() {
+fn both_libraries_agree_at_every_length() {
     let source = noise(70_000);
     for library in [Library::Crc32c, Library::CrcFast] {
         for len in (0..=600).chain([1023, 1024, 1025, 1460, 8191, 8192, 8193, 65_535]) {

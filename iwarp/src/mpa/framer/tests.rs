@@ -254,8 +254,13 @@ fn an_fpdu_is_tallied_as_it_is_framed() {
             let mut out = vec![0xee; plan.wire_len()];
             framer.tally(true);
             framer.frame_source(plan, &mut out, head, source, 0).unwrap();
-            let sum = crc.then(|| dp::checksum::partial(&out) % 0xffff);
-            assert_eq!(framer.take_tally().map(|sum| sum % 0xffff), sum, "{} bytes", payload.len());
+            let checksum = crc.then(|| dp::checksum::partial(&out) % 0xffff);
+            assert_eq!(
+                framer.take_tally().map(|partial| partial % 0xffff),
+                checksum,
+                "{} bytes",
+                payload.len()
+            );
             assert_eq!(framer.take_tally(), None);
         });
     }

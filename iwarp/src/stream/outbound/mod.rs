@@ -237,7 +237,7 @@ impl Outbound {
                 Err(SendError::Closed) => return Ok(SendOutcome::Idle),
             };
             cx.offset = segment.offset();
-            cx.framer.tally(segment.wants_sum());
+            cx.framer.tally(segment.wants_checksum());
             let filled = match takes_external && self.fill_external(&mut cx, &mut segment)? {
                 true => Ok(true),
                 false => self.fill(&mut cx, &mut segment, usual),
@@ -245,8 +245,8 @@ impl Outbound {
             usual = false;
             let written = segment.len();
             used += written;
-            if let Some(sum) = cx.framer.take_tally() {
-                segment.set_sum(sum);
+            if let Some(checksum) = cx.framer.take_tally() {
+                segment.set_checksum(checksum);
             }
             profile::within(Layer::TcpOut, || segment.push());
             cx.state.rules.set_written(cx.offset + written as u64);

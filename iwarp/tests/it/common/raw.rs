@@ -184,12 +184,12 @@ impl RawPair {
         frame.copy_to(0, &mut head);
         let (ethernet, packet) = head.split_at(ETHERNET);
         let mut icmp = [&[3, 4, 0, 0, 0, 0][..], &mtu.to_be_bytes(), packet].concat();
-        let sum = checksum(&icmp);
-        icmp[2..4].copy_from_slice(&sum);
+        let field = checksum(&icmp);
+        icmp[2..4].copy_from_slice(&field);
         let mut ip =
             [&[0x45, 0, 0, 56, 0, 0, 0, 0, 64, 1, 0, 0][..], &packet[16..20], &packet[12..16]].concat();
-        let sum = checksum(&ip);
-        ip[10..12].copy_from_slice(&sum);
+        let field = checksum(&ip);
+        ip[10..12].copy_from_slice(&field);
         let report = [&ethernet[6..12], &ethernet[..6], &ethernet[12..], &ip, &icmp].concat();
         let mut buf = self.pool.alloc().unwrap();
         buf.append(report.len()).unwrap().copy_from_slice(&report);

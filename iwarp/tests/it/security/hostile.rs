@@ -139,8 +139,8 @@ impl Hooks for OnPath {
             if self.sees_to_crc {
                 // The frame ends with the FPDU: length, DDP header of a Write, payload, pad, CRC.
                 let (start, end) = (at - 14 - 2, bytes.len() - 4);
-                let sum = crc32c::crc32c(&bytes[start..end]).to_le_bytes();
-                bytes[end..].copy_from_slice(&sum);
+                let crc = crc32c::crc32c(&bytes[start..end]).to_le_bytes();
+                bytes[end..].copy_from_slice(&crc);
             }
             copy.set_rx_checksum(Checksum::Good);
             *frame = copy;

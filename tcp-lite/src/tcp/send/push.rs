@@ -52,13 +52,13 @@ impl SendHalf {
     }
 
     /// Queues a segment: the first `bytes` bytes of the page that
-    /// [`page_for_segment`](Self::page_for_segment) returned, at least one byte. `sum` is the sum of these
-    /// bytes for the Internet checksum, if it is known. After the last of several segments, the caller calls
+    /// [`page_for_segment`](Self::page_for_segment) returned, at least one byte. `checksum` is their
+    /// partial Internet checksum, if it is known. After the last of several segments, the caller calls
     /// [`on_pushed`](Self::on_pushed).
     #[inline]
-    pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
+    pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, checksum: Option<u16>) {
         self.before_push(ctx);
-        self.queue.push(ctx.segments, bytes, sum);
+        self.queue.push(ctx.segments, bytes, checksum);
     }
 
     /// Like [`push`](Self::push), but the segment also has external memory: `external` has this memory, and

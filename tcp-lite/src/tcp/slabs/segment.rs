@@ -98,8 +98,8 @@ pub(in crate::tcp) struct Segment {
     /// Position of the segment's first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) len: u32,
-    /// The sum of the payload for the Internet checksum; `None` if the sum is not known.
-    sum: Option<u16>,
+    /// The partial Internet checksum of the payload; `None` if the checksum is not known.
+    checksum: Option<u16>,
     pub(in crate::tcp) marks: Marks,
     /// The segment's last transmission. Before the first transmission, the value is not valid.
     pub(in crate::tcp) sent: Sent,
@@ -232,11 +232,11 @@ impl SegmentSlab {
         self.pages.bytes(segment.page, segment.range())
     }
 
-    /// The sum of the payload of a segment without external memory, for the Internet checksum; `None` if the
-    /// sum is not known.
+    /// The partial Internet checksum of the payload of a segment without external memory; `None` if the
+    /// checksum is not known.
     #[inline]
-    pub(crate) fn sum(&self, key: SegmentKey) -> Option<u16> {
-        self.get(key).sum
+    pub(crate) fn checksum(&self, key: SegmentKey) -> Option<u16> {
+        self.get(key).checksum
     }
 
     /// Whether the segment is the first in its page.
@@ -391,15 +391,15 @@ impl SegmentSlab {
         self.pages.kind(page)
     }
 
-    /// Creates a record for the next `bytes` bytes of the page, at position `pos`. `sum` is the sum of these
-    /// bytes for the Internet checksum, if it is known. The record is not in a queue yet.
+    /// Creates a record for the next `bytes` bytes of the page, at position `pos`. `checksum` is the
+    /// partial Internet checksum of these bytes, if it is known. The record is not in a queue yet.
     #[inline(always)]
     pub(in crate::tcp) fn insert(
         &mut self,
         page: PageKey,
         bytes: usize,
         pos: u64,
-        sum: Option<u16>,
+        checksum: Option<u16>,
     ) -> SegmentKey {
         let offset = self.pages.fill(page, bytes);
         let segment = Segment {
@@ -408,7 +408,7 @@ impl SegmentSlab {
             external: None,
             pos,
             len: bytes as u32,
-            sum,
+            checksum,
             marks: Marks::empty(),
             sent: Sent::NEVER,
             next: None,
@@ -446,7 +446,7 @@ impl SegmentSlab {
             external,
             pos: segment.pos + u64::from(at),
             len: segment.len - at,
-            sum: None,
+            checksum: None,
             marks: Marks::empty(),
             sent: segment.sent,
             next: segment.next,
@@ -457,7 +457,7 @@ impl SegmentSlab {
         let second = self.take(second);
         let first = self.get_mut(key);
         first.len = at;
-        first.sum = None;
+        first.checksum = None;
         first.external = own;
         first.next = Some(second);
         second

@@ -209,12 +209,12 @@ impl SendQueue {
         2 * offered < self.window.max() && self.is_blocked_by_window(slab)
     }
 
-    /// Queues the next `bytes` bytes of the open page as a segment. `sum` is the sum of these bytes for the
-    /// Internet checksum, if it is known.
+    /// Queues the next `bytes` bytes of the open page as a segment. `checksum` is the partial Internet
+    /// checksum of these bytes, if it is known.
     #[inline(always)]
-    pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, sum: Option<u16>) {
+    pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, checksum: Option<u16>) {
         let Some(page) = self.pages.open() else { return };
-        let key = slab.insert(page, bytes, self.positions.end(), sum);
+        let key = slab.insert(page, bytes, self.positions.end(), checksum);
         self.append(slab, key, bytes);
     }
 
