@@ -1,5 +1,6 @@
 //! Tests of EAL: for example, EAL starts once, reports each error in one line, and handles threads and forks.
 
+#[path = "dpdk/support.rs"]
 mod support;
 
 use std::io;

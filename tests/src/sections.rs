@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(missed("placement"), ["tests test placement"]);
         assert!(missed("unit").contains(&"fuzz lib fuzz".to_owned()));
         assert!(missed("unit").contains(&"measure bin measure".to_owned()));
-        assert!(missed("integration").contains(&"uwarp-dp test vhost_frames".to_owned()));
+        assert!(missed("integration").contains(&"uwarp-dp test dpdk".to_owned()));
         assert!(missed("integration").contains(&"fuzz test replay".to_owned()));
         assert!(missed("doc").contains(&"iwarp-tokio doctest iwarp_tokio".to_owned()));
     }

@@ -12,8 +12,9 @@ use std::{fs, io};
 use syn::visit::{self, Visit};
 
 use crate::layout::circles::circles;
+use crate::layout::floors::{self, Broken};
 use crate::layout::source::{self, Tests};
-use crate::layout::table::LAYOUTS;
+use crate::layout::table::{Floors, LAYOUTS, Layout};
 use crate::layout::uses::Crate;
 
 /// Folders and files whose sources, except their tests, are the product.
@@ -82,8 +83,10 @@ pub struct Structure {
     pub ib_semantics: Mentions,
     /// The places that mention sending without a copy of the payload.
     pub zero_copy: Mentions,
-    /// For each crate with cycles, the number of modules in them.
-    pub in_circles: Vec<(String, usize)>,
+    /// For each crate with cycles, the number of modules in each.
+    pub circles: Vec<(String, Vec<usize>)>,
+    /// For each crate with floors, the arrows back and the modules on no floor.
+    pub floors: Vec<(String, Broken)>,
 }
 
 impl Structure {
@@ -129,7 +132,8 @@ impl Structure {
             .map(|(name, (size, files))| TypeSize { name, files: files.len(), ..size })
             .collect();
         types.sort_by_key(|size| std::cmp::Reverse(size.fields + size.methods));
-        Ok(Self { lines, types, phase_matches, ib_semantics, zero_copy, in_circles: in_circles(root) })
+        let (circles, floors) = (circles_in(root), floors_in(root));
+        Ok(Self { lines, types, phase_matches, ib_semantics, zero_copy, circles, floors })
     }
 }
 
@@ -140,17 +144,35 @@ impl Mentions {
     }
 }
 
-/// Returns the crates with cycles of modules, each with the number of modules in these cycles.
-fn in_circles(root: &Path) -> Vec<(String, usize)> {
-    LAYOUTS
-        .iter()
-        .filter(|layout| root.join(layout.root).is_file())
+/// Returns the crates with cycles of modules, each with the number of modules in each cycle.
+fn circles_in(root: &Path) -> Vec<(String, Vec<usize>)> {
+    layouts_in(root)
         .map(|layout| {
             let parts = Crate::of(source::modules_in(root, layout.root, Tests::LeftOut));
-            (layout.root.to_owned(), circles(&parts).iter().map(|circle| circle.modules).sum())
+            (layout.root.to_owned(), circles(&parts).iter().map(|circle| circle.modules).collect::<Vec<_>>())
         })
-        .filter(|(_, modules)| *modules > 0)
+        .filter(|(_, circles)| !circles.is_empty())
         .collect()
+}
+
+/// Returns the crates with floors, each with what breaks the rules of its floors.
+fn floors_in(root: &Path) -> Vec<(String, Broken)> {
+    let with_floors = layouts_in(root).filter(|layout| !matches!(layout.floors, Floors::None));
+    with_floors.map(|layout| (layout.root.to_owned(), floors::broken(root, layout))).collect()
+}
+
+/// Returns the layouts of the crates that the checkout has.
+fn layouts_in(root: &Path) -> impl Iterator<Item = &'static Layout> {
+    LAYOUTS.iter().filter(|layout| root.join(layout.root).is_file())
+}
+
+/// Returns the text of a file, or `None` if the file does not exist.
+fn text_if_any(file: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the source files below `root`, without build output and fuzzing corpora.
@@ -382,5 +404,7 @@ mod tests {
         assert!(found.lines[&Part::Product] > 10_000 && found.lines[&Part::Tests] > 10_000);
         assert!(found.lines[&Part::Tools] > 1000);
         assert!(found.types[0].methods > 10 && found.phase_matches.lines > 0);
+        assert!(found.floors.iter().all(|(_, broken)| broken.back.is_empty()), "{:?}", found.floors);
+        assert!(found.circles.iter().any(|(root, circles)| root == "iwarp/src/lib.rs" && circles[0] > 1));
     }
 }

@@ -12,42 +12,36 @@ mod hostile;
 mod ring;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::connect;
+use testkit::folder::Folder;
 
 use super::peer::memory_bytes;
 use super::*;
 use crate::{BURST, Burst, Checksum, ExtBuf, Link, LinkState, Mbuf, Port, Sleep, Statistics, TxOffload};
 
-/// A folder that only one test uses. The folder is removed when this value is dropped.
-struct Scratch(PathBuf);
+/// The folder of a wire for one test.
+struct Scratch(Folder);
 
 impl Scratch {
     fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("dp-local-{}-{number}", std::process::id()));
-        // A killed test whose process had the same PID may have left its folder.
-        let _ = std::fs::remove_dir_all(&folder);
-        Self(folder)
+        Self(Folder::absent("dp-local"))
     }
 
     fn config(&self) -> LocalConfig {
-        LocalConfig { mbufs: 512, bulk_mbufs: 16, ring_bytes: 256 << 10, ..LocalConfig::new(self.0.clone()) }
+        LocalConfig {
+            mbufs: 512,
+            bulk_mbufs: 16,
+            ring_bytes: 256 << 10,
+            ..LocalConfig::new(self.0.to_path_buf())
+        }
     }
 
     fn open(&self, station: u16) -> LocalPort {
         open(&LocalConfig { station: Some(station), ..self.config() }).unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

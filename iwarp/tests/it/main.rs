@@ -8,12 +8,12 @@
 //! | `stream` | the messages of a connection, mostly from a bare TCP peer |
 //! | `verbs`, `engine` | the verbs and the engine, mostly with two engines on a wire |
 //! | `security` | hostile peers |
+//! | `status` | the status that processes report |
 //! | `model` | long random runs against a model |
 //!
 //! Some tests need a program of their own: `memory` (`scripts/asan` runs this test), `memory_guard` (handles
-//! signals of the whole process), `loom_handshakes` (compiles sources again), `local_wire` and `status`
-//! (start further processes), `metrics` (installs the recorder of its program), and `examples` (starts the
-//! example programs).
+//! signals of the whole process), `loom_handshakes` (compiles sources again), `metrics` (installs the
+//! recorder of its program), and `examples` (needs the example programs, but not this crate).
 
 #[macro_use]
 mod common;
@@ -26,5 +26,7 @@ mod mpa;
 mod rdmap;
 mod security;
 mod startup;
+#[cfg(all(feature = "status", target_os = "linux"))]
+mod status;
 mod stream;
 mod verbs;

@@ -63,10 +63,9 @@ fn the_server_is_shown() {
     let _watched = limited::watch();
     use iwarp::status::processes;
 
-    let folder = std::env::temp_dir().join(format!("cache-shown-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
+    let folder = testkit::folder::Folder::new("cache-shown");
     let sockets = folder.join(".status");
-    let (mut server, mut says) = start(run("cache").arg("server").env("UWARP_DIR", &folder));
+    let (mut server, mut says) = start(run("cache").arg("server").env("UWARP_DIR", &*folder));
     let line = says.next().unwrap();
     let found = processes(&sockets).unwrap().answered;
     server.kill().unwrap();
@@ -79,7 +78,6 @@ fn the_server_is_shown() {
 
     let found = processes(&sockets).unwrap();
     assert!(found.answered.is_empty() && found.silent.is_empty(), "{found:?}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// The command with which the chapter (`docs/tokio.md`) starts the example.

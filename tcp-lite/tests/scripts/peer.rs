@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use tcp_lite::ConnId;
+use testkit::stream::byte;
 
 use crate::segment::{ACK, Options, SYN, Segment, Timestamps, URG};
 use crate::wire::Raw;
@@ -22,11 +23,6 @@ const KIND_SCALE: u8 = 3;
 const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
-
-/// Returns the byte at `offset` of every stream.
-fn byte(offset: u64) -> u8 {
-    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
-}
 
 /// `len` bytes of a stream from `offset` on.
 pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {

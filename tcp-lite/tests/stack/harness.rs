@@ -12,10 +12,7 @@ use tcp_lite::{
 
 use crate::in_order::InOrder;
 
-/// Returns the byte at `offset` of every stream.
-pub(crate) fn byte(offset: u64) -> u8 {
-    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
-}
+pub(crate) use testkit::stream::byte;
 
 pub(crate) const MAC_A: EthernetAddress = EthernetAddress([0x02, 0, 0, 0, 0, 0x0a]);
 pub(crate) const MAC_B: EthernetAddress = EthernetAddress([0x02, 0, 0, 0, 0, 0x0b]);

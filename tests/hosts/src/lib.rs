@@ -1,6 +1,9 @@
 //! A host with an engine; two such hosts on a wire in memory; connections between them; and virtual time.
+//! [`hooked`] has a port whose bursts a test can change.
 
 #![forbid(unsafe_code)]
+
+pub mod hooked;
 
 use std::net::SocketAddr;
 

@@ -11,17 +11,41 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use super::source::{Tests, modules};
-use super::table::{Floors, Folder, LAYOUTS, Layout};
+use super::source::{Tests, modules_in};
+#[cfg(test)]
+use super::table::LAYOUTS;
+use super::table::{Floors, Folder, Layout};
 use super::uses::{Crate, ModulePath};
+
+/// What breaks the rules for the floors of a crate.
+#[derive(Debug, Default)]
+pub struct Broken {
+    /// The arrows back: the pairs of floors of which the first uses the second and may not know it, each with
+    /// the number of uses.
+    pub back: BTreeMap<(String, String), usize>,
+    /// The modules that are on no floor.
+    pub without_floor: Vec<String>,
+}
+
+/// Returns what breaks the rules for the floors of a crate in the checkout at `checkout`. Floors that are
+/// folders are those of the table. Floors in the head of a file are those that the checkout has there.
+pub fn broken(checkout: &Path, layout: &Layout) -> Broken {
+    let parts = Crate::of(modules_in(checkout, layout.root, tests(layout)));
+    let mut broken = Broken::default();
+    for plan in plans(checkout, layout) {
+        broken.without_floor.extend(plan.without_floor(&parts).map(|module| module.join("::")));
+        for Arrow { from, to, .. } in plan.arrows(&parts).iter().filter(|arrow| !plan.allows(arrow)) {
+            *broken.back.entry((from.join("::"), to.join("::"))).or_default() += 1;
+        }
+    }
+    broken
+}
 
 /// The floors of the modules below one folder of a crate.
 struct Plan {
     /// The path of the folder, which is above all floors.
     folder: ModulePath,
     floors: Vec<Floor>,
-    /// Whether each floor has to use every floor that it may use.
-    exact: bool,
 }
 
 struct Floor {
@@ -53,8 +77,8 @@ fn floors_know_only_those_before_them() {
 fn modules_use_only_the_floors_that_they_may_know() {
     let mut bad = Vec::new();
     for layout in &LAYOUTS {
-        let parts = Crate::of(modules(layout.root, tests(layout)));
-        for plan in plans(layout) {
+        let parts = Crate::of(modules_in(repository(), layout.root, tests(layout)));
+        for plan in plans(repository(), layout) {
             bad.extend(
                 plan.without_floor(&parts).map(|module| format!("{} has no floor", module.join("::"))),
             );
@@ -69,7 +93,8 @@ fn modules_use_only_the_floors_that_they_may_know() {
                     arrow.what
                 )
             }));
-            for floor in plan.floors.iter().filter(|_| plan.exact) {
+            // A floor of the table has to use every floor that it may use.
+            for floor in plan.floors.iter().filter(|_| folders(layout).is_some()) {
                 let unused = floor.knows.iter().filter(|known| {
                     !arrows.iter().any(|arrow| arrow.from == floor.module && arrow.to == **known)
                 });
@@ -90,8 +115,10 @@ fn modules_use_only_the_floors_that_they_may_know() {
 fn a_type_has_its_methods_on_its_own_floor() {
     let mut bad = Vec::new();
     for layout in &LAYOUTS {
-        let parts = Crate::of(modules(layout.root, Tests::LeftOut));
-        for Arrow { from, to, what } in plans(layout).iter().flat_map(|plan| plan.methods(&parts)) {
+        let parts = Crate::of(modules_in(repository(), layout.root, Tests::LeftOut));
+        for Arrow { from, to, what } in
+            plans(repository(), layout).iter().flat_map(|plan| plan.methods(&parts))
+        {
             bad.push(format!(
                 "{}: {} has methods for {what} of {}",
                 layout.root,
@@ -114,13 +141,18 @@ fn tests(layout: &Layout) -> Tests {
     if folders(layout).is_some() { Tests::Kept } else { Tests::LeftOut }
 }
 
-fn plans(layout: &Layout) -> Vec<Plan> {
+#[cfg(test)]
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn plans(checkout: &Path, layout: &Layout) -> Vec<Plan> {
     match layout.floors {
         Floors::None => Vec::new(),
         Floors::Folders(folders) => vec![Plan::of_folders(folders)],
         Floors::Heads(files) => {
             let src = Path::new(layout.root).parent().expect("a folder");
-            files.iter().map(|file| Plan::of_head(src, Path::new(file))).collect()
+            files.iter().map(|file| Plan::of_head(checkout, src, Path::new(file))).collect()
         }
     }
 }
@@ -130,12 +162,11 @@ impl Plan {
         let module = |path: &&str| path.split('/').map(String::from).collect();
         let floor =
             |it: &Folder| Floor { module: module(&it.path), knows: it.knows.iter().map(module).collect() };
-        Self { folder: Vec::new(), floors: folders.iter().map(floor).collect(), exact: true }
+        Self { folder: Vec::new(), floors: folders.iter().map(floor).collect() }
     }
 
-    fn of_head(src: &Path, file: &Path) -> Self {
-        let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        let text = fs::read_to_string(repository.join(file)).expect("the file that has the table");
+    fn of_head(checkout: &Path, src: &Path, file: &Path) -> Self {
+        let text = fs::read_to_string(checkout.join(file)).expect("the file that has the table");
         let folder = file.parent().and_then(|folder| folder.strip_prefix(src).ok()).expect("below `src`");
         let folder: ModulePath =
             folder.components().map(|name| name.as_os_str().to_string_lossy().into_owned()).collect();
@@ -145,7 +176,7 @@ impl Plan {
             module: module(name),
             knows: rows.iter().filter(|(_, below)| *below < floor).map(|(name, _)| module(name)).collect(),
         };
-        Self { floors: rows.iter().map(floor).collect(), folder, exact: false }
+        Self { floors: rows.iter().map(floor).collect(), folder }
     }
 
     /// Returns the innermost floor that contains a path of the crate.
@@ -184,6 +215,7 @@ impl Plan {
     }
 
     /// Returns the `impl` blocks for types of another floor.
+    #[cfg(test)]
     fn methods(&self, parts: &Crate) -> Vec<Arrow> {
         let arrow = |from: &Floor, to: &Floor, what| {
             let (from, to) = (from.module.clone(), to.module.clone());
@@ -258,7 +290,7 @@ fn an_arrow_back_is_found_however_it_is_written() {
 #[test]
 fn an_arrow_back_is_found_by_the_table_of_a_head() {
     let src = Path::new("tcp-lite/src");
-    let (root, tcp) = (Plan::of_head(src, &src.join("lib.rs")), Plan::of_head(src, &src.join("tcp/mod.rs")));
+    let [root, tcp] = ["lib.rs", "tcp/mod.rs"].map(|file| Plan::of_head(repository(), src, &src.join(file)));
     for (path, text, to) in [
         ("tcp::send", "#[cfg(test)]\nmod test_access;\nuse crate::stack::Stack;", Some("stack")),
         ("tcp::send", "use super::receive::{ReceiveHalf, window};", Some("tcp::receive")),
@@ -279,4 +311,23 @@ fn an_arrow_back_is_found_by_the_table_of_a_head() {
         }
         assert_eq!(found, to.into_iter().map(String::from).collect(), "{path}: {text}");
     }
+}
+
+#[test]
+fn what_breaks_the_rules_is_counted_in_any_checkout() {
+    let root = testkit::folder::Folder::new("uwarp-floors");
+    let src = root.join("iwarp/src");
+    fs::create_dir_all(&src).unwrap();
+    for (file, text) in [
+        ("lib.rs", "mod memory; mod other; mod verbs;"),
+        ("memory.rs", "use crate::verbs::{A, B};\npub struct C;"),
+        ("other.rs", ""),
+        ("verbs.rs", "use crate::memory::C;\npub struct A;\npub struct B;"),
+    ] {
+        fs::write(src.join(file), text).unwrap();
+    }
+    let layout = LAYOUTS.iter().find(|layout| layout.root == "iwarp/src/lib.rs").expect("a layout");
+    let broken = broken(&root, layout);
+    assert_eq!(broken.back, BTreeMap::from([(("memory".into(), "verbs".into()), 2)]));
+    assert_eq!(broken.without_floor, ["other"]);
 }

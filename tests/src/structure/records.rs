@@ -1,15 +1,17 @@
 //! Records that other programs have written: the number of instructions for each FPDU, and the times of the
 //! last run of `.ci/run`.
 
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 /// The path of the baseline of `scripts/instructions`, relative to the root of the checkout.
-const INSTRUCTIONS: &str = "benches/baselines/instructions.csv";
+const BASELINE: &str = "benches/baselines/instructions.csv";
+/// The last counts of `scripts/instructions`, relative to cargo's target folder.
+const COUNTED: &str = "instructions.csv";
 /// The record of `.ci/run`, relative to cargo's target folder.
 const CI_TIMES: &str = "ci-times";
 
-/// A row of the baseline.
+/// A row of the baseline, or of the last counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instructions {
     /// The load, and the part of it that was counted.
@@ -20,21 +22,32 @@ pub struct Instructions {
     pub locked: f64,
 }
 
-/// Returns the rows of the baseline of the checkout at `root`.
+/// Returns the rows of the baseline of the checkout at `root`; `None` if there is no baseline.
 ///
 /// # Errors
-/// If the baseline cannot be read.
-pub fn instructions(root: &Path) -> io::Result<Vec<Instructions>> {
-    let text = fs::read_to_string(root.join(INSTRUCTIONS))?;
+/// If the baseline exists but cannot be read.
+pub fn baseline(root: &Path) -> io::Result<Option<Vec<Instructions>>> {
+    rows(&root.join(BASELINE))
+}
+
+/// Returns the rows that `scripts/instructions` has last written to the folder `target`; `None` if there was
+/// no run.
+///
+/// # Errors
+/// If the file exists but cannot be read.
+pub fn counted(target: &Path) -> io::Result<Option<Vec<Instructions>>> {
+    rows(&target.join(COUNTED))
+}
+
+fn rows(file: &Path) -> io::Result<Option<Vec<Instructions>>> {
+    let Some(text) = super::text_if_any(file)? else { return Ok(None) };
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
-    let wrong = |error: &dyn std::fmt::Display| io::Error::other(format!("{INSTRUCTIONS}: {error}"));
-    reader
-        .deserialize()
-        .map(|row| {
-            let (row, instructions, locked) = row.map_err(|error| wrong(&error))?;
-            Ok(Instructions { row, instructions, locked })
-        })
-        .collect()
+    let wrong = |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", file.display()));
+    let rows = reader.deserialize().map(|row| {
+        let (row, instructions, locked) = row.map_err(|error| wrong(&error))?;
+        Ok(Instructions { row, instructions, locked })
+    });
+    rows.collect::<io::Result<_>>().map(Some)
 }
 
 /// Returns the lines that the last run of `.ci/run` has written to the folder `target`; `None` if there was
@@ -43,23 +56,22 @@ pub fn instructions(root: &Path) -> io::Result<Vec<Instructions>> {
 /// # Errors
 /// If the file exists but cannot be read.
 pub fn ci_times(target: &Path) -> io::Result<Option<Vec<String>>> {
-    match fs::read_to_string(target.join(CI_TIMES)) {
-        Ok(text) => Ok(Some(text.lines().map(str::to_owned).collect())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let text = super::text_if_any(&target.join(CI_TIMES))?;
+    Ok(text.map(|text| text.lines().map(str::to_owned).collect()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
     #[test]
     fn the_baseline_of_this_checkout_is_read() {
-        let rows = instructions(Path::new(ROOT)).unwrap();
-        let lines = fs::read_to_string(Path::new(ROOT).join(INSTRUCTIONS)).unwrap();
+        let rows = baseline(Path::new(ROOT)).unwrap().unwrap();
+        let lines = fs::read_to_string(Path::new(ROOT).join(BASELINE)).unwrap();
         let wanted = lines.lines().filter(|line| line.contains('/') && !line.starts_with('#')).count();
         assert_eq!(rows.len(), wanted);
         let write = rows.iter().find(|row| row.row == "write-64/sent").unwrap();
@@ -67,14 +79,17 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_last_run_if_there_was_one() {
-        let target = std::env::temp_dir().join(format!("uwarp-ci-times-{}", std::process::id()));
-        fs::create_dir(&target).unwrap();
-        assert_eq!(ci_times(&target).unwrap(), None);
+    fn times_and_counts_are_those_of_the_last_run_if_there_was_one() {
+        let target = testkit::folder::Folder::new("uwarp-ci-times");
+        assert_eq!((ci_times(&target).unwrap(), counted(&target).unwrap()), (None, None));
         fs::write(target.join(CI_TIMES), "tests 5 s\nall 7 s\n").unwrap();
-        let found = ci_times(&target).unwrap().unwrap();
-        fs::remove_dir_all(&target).unwrap();
-        assert_eq!(found, ["tests 5 s", "all 7 s"]);
+        fs::write(target.join(COUNTED), "# cpu\nrow,instructions,locked\na/sent,12.5,0.50\n").unwrap();
+        let (times, counts) = (ci_times(&target).unwrap().unwrap(), counted(&target).unwrap().unwrap());
+        fs::write(target.join(COUNTED), "row,instructions,locked\na/sent,many,0.50\n").unwrap();
+        let wrong = counted(&target);
+        assert_eq!(times, ["tests 5 s", "all 7 s"]);
+        assert_eq!(counts, [Instructions { row: "a/sent".into(), instructions: 12.5, locked: 0.5 }]);
+        assert!(wrong.is_err_and(|error| error.to_string().contains(COUNTED)));
     }
 
     #[test]

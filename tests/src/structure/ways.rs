@@ -35,12 +35,14 @@ struct Step {
 /// The names that the body of a function mentions, by file and function.
 type Bodies = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-/// Reads the list of the checkout at `root`, and the files that the list names.
+/// Reads the list of the checkout at `root`, and the files that the list names. Returns `None` if the
+/// checkout has no list.
 ///
 /// # Errors
 /// If the list does not fit the sources. The message has each line that is wrong.
-pub fn ways(root: &Path) -> io::Result<Vec<Way>> {
-    let steps = parse(&fs::read_to_string(root.join(LIST))?)?;
+pub fn ways(root: &Path) -> io::Result<Option<Vec<Way>>> {
+    let Some(list) = super::text_if_any(&root.join(LIST))? else { return Ok(None) };
+    let steps = parse(&list)?;
     let mut bodies = Bodies::new();
     for Step { file, .. } in steps.iter().flat_map(|(_, steps)| steps) {
         if !bodies.contains_key(file) {
@@ -53,7 +55,7 @@ pub fn ways(root: &Path) -> io::Result<Vec<Way>> {
     if !errors.is_empty() {
         return Err(io::Error::other(format!("{LIST} does not fit the sources:\n{}", errors.join("\n"))));
     }
-    Ok(steps.into_iter().map(|(name, steps)| count(name, &steps)).collect())
+    Ok(Some(steps.into_iter().map(|(name, steps)| count(name, &steps)).collect()))
 }
 
 fn parse(text: &str) -> io::Result<Vec<(String, Vec<Step>)>> {
@@ -187,9 +189,19 @@ mod tests {
 
     #[test]
     fn the_list_of_this_checkout_fits_its_sources() {
-        let ways = ways(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))).unwrap();
+        let ways = ways(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))).unwrap().unwrap();
         let names: Vec<&str> = ways.iter().map(|way| &*way.name).collect();
         assert_eq!(names, ["received frame", "received Send", "post"]);
         assert!(ways.iter().all(|way| way.files > 5 && way.functions > way.files), "{ways:?}");
+    }
+
+    #[test]
+    fn a_checkout_may_lack_a_list_but_not_a_file_of_its_list() {
+        assert_eq!(ways(Path::new("/nonexistent")).unwrap(), None);
+        let root = testkit::folder::Folder::new("uwarp-ways");
+        fs::create_dir(root.join("tests")).unwrap();
+        fs::write(root.join(LIST), "way x\n> f.rs a\n").unwrap();
+        let found = ways(&root);
+        assert!(found.is_err_and(|error| error.to_string().contains("f.rs")));
     }
 }

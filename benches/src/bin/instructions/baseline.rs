@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 use crate::Result;
 use crate::row::{Limit, SAME_PERCENT, same_as};
@@ -64,6 +65,14 @@ pub(crate) enum Verdict {
     Fail(String),
 }
 
+/// The file with the last counts, in cargo's target folder. `scripts/structure` prints them beside the
+/// baseline.
+pub(crate) fn last_run() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"));
+    target.join("instructions.csv")
+}
+
 impl Baseline {
     /// # Errors
     /// Fails if the text does not have the format of [`text`](Self::text).
@@ -100,6 +109,17 @@ impl Baseline {
             let _ = writeln!(text, "{row},{instructions:.1},{locked:.2}");
         }
         text
+    }
+
+    /// Leaves the counts in `file`. Rows of other loads stay there, if the file is from the same machine.
+    pub(crate) fn leave(&self, file: &Path) -> Result<()> {
+        let mut all = self.clone();
+        let earlier = std::fs::read_to_string(file).ok().and_then(|text| Self::parse(&text).ok());
+        if let Some(earlier) = earlier.filter(|earlier| earlier.machine == self.machine) {
+            all.rows = earlier.rows;
+            all.rows.extend(self.rows.clone());
+        }
+        std::fs::write(file, all.text()).map_err(|error| format!("{}: {error}", file.display()).into())
     }
 
     /// The allowed difference on `machine`, in percent. `None` means that the counts cannot be compared,
@@ -214,6 +234,24 @@ mod tests {
         {
             assert!(Baseline::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_last_counts_stay_until_they_are_counted_again_or_the_machine_changes() {
+        let folder = testkit::folder::Folder::new("uwarp-last-counts");
+        let file = folder.join("instructions.csv");
+        let left = |now: &Baseline| {
+            now.leave(&file).unwrap();
+            Baseline::parse(&std::fs::read_to_string(&file).unwrap()).unwrap()
+        };
+        let mut now = baseline();
+        assert_eq!(left(&now), now, "there was no file");
+        now.rows = [("read/sent".to_owned(), count(5.0, 0.5))].into();
+        assert_eq!(left(&now).rows.len(), 2);
+        now.rows = [("read/sent".to_owned(), count(6.0, 0.5))].into();
+        assert_eq!(left(&now).rows["read/sent"], count(6.0, 0.5));
+        now.machine.tools = "rustc 2, glibc 2".into();
+        assert_eq!(left(&now), now);
     }
 
     #[test]

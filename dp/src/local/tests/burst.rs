@@ -398,7 +398,7 @@ fn a_claim_waits_while_others_claim_however_many_they_are() {
     let scratch = Scratch::new();
     let _first = scratch.open(1);
     let locked = lock(&scratch);
-    let folder = scratch.0.clone();
+    let folder = scratch.0.to_path_buf();
     let others = std::thread::spawn(move || {
         // The loop runs one and a half times as long as the limit.
         for number in 0..15 {

@@ -154,7 +154,7 @@ fn a_process_of_another_user_is_refused() {
     }
     let scratch = Scratch::new();
     let mut a = scratch.open(1);
-    for (path, mode) in [(scratch.0.clone(), 0o755), (scratch.0.join("1.sock"), 0o777)] {
+    for (path, mode) in [(scratch.0.to_path_buf(), 0o755), (scratch.0.join("1.sock"), 0o777)] {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }

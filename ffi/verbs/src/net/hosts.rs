@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::address::Lookup;
+use super::hash::fnv1a;
 use super::kernel::InterfaceAddress;
 use super::message::{BYTES, Content, Message};
 use super::name_server::{NameServer, UdpNameLease};
@@ -118,10 +119,7 @@ fn wire_address(host: IpAddr, port: u16) -> Ipv6Addr {
     let host = match host {
         IpAddr::V4(host) => u64::from(u32::from(host)),
         // A 64-bit hash (FNV-1a) of the address. The first bit distinguishes the hash from IPv4 addresses.
-        IpAddr::V6(host) => {
-            let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-            host.octets().into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1 << 63
-        }
+        IpAddr::V6(host) => fnv1a(host.octets()) | 1 << 63,
     };
     let mut bytes = [0; 16];
     bytes[..6].copy_from_slice(&NETWORK);

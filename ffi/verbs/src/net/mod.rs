@@ -10,6 +10,7 @@
 //! | `message.rs`, `name_server.rs`, `hosts.rs` | names and addresses between hosts |
 //! | `end.rs` | this end of the wire, and the addresses under which programs see this end |
 //! | `private_data.rs` | the data that two ends with this library exchange in MPA's private data |
+//! | `hash.rs` | the hash in names and addresses |
 //! | `open.rs` | opening a wire with the crate `iwarp_wire` |
 //! | `list.rs` | the processes of this user on the wires of this host |
 //! | `presence.rs` | processes on wires, and the announcement of processes on wires that have no folder |
@@ -17,6 +18,7 @@
 mod address;
 mod claim;
 mod end;
+mod hash;
 mod hosts;
 mod kernel;
 mod list;
@@ -32,6 +34,7 @@ mod wire_spec;
 pub(crate) use address::{Lookup, mapped, of_gid};
 pub(crate) use claim::{Claim, Conflict};
 pub(crate) use end::{NameLease, Net};
+pub use hash::fnv1a;
 pub use list::processes;
 pub(crate) use name_locks::NameError;
 pub(crate) use open::open;

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use dp::local::OwnFd;
 
 use super::claim::Conflict;
+use super::hash::fnv1a;
 use crate::ffi::abi::{self, Errno};
 
 /// The locks of this process.
@@ -175,9 +176,7 @@ impl Drop for NameLock {
 /// hash with probability 2^-47. In that case a process cannot reserve a port at one address while another
 /// process has that port at the other address.
 fn byte_of(host: &str, port: u16) -> i64 {
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-    (hash >> 17 << 16 | u64::from(port)) as i64
+    (fnv1a(host.bytes()) >> 17 << 16 | u64::from(port)) as i64
 }
 
 /// A lock of one byte of a file.

@@ -165,7 +165,7 @@ fn steps() -> Result<(), String> {
             image.run(line)?;
         }
     }
-    // A test of iwperf (`benches/tests/local.rs`) runs this block.
+    // A test of iwperf (`benches/tests/it/local.rs`) runs this block.
     chapter.block("A limit that fails the job")?;
     chapter.is_complete()?;
     if measured == 1 { Ok(()) } else { Err(format!("{measured} steps run programs")) }

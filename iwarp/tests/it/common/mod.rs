@@ -6,7 +6,6 @@ pub(crate) mod apart;
 pub(crate) mod catalogue;
 pub(crate) mod counting;
 pub(crate) mod ext;
-pub(crate) mod hooked;
 pub(crate) mod hub;
 pub(crate) mod initiator;
 pub(crate) mod oracle;
@@ -20,7 +19,7 @@ pub(crate) mod world;
 use iwarp::verbs::{MemoryRegion, RemoteAddr};
 use testkit::dice::Dice;
 
-pub(crate) use hosts::{ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate};
+pub(crate) use hosts::{ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate, hooked};
 pub(crate) use testbed::Testbed;
 
 /// Evaluates to the event `$event`. Panics if the event is not of the kind `$kind`.

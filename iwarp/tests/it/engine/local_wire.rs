@@ -1,8 +1,6 @@
 //! Engines on a wire in shared memory. One process opens both ports, which otherwise belong to two processes.
 #![cfg(target_os = "linux")]
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Pair, Testbed, connect_error, pattern, read_bytes, remote_addr};
@@ -10,19 +8,18 @@ use dp::local::{self, LocalConfig, LocalPort};
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
 use tcp_lite::{AddressProbing, CloseReason};
+use testkit::folder::Folder;
 
-/// A wire for one test. The wire is removed when the test ends.
-struct Wire(PathBuf);
+/// A wire for one test.
+struct Wire(Folder);
 
 impl Wire {
     fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("iwarp-local-{}-{number}", std::process::id())))
+        Self(Folder::absent("iwarp-local"))
     }
 
     fn open(&self, station: u16) -> LocalPort {
-        let config = LocalConfig { mbufs: 1024, bulk_mbufs: 64, ..LocalConfig::new(self.0.clone()) };
+        let config = LocalConfig { mbufs: 1024, bulk_mbufs: 64, ..LocalConfig::new(self.0.to_path_buf()) };
         local::open(&LocalConfig { station: Some(station), ..config }).unwrap()
     }
 
@@ -32,12 +29,6 @@ impl Wire {
         let mut pair = Testbed::over(ports).configure(configure).hosts();
         pair.b.address = "100.64.0.2:7174".parse().unwrap();
         pair
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

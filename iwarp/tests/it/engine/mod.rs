@@ -5,6 +5,8 @@ mod local_wire;
 mod on_queues;
 mod pauses;
 mod port_events;
+#[cfg(target_os = "linux")]
+mod processes;
 mod prometheus;
 mod queues;
 mod receive_window;

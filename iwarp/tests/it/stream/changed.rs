@@ -10,7 +10,7 @@ use dp::{Burst, Checksum, Port};
 use iwarp::engine::ThreadOptions;
 use iwarp::verbs::{ConnParam, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus};
 
-use crate::common::hooked::Hooks;
+use crate::common::hooked::SharedHooks;
 
 /// Number of bytes of the Ethernet and IPv4 headers.
 const HEADERS: usize = 34;
@@ -26,8 +26,8 @@ struct Copier {
     copies: AtomicU64,
 }
 
-impl Hooks for Arc<Copier> {
-    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+impl SharedHooks for Copier {
+    fn rx_burst(&self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         let mut all = Burst::new();
         port.rx_burst(now_us, &mut all);
         let before = frames.len();

@@ -15,7 +15,7 @@ use iwarp::verbs::{
 };
 
 use super::peer::{send, tagged, untagged};
-use crate::common::hooked::Hooks;
+use crate::common::hooked::SharedHooks;
 use crate::common::raw::{EMPTY_WRITE, RawPair, fpdu};
 use crate::common::served::{Served, Setup};
 
@@ -49,8 +49,8 @@ impl Loss {
     }
 }
 
-impl Hooks for Arc<Loss> {
-    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+impl SharedHooks for Loss {
+    fn tx_burst(&self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         frames.retain(|frame| !self.takes(frame));
         let lost = before - frames.len();

@@ -4,7 +4,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics};
+use dp::{Burst, Mbuf, Port};
+use hosts::hooked::{Hooks, hooked};
 
 use super::trace::trace;
 
@@ -21,7 +22,7 @@ struct Frames {
     released: Vec<Mbuf>,
 }
 
-/// Controls the gate.
+/// Controls the gate, which is the hooks of a port.
 #[derive(Clone, Default)]
 pub(super) struct GateControl {
     frames: Arc<Mutex<Frames>>,
@@ -58,38 +59,18 @@ impl GateControl {
     }
 }
 
-/// The port that holds frames.
-struct Gate {
-    port: Box<dyn Port>,
-    hand: GateControl,
-}
-
 /// Returns a gate in front of `port`, and its control.
 pub(super) fn gated(port: Box<dyn Port>) -> (Box<dyn Port>, GateControl) {
     let hand = GateControl::default();
-    (Box::new(Gate { port, hand: hand.clone() }), hand)
+    (hooked(port, hand.clone()), hand)
 }
 
-impl PortLayer for Gate {
-    fn below(&self) -> Below<&dyn Port, &PortBase> {
-        Below::Port(&*self.port)
-    }
-
-    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
-        Below::Port(&mut *self.port)
-    }
-}
-
-impl Port for Gate {
-    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        self.port.rx_burst(now_us, frames)
-    }
-
-    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+impl Hooks for GateControl {
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         let mut pass = Burst::new();
         let mut taken = 0;
         {
-            let mut gate = self.hand.frames();
+            let mut gate = self.frames();
             let count = gate.released.len().min(pass.capacity());
             pass.extend(gate.released.drain(..count));
             while gate.to_hold > 0 && frames.first().is_some_and(|frame| frame.len() > HEADERS) {
@@ -99,12 +80,8 @@ impl Port for Gate {
                 taken += 1;
             }
         }
-        taken += self.port.tx_burst(now_us, &mut pass);
+        taken += port.tx_burst(now_us, &mut pass);
         assert!(pass.is_empty(), "the wire has room for all frames there are");
-        taken + self.port.tx_burst(now_us, frames)
+        taken + port.tx_burst(now_us, frames)
     }
 }
-
-impl Link for Gate {}
-impl Sleep for Gate {}
-impl Statistics for Gate {}

@@ -33,9 +33,8 @@ pub(crate) fn make(library: &Path) -> Result<PathBuf, String> {
 
 /// The name of the folder for a library: a hash (FNV-1a) of the library's path.
 fn name_of(library: &Path) -> String {
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     let bytes = library.as_os_str().as_encoded_bytes();
-    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+    format!("{:016x}", uwarp::net::fnv1a(bytes.iter().copied()))
 }
 
 /// Makes one link by an atomic rename, unless the link already leads to `library`. So the link never

@@ -7,7 +7,7 @@ use crate::sim::watch::Ranges;
 
 /// Returns the byte at `offset` of the stream that `side` sends.
 pub(super) fn byte(side: u8, offset: u64) -> u8 {
-    (offset.wrapping_add(u64::from(side)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    testkit::stream::byte(offset.wrapping_add(u64::from(side)))
 }
 
 /// Returns `count` bytes, from `offset` on, of the stream that `side` sends.

@@ -2,11 +2,9 @@
 //! the other test an engine sleeps.
 //!
 //! The second process is this test program, which is started with the name of the ignored test.
-#![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dp::local::{self, LocalConfig};
@@ -17,31 +15,29 @@ use iwarp::verbs::{
     ContextConfig, EventChannel, ProtectionDomain, QpInit, QpState, QueuePair, RecvRequest, SendOp,
     SendRequest, WcOpcode, WcStatus, WorkCompletion,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tcp_lite::{AddressProbing, CloseReason};
+use testkit::folder::Folder;
 use testkit::idle::are_idle;
 
 const FOLDER: &str = "IWARP_TEST_FOLDER";
 const PORT: u16 = 7174;
+/// Maximum time for each step, even while other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A time that is shorter than the ten seconds after which keepalives and retransmissions detect a dead peer,
-/// and longer than a thread waits for a processor on a busy machine.
-const SOON: Duration = Duration::from_secs(8);
 
-/// A wire for one test. The wire is removed when the test ends.
-struct Wire(PathBuf);
+/// A wire for one test.
+struct Wire(Folder);
 
 impl Wire {
     fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("iwarp-processes-{}-{number}", std::process::id())))
+        Self(Folder::absent("iwarp-processes"))
     }
 
     /// Starts the process of station 2, which listens.
     fn start_server(&self) -> Server {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "process_that_serves", "--nocapture"])
-            .env(FOLDER, &self.0)
+            .args(["--ignored", "--exact", "engine::processes::process_that_serves", "--nocapture"])
+            .env(FOLDER, &*self.0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -53,12 +49,6 @@ impl Wire {
             std::thread::sleep(Duration::from_millis(5));
         }
         server
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -98,6 +88,8 @@ impl Host {
         let mut config = EngineConfig::new(&*port, &[&format!("100.64.0.{station}/10")]).unwrap();
         config.stack.derived_neighbors = Some([2, 0]);
         config.stack.address_probing = AddressProbing::Off;
+        // An idle engine has no deadline, so only a frame can end its sleep. A dead peer is not detected.
+        config.stack.tcp.keepalive_idle = None;
         let engine = Engine::new(&context, port, config).unwrap();
         let channel = context.create_comp_channel().unwrap();
         Self {
@@ -127,6 +119,13 @@ impl Host {
             }
             assert!(self.channel.wait(Some(PATIENCE)).unwrap() > 0, "no completion in time");
         }
+    }
+
+    /// Sleeps until there is an event or a completion. The time limit is longer than a test waits.
+    fn sleep(&self) {
+        let mut fds = [PollFd::new(&self.events, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::try_from(3 * PATIENCE).unwrap())).unwrap();
+        self.channel.wait(Some(Duration::ZERO)).unwrap();
     }
 
     /// Begins a connection to the server.
@@ -160,7 +159,7 @@ fn process_that_serves() {
         }
         host.cq.req_notify(false).unwrap();
         match host.cq.poll_one() {
-            None => drop(host.channel.wait(Some(Duration::from_millis(100))).unwrap()),
+            None => host.sleep(),
             Some(wc) if wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv => {
                 let (qp, _) = connections.last().unwrap();
                 qp.post_recv(&RecvRequest::new(0, buffer.sge(0, 64))).unwrap();
@@ -181,20 +180,17 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
     let mr = host.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
     qp.post_recv(&RecvRequest::new(1, mr.sge(0, 64))).unwrap();
-    // The connection is idle. Without the wire's report, only the keepalives would detect the end.
+    // The connection is idle, so only the wire's report can tell its end.
     std::thread::sleep(Duration::from_millis(50));
-    let killed = Instant::now();
     server.kill();
     let event = host.event();
-    let took = killed.elapsed();
     let gone = Some(ConnectionError::Tcp(CloseReason::LinkDown));
     assert!(event.id == id && matches!(event.kind, CmEventKind::Disconnected { error, .. } if error == gone));
     let wc = host.completion();
     assert_eq!((wc.wr_id, wc.status, qp.state()), (1, WcStatus::WrFlushError, QpState::Error));
-    assert!(took < SOON, "{took:?}");
 
-    // The station has no process any more.
-    let start = Instant::now();
+    // The station has no process any more. The wire reports this as well: a connection attempt that waits for
+    // an answer ends with another error.
     let (_qp, _id) = host.connect();
     let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
     let event = host.event();
@@ -202,7 +198,6 @@ fn a_killed_peer_ends_its_connections_at_once() {
         matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
         "{event:?}"
     );
-    assert!(start.elapsed() < SOON);
 
     // A new process at the same station is a new peer.
     std::fs::remove_file(wire.0.join("ready")).unwrap();
@@ -219,26 +214,19 @@ fn an_idle_engine_uses_no_processor_and_a_message_wakes_it() {
     let (qp, _id) = host.connect();
     assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
     let mr = host.pd.reg_mr(128, Access::LOCAL_WRITE).unwrap();
-    let round_trip = |trip: u8| {
-        std::thread::sleep(Duration::from_millis(5));
+    // The last frames get some time to arrive. After that nothing is under way.
+    let rest = || std::thread::sleep(Duration::from_millis(500));
+    rest();
+    are_idle(Duration::from_secs(3), &[("the server", server.0.id())]).unwrap();
+    // A sleeping engine has no deadline here, so it answers only if the message ends its sleep. Before the
+    // first message the server certainly sleeps; on a busy machine it may stay awake before the others.
+    for trip in 0..6 {
         mr.write_at(0, &[trip; 16]).unwrap();
         qp.post_recv(&RecvRequest::new(1, mr.sge(64, 64))).unwrap();
-        let start = Instant::now();
         qp.post_send(&SendRequest::new(2, SendOp::Send, mr.sge(0, 16))).unwrap();
         let got = [host.completion(), host.completion()].map(|wc| (wc.wr_id, wc.status));
-        let took = start.elapsed();
         assert!(got.contains(&(1, WcStatus::Success)) && got.contains(&(2, WcStatus::Success)), "{got:?}");
         assert_eq!(mr.load_u8(64).unwrap(), trip);
-        took
-    };
-    let begun = Instant::now();
-    let mut fastest = (0..100).map(round_trip).min().unwrap();
-    // On a busy machine, both processes only sometimes run at the same time.
-    while fastest >= Duration::from_millis(2) {
-        assert!(begun.elapsed() < 2 * PATIENCE, "{fastest:?}");
-        fastest = round_trip(100);
+        rest();
     }
-    // The last frames get some time to arrive. After that nothing is under way.
-    std::thread::sleep(Duration::from_millis(500));
-    are_idle(Duration::from_secs(3), &[("the server", server.0.id())]).unwrap();
 }

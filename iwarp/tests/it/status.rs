@@ -1,6 +1,5 @@
 //! Tests the status that processes report, for example connections, queue pairs and memory. Also tests the
 //! sockets of contexts and of dead processes.
-#![cfg(all(feature = "status", target_os = "linux"))]
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -16,15 +15,14 @@ use iwarp::memory::Access;
 use iwarp::status::{self, ProcessReport};
 use iwarp::verbs::*;
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::folder::Folder;
 
-/// A folder that is removed when the test ends.
-struct Folder(PathBuf);
+/// The folder of a test. The folder of the sockets is in it.
+struct Parent(Folder);
 
-impl Folder {
+impl Parent {
     fn new(name: &str) -> Self {
-        let parent = std::env::temp_dir().join(format!("uwarp-status-{}-{name}", std::process::id()));
-        fs::create_dir(&parent).unwrap();
-        Self(parent)
+        Self(Folder::new(&format!("uwarp-status-{name}")))
     }
 
     fn sockets(&self) -> PathBuf {
@@ -35,12 +33,6 @@ impl Folder {
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.sockets()).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
     }
 }
 
@@ -108,7 +100,7 @@ fn connected(bytes: usize) -> ([Host; 2], CmId, CmId) {
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns all reports, as soon as every engine has answered.
-fn answers(folder: &Folder) -> Vec<ProcessReport> {
+fn answers(folder: &Parent) -> Vec<ProcessReport> {
     let begun = std::time::Instant::now();
     loop {
         let found = status::processes(&folder.sockets()).unwrap();
@@ -121,7 +113,7 @@ fn answers(folder: &Folder) -> Vec<ProcessReport> {
 }
 
 /// Returns all reports, sorted by the first address of the first engine.
-fn reports(folder: &Folder) -> Vec<ProcessReport> {
+fn reports(folder: &Parent) -> Vec<ProcessReport> {
     let mut reports = answers(folder);
     reports.sort_by_key(|report| report.engines[0].addresses.clone());
     reports
@@ -129,7 +121,7 @@ fn reports(folder: &Folder) -> Vec<ProcessReport> {
 
 #[test]
 fn a_context_shows_its_peers_bytes_and_memory() {
-    let folder = Folder::new("shows");
+    let folder = Parent::new("shows");
     let (hosts, _listener, _id) = connected(5000);
     let sockets = hosts.each_ref().map(|host| status::serve(&host.context, &folder.sockets()).unwrap());
     let all = reports(&folder);
@@ -165,7 +157,7 @@ fn a_context_shows_its_peers_bytes_and_memory() {
 
 #[test]
 fn queue_pairs_are_listed_connected_or_not() {
-    let folder = Folder::new("pairs");
+    let folder = Parent::new("pairs");
     let (hosts, _listener, _id) = connected(100);
     let [host, _] = &hosts;
     let (pd, cq) = (host.context.alloc_pd().unwrap(), host.context.create_cq(16, None).unwrap());
@@ -201,7 +193,7 @@ fn queue_pairs_are_listed_connected_or_not() {
 
 #[test]
 fn an_engine_that_nobody_polls_is_named_and_asked_once() {
-    let folder = Folder::new("silent");
+    let folder = Parent::new("silent");
     let mut host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
     for _ in 0..3 {
@@ -215,7 +207,7 @@ fn an_engine_that_nobody_polls_is_named_and_asked_once() {
 
 #[test]
 fn a_program_without_a_thread_polls_when_it_is_asked() {
-    let folder = Folder::new("polls");
+    let folder = Parent::new("polls");
     let mut host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let engine = std::sync::Mutex::new(host.engine.take().unwrap());
     let poll = Box::new(move || {
@@ -229,7 +221,7 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
 /// the report still has both.
 #[test]
 fn a_connection_that_is_shown_has_its_queue_pair() {
-    let folder = Folder::new("both");
+    let folder = Parent::new("both");
     let (port_a, port_b) = pair(&LinkConfig::default());
     let [mut a, mut b] = [Host::new(port_a, "10.0.0.1/24"), Host::new(port_b, "10.0.0.2/24")];
     b.spawn();
@@ -275,7 +267,7 @@ fn a_connection_that_is_shown_has_its_queue_pair() {
 
 #[test]
 fn a_context_that_is_gone_is_not_kept_alive() {
-    let folder = Folder::new("gone");
+    let folder = Parent::new("gone");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let context = host.context.clone();
     let socket = status::serve(&context, &folder.sockets()).unwrap();
@@ -312,7 +304,7 @@ impl Drop for Orphan {
 /// the process ID of the dead process, and the child.
 fn die_with_inherited_socket(path: &Path) -> (u32, Orphan) {
     let mut dying = Command::new(std::env::current_exe().unwrap());
-    dying.args(["--exact", "sockets_of_dead_processes_are_removed", "--nocapture"]);
+    dying.args(["--exact", "status::sockets_of_dead_processes_are_removed", "--nocapture"]);
     let dying = dying.env(SOCKET_OF_DYING, path).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let pid = dying.id();
     let output = dying.wait_with_output().unwrap();
@@ -326,7 +318,7 @@ fn sockets_of_dead_processes_are_removed() {
     if let Some(path) = std::env::var_os(SOCKET_OF_DYING) {
         return leave_socket_to_child(&path);
     }
-    let folder = Folder::new("dead");
+    let folder = Parent::new("dead");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
     // This is the socket of a killed process, on which no process listens any more.
@@ -354,7 +346,7 @@ fn sockets_of_dead_processes_are_removed() {
 
 #[test]
 fn the_socket_of_a_process_that_lives_and_does_not_answer_stays() {
-    let folder = Folder::new("lives");
+    let folder = Parent::new("lives");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     drop(status::serve(&host.context, &folder.sockets()).unwrap());
     // The name has a process ID that no process has here, as the name of a process in another PID namespace
@@ -367,7 +359,7 @@ fn the_socket_of_a_process_that_lives_and_does_not_answer_stays() {
 
 #[test]
 fn a_folder_that_others_may_enter_is_refused() {
-    let folder = Folder::new("open");
+    let folder = Parent::new("open");
     fs::create_dir(folder.sockets()).unwrap();
     fs::set_permissions(folder.sockets(), fs::Permissions::from_mode(0o755)).unwrap();
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");

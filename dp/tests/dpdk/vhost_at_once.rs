@@ -1,12 +1,11 @@
 //! Tests several threads that open vhost devices at the same time.
 
-mod support;
-
 use std::process::Command;
 use std::sync::Barrier;
 
 use dp::dpdk::DeviceConfig;
-use support::Scratch;
+
+use crate::support::{self, Scratch};
 
 /// Number of rounds. Each round runs in its own process, since vhost's thread is started once per process.
 /// Without the lock, about one of ten rounds started two threads.
@@ -18,7 +17,7 @@ const DEVICES: usize = 8;
 fn devices_opened_at_once_share_one_thread_of_vhost() {
     for round in 0..ROUNDS {
         let opened = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "second_process_opens_all_at_once"])
+            .args(["--ignored", "--exact", "vhost_at_once::second_process_opens_all_at_once"])
             .output()
             .unwrap();
         let printed = String::from_utf8_lossy(&opened.stdout);

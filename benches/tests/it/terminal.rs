@@ -1,7 +1,8 @@
 //! The output on a terminal: the rows of a run, and during the run the dashboard below them.
-#![cfg(target_os = "linux")]
 
 use std::process::{Command, Stdio};
+
+use testkit::folder::Folder;
 
 /// Numbers of columns and lines of the terminal.
 const COLUMNS: usize = 130;
@@ -101,14 +102,13 @@ fn on_a_terminal(words: &str, seconds: u32) -> String {
     let line = format!(
         "stty rows {LINES} cols {COLUMNS}; timeout --foreground -k 60 -s INT {seconds} {program} {words}"
     );
-    let folder = std::env::temp_dir().join(format!("iwperf-terminal-{}-{seconds}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new("iwperf-terminal");
     let file = folder.join("typescript");
     let status = Command::new("script")
         .args(["--quiet", "--command", &line])
         .arg(&file)
         .env("TERM", "xterm")
-        .env("UWARP_DIR", &folder)
+        .env("UWARP_DIR", &*folder)
         .env_remove("RUST_LOG")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -116,7 +116,6 @@ fn on_a_terminal(words: &str, seconds: u32) -> String {
         .expect("script is a part of every Debian");
     assert!(status.success(), "{status}");
     let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
     // The first line and the last lines are written by `script` itself.
     let (_, text) = text.split_once('\n').unwrap();
     text.rsplit_once("\nScript done").map_or(text, |(text, _)| text).to_owned()

@@ -1,11 +1,10 @@
 //! Tests that the link goes down when a vhost peer is killed. Frames are then dropped and counted until
 //! another peer connects.
 
-mod support;
-
 use dp::dpdk::DeviceConfig;
 use dp::{Burst, LinkState, Port};
-use support::{Peer, Scratch};
+
+use crate::support::{self, Peer, Scratch};
 
 fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
@@ -47,8 +46,8 @@ fn survive(port: &mut dyn Port, mut running: Peer, peer: &str, socket: &str) {
 fn a_vhost_server_survives_its_virtio_user() {
     let scratch = Scratch::new("vhost-killed");
     let socket = scratch.socket();
-    let mut port = support::open(&format!("net_vhost0,iface={socket}"), &config());
-    let peer = "second_process_is_a_virtio_user";
+    let mut port = support::open(&format!("net_vhost5,iface={socket}"), &config());
+    let peer = "vhost_peer_killed::second_process_is_a_virtio_user";
     survive(&mut *port, Peer::start(peer, &socket), peer, &socket);
 }
 
@@ -64,9 +63,9 @@ fn a_virtio_user_server_survives_its_vhost() {
     let scratch = Scratch::new("virtio-killed");
     let socket = scratch.socket();
     // A virtio-user server does not open until its first peer connects.
-    let peer = "second_process_is_a_vhost";
+    let peer = "vhost_peer_killed::second_process_is_a_vhost";
     let running = Peer::start(peer, &socket);
-    let mut port = support::open(&format!("net_virtio_user0,path={socket},server=1"), &config());
+    let mut port = support::open(&format!("net_virtio_user2,path={socket},server=1"), &config());
     survive(&mut *port, running, peer, &socket);
 }
 

@@ -1,11 +1,8 @@
 //! `--log`: the events of a run, on standard error.
-#![cfg(feature = "tracing")]
-
-mod common;
 
 use std::process::Command;
 
-use common::local;
+use crate::common::local;
 
 /// Returns the lines that a successful run prints on standard error.
 fn events(options: &str) -> Vec<String> {

@@ -1,12 +1,11 @@
 //! Tests of the guarantees of a packet buffer, with DPDK's mempools.
 
-mod support;
-
 use std::sync::Arc;
 
 use dp::mbuf::{HEADROOM, MAX_SEGMENTS};
 use dp::{Checksum, ExtBuf, Mbuf, Mempool, TxOffload, dpdk};
-use support::{build, flat};
+
+use crate::support::{self, build, flat};
 
 fn pool(count: u32, bytes: usize) -> Mempool {
     dpdk::mempool(support::eal(), "test", count, bytes).unwrap()

@@ -1,9 +1,9 @@
 //! Tests that a port counts a full ring and an empty pool, and continues to work.
 
-mod support;
-
 use dp::Burst;
 use dp::dpdk::DeviceConfig;
+
+use crate::support;
 
 #[test]
 fn a_full_ring_leaves_the_rest_and_an_empty_pool_gives_nothing() {

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use testkit::folder::Folder;
+
 fn iwperf(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_iwperf")).args(arguments).output();
     text(output.expect("the binary was built with this test"))
@@ -59,28 +61,17 @@ fn other_shells_have_their_completions() {
     }
 }
 
-/// A folder that is removed when the value is dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // If the removal fails, the folder remains among the temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn groff_finds_nothing_wrong_with_the_man_pages() {
-    let folder = Folder(std::env::temp_dir().join(format!("iwperf-man-{}", std::process::id())));
-    std::fs::create_dir(&folder.0).unwrap();
-    assert_eq!(iwperf(&["man", &folder.0.display().to_string()]), "");
-    let files = std::fs::read_dir(&folder.0).unwrap();
+    let folder = Folder::new("iwperf-man");
+    assert_eq!(iwperf(&["man", &folder.display().to_string()]), "");
+    let files = std::fs::read_dir(&folder).unwrap();
     let mut pages: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     pages.sort();
     for name in ["iwperf.1", "iwperf-server.1", "iwperf-write-bw.1", "iwperf-pong.1"] {
-        assert!(pages.contains(&folder.0.join(name)), "{name} of {pages:?}");
+        assert!(pages.contains(&folder.join(name)), "{name} of {pages:?}");
     }
-    assert_eq!(std::fs::read_to_string(folder.0.join("iwperf.1")).unwrap(), iwperf(&["man"]));
+    assert_eq!(std::fs::read_to_string(folder.join("iwperf.1")).unwrap(), iwperf(&["man"]));
     let output = Command::new("groff").args(["-man", "-ww", "-Tutf8"]).args(&pages).output();
     let read = text(output.expect("groff is installed: scripts/install"));
     assert!(read.contains("Bandwidth of RDMA Writes"), "{read}");

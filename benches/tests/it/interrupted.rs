@@ -1,13 +1,11 @@
 //! Ctrl-C on either side of a test over a wire between two processes. Both sides print the results so far.
-#![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::folder::Folder;
 
 /// Maximum duration of any step, even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -16,24 +14,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// messages are complete.
 const FPDUS: u64 = 1000;
 
-/// The folder of a wire, and of the status sockets of its processes. The folder is removed when the value is
-/// dropped.
-struct Folder(PathBuf);
+/// The folder of a wire, and of the status sockets of its processes.
+struct WireFolder(Folder);
 
-impl Folder {
+impl WireFolder {
     fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("iwperf-interrupted-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        Self(Folder::new("iwperf-interrupted"))
     }
 
     fn start(&self, last: u8, words: &str) -> Child {
         Command::new(env!("CARGO_BIN_EXE_iwperf"))
             .args(words.split_whitespace())
             .args(["--wire", "wire", "--ip", &format!("100.64.0.{last}/16"), "--timeout", "30"])
-            .env("UWARP_DIR", &self.0)
+            .env("UWARP_DIR", &*self.0)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -54,13 +47,6 @@ impl Folder {
             assert!(begun.elapsed() < PATIENCE, "{} FPDUs", self.fpdus());
             std::thread::sleep(Duration::from_millis(20));
         }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // If the removal fails, the folder remains among the temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -95,7 +81,7 @@ fn finish(mut child: Child, so_far: String, mut out: impl Read) -> Ran {
 /// Runs the client's test, and interrupts one side when messages have arrived. If `row` is given, the client
 /// must first have printed a row for messages of this size. Returns the client and the server.
 fn interrupt(side: Side, test: &str, row: Option<&str>) -> [Ran; 2] {
-    let folder = Folder::new();
+    let folder = WireFolder::new();
     let mut server = folder.start(1, "server");
     let mut lines = BufReader::new(server.stdout.take().unwrap());
     let mut first = String::new();

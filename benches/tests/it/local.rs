@@ -1,9 +1,9 @@
 //! `iwperf local`: all tests between two engines over a wire in memory. The runs with `--validate` check
 //! every byte.
 
-mod common;
+use testkit::folder::Folder;
 
-use common::local;
+use crate::common::local;
 
 const TESTS: [&str; 7] =
     ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat", "write-imm-bw"];
@@ -143,8 +143,7 @@ fn all_sizes_make_23_rows() {
 
 #[test]
 fn json_and_pcap_files_are_written() {
-    let dir = std::env::temp_dir().join(format!("iwperf-local-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = Folder::new("iwperf-local");
     let (json, pcap) = (dir.join("r.json"), dir.join("r.pcapng"));
     let options = format!("-s 1000 -n 10 --stats --json {} --pcap {}", json.display(), pcap.display());
     rows("send-bw", &options);
@@ -152,7 +151,6 @@ fn json_and_pcap_files_are_written() {
     assert_eq!(value["results"][0]["iterations"], 10);
     assert_eq!(value["results"][0]["confirmed_by_target"], true);
     assert!(std::fs::metadata(&pcap).unwrap().len() > 1000);
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
@@ -280,7 +278,7 @@ fn a_thousand_queue_pairs_place_every_byte() {
 
 #[test]
 fn a_report_holds_the_plots_of_what_was_measured() {
-    let dir = std::env::temp_dir().join(format!("iwperf-report-{}", std::process::id()));
+    let dir = Folder::absent("iwperf-report");
     let has = |name: &str| std::fs::read_to_string(dir.join(name)).is_ok_and(|text| text.contains("</svg>"));
     rows("write-bw", &format!("-a -n 5 --report {}", dir.display()));
     assert!(has("index.html") && has("bandwidth.svg") && has("message-rate.svg"));
@@ -289,7 +287,6 @@ fn a_report_holds_the_plots_of_what_was_measured() {
     assert!(has("queue-pairs.svg"));
     rows("read-lat", &format!("-n 50 --report {}", dir.display()));
     assert!(has("index.html") && has("latency-distribution.svg"));
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// Runs the command of the chapter on CI (`docs/ci.md`), also with a limit that no machine reaches.

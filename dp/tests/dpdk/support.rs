@@ -4,7 +4,6 @@
 //! The second process is the test program itself, started with the name of one ignored test.
 #![allow(dead_code)]
 
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use dp::dpdk::{self, DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig};
 use dp::{Burst, Checksum, ExtBuf, LinkState, Mbuf, Mempool, Port, TxOffload};
+use testkit::folder::Folder;
 
 /// The environment variable with the argument of the second process, usually the path of the socket between
 /// the two processes.
@@ -32,24 +32,16 @@ pub(crate) fn open(vdev: &str, config: &DeviceConfig) -> Box<dyn Port> {
     ports.remove(0)
 }
 
-/// A directory that is removed when the test ends.
-pub(crate) struct Scratch(PathBuf);
+/// The folder of the socket between two processes.
+pub(crate) struct Scratch(Folder);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("dp-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(Folder::new(&format!("dp-{name}")))
     }
 
     pub(crate) fn socket(&self) -> String {
         self.0.join("wire.sock").display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,11 +1,10 @@
 //! Tests of frames between a vhost process and a virtio-user process. For example, frames of all lengths
 //! arrive unchanged.
 
-mod support;
-
 use dp::dpdk::DeviceConfig;
 use dp::{Burst, Checksum, LinkState, Mbuf, Offloads};
-use support::{Peer, Scratch};
+
+use crate::support::{self, Peer, Scratch};
 
 const MTU: u16 = 9000;
 
@@ -31,7 +30,7 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_eq!((port.link_state(), port.tx_burst(0, &mut frames)), (LinkState::Down, 1));
     assert_eq!(port.counters().tx_link_down, 1);
 
-    let _peer = Peer::start("second_process_echoes", &socket);
+    let _peer = Peer::start("vhost_frames::second_process_echoes", &socket);
     support::wait_for_link(&mut *port, LinkState::Up);
     support::round_trip(&mut *port, u32::MAX);
     let before = port.counters();
@@ -138,7 +137,7 @@ fn a_virtio_device_opens_with_frames_of_9000_bytes_in_one_buffer_each() {
     let scratch = Scratch::new("vhost-jumbo");
     let socket = scratch.socket();
     let mut port = support::open(&format!("net_vhost1,iface={socket}"), &config());
-    let _peer = Peer::start("second_process_echoes_without_chains", &socket);
+    let _peer = Peer::start("vhost_frames::second_process_echoes_without_chains", &socket);
     support::wait_for_link(&mut *port, LinkState::Up);
     support::round_trip(&mut *port, 1);
 }

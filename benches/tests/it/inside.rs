@@ -1,34 +1,33 @@
 //! The view of other programs on a run: `--metrics`, which a scraper reads during the run, and the socket of
 //! `uwarp status`.
-#![cfg(target_os = "linux")]
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use testkit::folder::Folder;
 
 /// Maximum duration of any step, even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A run that is longer than any test. When the value is dropped, the run is stopped and its folder is
-/// removed.
+/// A run that is longer than any test. When the value is dropped, the run is stopped.
 struct Run {
     child: Child,
     /// The standard error of the run, which shows its progress.
     _errors: BufReader<ChildStderr>,
-    folder: PathBuf,
+    folder: Folder,
     address: String,
 }
 
 impl Run {
     fn start(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("iwperf-inside-{}-{name}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
+        let folder = Folder::new(&format!("iwperf-inside-{name}"));
         let mut child = Command::new(env!("CARGO_BIN_EXE_iwperf"))
             .args(["local", "write-bw", "-D", "120", "-s", "4096", "-q", "2", "--metrics", "127.0.0.1:0"])
-            .env("UWARP_DIR", &folder)
+            .env("UWARP_DIR", &*folder)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -74,7 +73,6 @@ impl Drop for Run {
     fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        std::fs::remove_dir_all(&self.folder).unwrap();
     }
 }
 

@@ -13,43 +13,25 @@ use benches::runs::{LoadFigures, Row};
 use benches::table::Unit;
 use clap::Parser;
 use dp::link::{self, LinkConfig};
-use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
+use dp::{Burst, Port};
+use hosts::hooked::{Hooks, hooked};
 
-/// A port that sleeps once, after it has received some frames. So the port's whole engine stalls.
+/// Makes a port sleep once, after it has received some frames. So the port's whole engine stalls.
 struct Stalling {
-    port: Box<dyn Port>,
     frames_before: u64,
     stall: Option<Duration>,
 }
 
-impl PortLayer for Stalling {
-    fn below(&self) -> Below<&dyn Port, &PortBase> {
-        Below::Port(&*self.port)
-    }
-
-    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
-        Below::Port(&mut *self.port)
-    }
-}
-
-impl Port for Stalling {
-    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        if self.port.counters().rx_frames >= self.frames_before
+impl Hooks for Stalling {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        if port.counters().rx_frames >= self.frames_before
             && let Some(stall) = self.stall.take()
         {
             sleep(stall);
         }
-        self.port.rx_burst(now_us, frames)
-    }
-
-    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        self.port.tx_burst(now_us, frames)
+        port.rx_burst(now_us, frames)
     }
 }
-
-impl Link for Stalling {}
-impl Sleep for Stalling {}
-impl Statistics for Stalling {}
 
 /// Messages per second. The rate is low enough for a busy machine.
 const RATE: u64 = 4_000;
@@ -67,7 +49,7 @@ fn params(test: Test, options: &str) -> Params {
 /// Runs `params` against a target that stalls once for `stall`.
 fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
     let (client, server) = link::pair(&LinkConfig { checksum_offload: true, ..LinkConfig::default() });
-    let server = Stalling { port: server, frames_before: 300, stall: Some(stall) };
+    let server = hooked(server, Stalling { frames_before: 300, stall: Some(stall) });
     let wire = Wire {
         ipv6: false,
         mtu: 1500,
@@ -82,7 +64,7 @@ fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
     };
     let rows = RefCell::new(Vec::new());
     let (interrupt, unit) = (Interrupt::default(), Unit::default());
-    let ports = (client, Box::new(server) as Box<dyn Port>);
+    let ports = (client, server);
     let mut keep = |row: &Row| rows.borrow_mut().push(row.clone());
     run_between(ports, &wire, params, unit, &interrupt, &mut keep).unwrap();
     let row = rows.borrow_mut().remove(0);

@@ -1,12 +1,11 @@
 //! The output and the files of `iwperf local`.
 
-mod common;
-
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::local;
 use serde_json::Value;
+use testkit::folder::Folder;
+
+use crate::common::local;
 
 /// Runs a test, which has to succeed, and returns its standard output and standard error.
 fn printed(test: &str, options: &str) -> (String, String) {
@@ -14,12 +13,6 @@ fn printed(test: &str, options: &str) -> (String, String) {
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     assert!(output.status.success(), "{test} {options}: {err}\n{out}");
     (out, err)
-}
-
-fn scratch(name: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("iwperf-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    dir
 }
 
 fn parsed(path: &std::path::Path) -> Value {
@@ -148,7 +141,8 @@ fn sizes_have_suffixes() {
 
 #[test]
 fn a_run_below_its_limit_fails_after_its_output() {
-    let path = scratch("limit").join("r.json");
+    let dir = Folder::new("iwperf-limit");
+    let path = dir.join("r.json");
     printed("write-bw", "-n 50 -w 0.001 -y 0.000001");
     for (options, what) in [("-w 1e9", "bandwidth"), ("--report_gbits --limit_msgrate=1e6", "message rate")] {
         let output = local("write-bw", &format!("-n 50 {options} --json {}", path.display()));
@@ -157,12 +151,11 @@ fn a_run_below_its_limit_fails_after_its_output() {
         assert!(err.contains(&format!("the {what} of ")) && err.contains("% below the limit of"), "{err}");
         assert_eq!(parsed(&path)["results"][0]["iterations"], 50);
     }
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
 fn json_says_where_when_and_how() {
-    let dir = scratch("json");
+    let dir = Folder::new("iwperf-json");
     let (json, perftest) = (dir.join("r.json"), dir.join("p.json"));
     let options =
         format!("-b -n 50 --cpu_util --json {} --out_json_file={}", json.display(), perftest.display());
@@ -184,7 +177,6 @@ fn json_says_where_when_and_how() {
         value["results"]["n_iterations"] == 50 && value["results"]["CPU_util"].as_f64().unwrap() > 0.0,
         "{value}"
     );
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
