@@ -113,15 +113,10 @@ impl Stream {
         (inbound as usize, self.state.ord.max(1) as usize)
     }
 
-    /// Whether requests of the peer complete when this side acknowledges the received bytes.
+    /// Whether requests of either peer complete when the other side acknowledges their bytes. If so, a
+    /// graceful close may have to wait for the peer although no response to a Read or atomic is missing.
     #[inline]
-    pub(crate) fn owes_acknowledgements(&self) -> bool {
-        self.state.rules.complete_by_acknowledgement()
-    }
-
-    /// Whether a graceful close may have to wait for the peer although no response to a Read or atomic is
-    /// missing.
-    pub(crate) fn may_await_peer(&self) -> bool {
+    pub(crate) fn completes_by_acknowledgement(&self) -> bool {
         self.state.rules.complete_by_acknowledgement()
     }
 
