@@ -12,7 +12,7 @@ use crate::mpa::{Initiator, InitiatorEvent, Responder, StartupFault, TerminateCo
 use crate::queues::QpShared;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::Failure;
-use crate::stream::ib_profile::agreement::{self, Agreement, Offer, RnrConfig};
+use crate::stream::ib_profile::agreement::{self, Agreement, Offer, OwnTerms, RnrConfig};
 use crate::verbs::{AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, ResponderOptions, StreamError};
 
 use super::super::state::EngineState;
@@ -61,11 +61,8 @@ impl Initiating {
         (qp, param): (Arc<QpShared>, Box<ConnParam>),
         deadline: Instant,
     ) -> Option<(Self, Vec<u8>)> {
-        let mark = state.tcp.sequence_mark(conn).unwrap_or_default();
         let mut private_data = param.private_data.clone();
-        if param.ib_semantics {
-            agreement::add_offer(&mut private_data, own_rnr(&param), mark);
-        }
+        own_terms(&param).offer(&mut private_data, mark(state, conn));
         let started = Initiator::start(param.mpa_config(state.config.crc), &private_data, deadline);
         debug_assert!(started.is_ok(), "the call of the user has checked the parameters");
         let (initiator, request) = started.ok()?;
@@ -214,8 +211,7 @@ impl Startup {
         mut request: ConnectRequest,
     ) -> ControlFlow<Phase, Box<Self>> {
         trace::request_received(state, base.conn, &request);
-        let mark = state.tcp.sequence_mark(base.conn).unwrap_or_default();
-        let offer = agreement::take_offer(&mut request.private_data, mark);
+        let offer = agreement::take_offer(&mut request.private_data, mark(state, base.conn));
         let offers_ib = match offer {
             Offer::Made(peer_rnr) => Some(peer_rnr),
             Offer::ByProxy => {
@@ -302,11 +298,8 @@ impl Startup {
         let Role::Responder(responder, RequestState::Deciding { offers_ib }) = &mut self.role else {
             return self.fail_startup(base, state, ConnectionError::PeerClosed);
         };
-        let agreement = agreement_of(offers_ib.filter(|_| param.ib_semantics), &param);
         let mut private_data = param.private_data.clone();
-        if agreement.ib_semantics() {
-            agreement::add_consent(&mut private_data, own_rnr(&param));
-        }
+        let agreement = own_terms(&param).answer(*offers_ib, &mut private_data);
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),
@@ -331,8 +324,7 @@ impl Startup {
                 return self.fail_startup(base, state, ConnectionError::NoResources);
             }
         };
-        let mark = state.tcp.sequence_mark(base.conn).unwrap_or_default();
-        agreement::take_offer(&mut negotiated.private_data, mark);
+        agreement::take_offer(&mut negotiated.private_data, mark(state, base.conn));
         base.report.peer = negotiated.peer;
         base.apply_keepalive(state, param.keepalive);
         base.timers.clear_deadline();
@@ -433,11 +425,7 @@ impl Startup {
         match event {
             InitiatorEvent::Accepted(mut negotiated) => {
                 trace::reply_received(state, base.conn, &negotiated);
-                let told = match param.ib_semantics {
-                    true => agreement::take_consent(&mut negotiated.private_data),
-                    false => None,
-                };
-                let agreement = agreement_of(told, &param);
+                let agreement = own_terms(&param).conclude(&mut negotiated.private_data);
                 base.report.peer = negotiated.peer;
                 let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), true, None);
                 let announcement = Announcement { negotiated, agreement, idle_timeout, ready: true };
@@ -584,14 +572,17 @@ fn keep<E>(
 // The check of the length of private data reserves `AGREEMENT_BYTES`, which must be enough for an offer.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
-/// Returns this side's parameters for messages that find no receive request. The agreement on InfiniBand's
-/// semantics contains these parameters.
-fn own_rnr(param: &ConnParam) -> RnrConfig {
-    RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry }
+/// Returns what the user wants of the agreement on InfiniBand's semantics.
+fn own_terms(param: &ConnParam) -> OwnTerms {
+    let own = RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry };
+    OwnTerms {
+        rnr: param.ib_semantics.then_some(own),
+        rnr_timeout: param.rnr_timeout,
+        outlives_peer: param.outlives_peer,
+    }
 }
 
-/// Returns the agreement of both peers. `peer_rnr` contains the peer's parameters if both peers want
-/// InfiniBand's semantics.
-fn agreement_of(peer_rnr: Option<RnrConfig>, param: &ConnParam) -> Agreement {
-    Agreement { peer_rnr, rnr_timeout: param.rnr_timeout, outlives_peer: param.outlives_peer }
+/// Returns the mark of a TCP connection, by which an offer of the agreement names the connection.
+fn mark(state: &EngineState, conn: ConnId) -> u32 {
+    state.tcp.sequence_mark(conn).unwrap_or_default()
 }
