@@ -584,5 +584,5 @@ fn own_terms(param: &ConnParam) -> OwnTerms {
 
 /// Returns the mark of a TCP connection, by which an offer of the agreement names the connection.
 fn mark(state: &EngineState, conn: ConnId) -> u32 {
-    state.tcp.sequence_mark(conn).unwrap_or_default()
+    agreement::mark_of(state.tcp.initial_sequence_numbers(conn).unwrap_or_default())
 }

@@ -13,9 +13,9 @@
 //! retry such a message: 0 to 6 times, or 7 for ever (InfiniBand's RNR retry count).
 //!
 //! In the Request, the four bytes before the last byte are computed from TCP's two initial sequence numbers
-//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares these bytes with the value that it computes
-//! for its own connection. The values differ if a proxy terminates the TCP connection. Then there is no
-//! agreement, because the proxy's acknowledgements do not show what the peer has accepted.
+//! ([`mark_of`]). The responder compares these bytes with the value that it computes for its own connection.
+//! The values differ if a proxy terminates the TCP connection. Then there is no agreement, because the
+//! proxy's acknowledgements do not show what the peer has accepted.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ pub(crate) struct OwnTerms {
 
 impl OwnTerms {
     /// Adds an offer to the private data of our Request, if the user wants InfiniBand's semantics. `mark` is
-    /// the [mark](tcp_lite::Stack::sequence_mark) of the TCP connection.
+    /// the [mark](mark_of) of the TCP connection.
     pub(crate) fn offer(self, request: &mut PrivateData, mark: u32) {
         if let Some(own) = self.rnr {
             add_offer(request, own, mark);
@@ -143,8 +143,14 @@ pub(crate) enum Offer {
     Old,
 }
 
+/// Returns the mark of a TCP connection: a number that both endpoints compute from the two initial sequence
+/// numbers. If a proxy terminates the connection, the endpoints compute different numbers, except by chance.
+pub(crate) fn mark_of((iss, irs): (u32, u32)) -> u32 {
+    iss ^ irs
+}
+
 /// Adds an offer with the parameters `own` to the private data of a Request. `mark` is the
-/// [mark](tcp_lite::Stack::sequence_mark) of the TCP connection.
+/// [mark](mark_of) of the TCP connection.
 fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
     append(data, &OFFER);
     append(data, &mark.to_be_bytes());
@@ -224,6 +230,14 @@ mod tests {
             let mut sent = offered(7);
             assert_eq!((take_offer(&mut sent, other), &sent), (Offer::ByProxy, &data(b"mine")));
         }
+    }
+
+    /// Both endpoints compute the same mark, and each of the two numbers changes it.
+    #[test]
+    fn both_ends_know_the_mark_of_their_connection() {
+        let (iss, irs) = (0x8102_0304, 0x0f0e_0d0c);
+        assert_eq!([mark_of((iss, irs)), mark_of((irs, iss))], [0x8e0c_0e08; 2]);
+        assert_ne!(mark_of((iss + 1, irs)), mark_of((iss, irs)));
     }
 
     /// The peers agree if both want InfiniBand's semantics. Otherwise the private data is not changed.

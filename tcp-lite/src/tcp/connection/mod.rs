@@ -146,10 +146,9 @@ impl Tcb {
         self.receive.withhold(from.map(pos_of));
     }
 
-    /// The number that both endpoints compute from their initial sequence numbers
-    /// ([`Stack::sequence_mark`](crate::Stack::sequence_mark)).
-    pub(crate) fn sequence_mark(&self) -> u32 {
-        (self.send.positions().seq(0).0 ^ self.receive.seq(0).0) as u32
+    /// ISS and IRS (RFC 9293 section 3.3.1): the sequence numbers of our SYN and of the peer's SYN.
+    pub(crate) fn initial_sequence_numbers(&self) -> (u32, u32) {
+        (self.send.positions().seq(0).0 as u32, self.receive.seq(0).0 as u32)
     }
 
     #[inline]
