@@ -13,7 +13,9 @@ use crate::queues::QpShared;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::Failure;
 use crate::stream::ib_profile::agreement::{self, Agreement, Offer, OwnTerms, RnrConfig};
-use crate::verbs::{AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, ResponderOptions, StreamError};
+use crate::verbs::{
+    AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, PlainBytes, ResponderOptions, StreamError,
+};
 
 use super::super::state::EngineState;
 use super::super::trace;
@@ -28,6 +30,9 @@ use super::{Event, Holdings, Phase, Reassembly, duration};
 pub(super) struct Startup {
     pub(super) reassembly: Reassembly,
     pub(super) role: Role,
+    /// The bytes from and to the user, if the connection began in streaming mode. After a reject the
+    /// connection may return to streaming mode.
+    plain: Option<Arc<PlainBytes>>,
 }
 
 pub(super) enum Role {
@@ -91,8 +96,8 @@ impl EndablePhase for Box<Startup> {
 }
 
 impl Startup {
-    pub(super) fn new(role: Role, reassembly: Reassembly) -> Box<Self> {
-        Box::new(Self { reassembly, role })
+    pub(super) fn new(role: Role, reassembly: Reassembly, plain: Option<Arc<PlainBytes>>) -> Box<Self> {
+        Box::new(Self { reassembly, role, plain })
     }
 
     pub(super) fn on(self: Box<Self>, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Phase {
@@ -109,6 +114,12 @@ impl Startup {
             Event::Closed(CloseReason::Reset) => {
                 self.consider_fallback(base);
                 Phase::Closing(self.end(base, state))
+            }
+            Event::PlainBytes => {
+                if let Some(plain) = &self.plain {
+                    plain.answer();
+                }
+                Phase::Startup(self)
             }
             Event::Evict { bytes } => {
                 let (mut startup, EngineState { tcp, held, .. }) = (self, state);
@@ -146,7 +157,7 @@ impl Startup {
     fn run(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, guard: &EpochGuard<'_>) -> Phase {
         loop {
             let mut outcome = Ok(None);
-            let Self { reassembly, role } = &mut *self;
+            let Self { reassembly, role, .. } = &mut *self;
             let released = reassembly.take(&mut state.held, |offset, bytes| {
                 if !matches!(outcome, Ok(None)) {
                     return 0;
@@ -370,7 +381,7 @@ impl Startup {
         match why {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
             Reject::ByUser { stays_open: true, .. } => {
-                if let Some(plain) = base.plain.clone() {
+                if let Some(plain) = self.plain.take() {
                     return Streaming::enter(base, state, plain, self.reassembly);
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
@@ -415,10 +426,10 @@ impl Startup {
         guard: &EpochGuard<'_>,
         event: InitiatorEvent,
     ) -> Phase {
-        let Self { reassembly, role } = self;
+        let Self { reassembly, role, plain } = self;
         let Initiating { qp, param, .. } = match role {
             Role::Initiator(initiating) => initiating,
-            role @ Role::Responder(..) => return Phase::Startup(Self::new(role, reassembly)),
+            role @ Role::Responder(..) => return Phase::Startup(Self::new(role, reassembly, plain)),
         };
         let idle_timeout = param.idle_timeout;
         base.timers.clear_deadline();
@@ -437,7 +448,7 @@ impl Startup {
                 qp.state.blame(ConnectionError::Rejected);
                 qp.unreached();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
-                if let (Some(id), Some(plain)) = (base.user.id(), base.plain.clone()) {
+                if let (Some(id), Some(plain)) = (base.user.id(), plain) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
                     id.set_streaming(&state.handle, &plain);
@@ -476,7 +487,7 @@ impl Startup {
     /// 6581 section 10).
     pub(super) fn consider_fallback(&self, base: &mut Base) {
         let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
-        let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();
+        let may = matches!(base.attempt, Attempt::First) && self.plain.is_none();
         if may
             && initiator.may_fall_back()
             && let (Some(id), Some(deadline)) = (base.user.id(), base.timers.deadline())
