@@ -514,6 +514,13 @@ impl Stack {
         Some(conn.tcb.info(&self.config.tcp, conn.tuple.local_addr(), conn.tuple.remote_addr()))
     }
 
+    /// ISS and IRS of a connection (RFC 9293 section 3.3.1): the sequence numbers of our SYN and of the
+    /// peer's SYN. `None` if the id is not valid. IRS has no meaning before the peer's SYN has arrived.
+    pub fn initial_sequence_numbers(&self, conn: ConnId) -> Option<(u32, u32)> {
+        let conn = self.connections.get(self.connections.live(conn)?)?;
+        Some(conn.tcb.initial_sequence_numbers())
+    }
+
     /// The counters since the stack was created, including the counters of ended connections.
     pub fn counters(&self) -> StackCounters {
         StackCounters {

@@ -174,11 +174,6 @@ impl Phase {
             Event::Send if base.pre_fpdu.is_pending() => {
                 base.send_pre_fpdu(state, None);
             }
-            Event::PlainBytes => {
-                if let Some(plain) = &base.plain {
-                    plain.answer();
-                }
-            }
             Event::Asked(Ask::Nothing | Ask::Receive) => {}
             // Nothing may be sent yet, so there is nothing to drain.
             Event::Asked(_) | Event::Disconnect => base.abort(state),
@@ -187,6 +182,7 @@ impl Phase {
             | Event::Evict { .. }
             | Event::Acknowledged
             | Event::PeerClosed
+            | Event::PlainBytes
             | Event::Send
             | Event::Deadline
             | Event::IdleCheck

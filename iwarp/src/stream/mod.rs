@@ -113,15 +113,10 @@ impl Stream {
         (inbound as usize, self.state.ord.max(1) as usize)
     }
 
-    /// Whether requests of the peer complete when this side acknowledges the received bytes.
+    /// Whether requests of either peer complete when the other side acknowledges their bytes. If so, a
+    /// graceful close may have to wait for the peer although no response to a Read or atomic is missing.
     #[inline]
-    pub(crate) fn owes_acknowledgements(&self) -> bool {
-        self.state.rules.complete_by_acknowledgement()
-    }
-
-    /// Whether a graceful close may have to wait for the peer although no response to a Read or atomic is
-    /// missing.
-    pub(crate) fn may_await_peer(&self) -> bool {
+    pub(crate) fn completes_by_acknowledgement(&self) -> bool {
         self.state.rules.complete_by_acknowledgement()
     }
 
@@ -164,9 +159,7 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        if let Some(ib) = state.rules.profile_mut() {
-            ib.set_limit(inbound.limit(&state.consumer));
-        }
+        state.rules.set_limit(|| inbound.limit(&state.consumer));
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // The buffers of the answered requests are posted in time for the peer's next request, since TCP has
@@ -242,34 +235,31 @@ impl Stream {
     /// Makes the next [`give_to_tcp`](Self::give_to_tcp) send the limit to the peer, unless a Send contains
     /// the limit before that. Returns whether the limit has to be sent and this was not requested before.
     pub(crate) fn tell_limit(&mut self) -> bool {
-        self.state.rules.profile_mut().is_some_and(|ib| ib.tell_limit())
+        self.state.rules.tell_limit()
     }
 
     /// Called when the peer has acknowledged the bytes below `offset`. Returns whether acknowledgements need
     /// not be withheld any more, since the peer knows which bytes are not accepted.
     pub(crate) fn end_withholding(&mut self, offset: u64) -> bool {
-        self.state.rules.profile_mut().is_some_and(|ib| ib.end_withholding(offset))
+        self.state.rules.end_withholding(offset)
     }
 
     /// Called when the stream fails: no message after the peer's stream offset `position` is accepted.
     /// Returns whether the peer will be notified of this. If so, the bytes after `position` must not be
     /// acknowledged until the peer knows.
     pub(crate) fn end_taking(&mut self, position: u64) -> bool {
-        if let Some(ib) = self.state.rules.profile_mut() {
-            ib.end(position);
-        }
-        self.state.rules.tell_end()
+        self.state.rules.end(position)
     }
 
     /// If acknowledgements are withheld, returns a stream offset. The acknowledgements are withheld until the
     /// peer has acknowledged the bytes below this offset ([`end_withholding`](Self::end_withholding)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
-        self.state.rules.profile().and_then(|ib| ib.withheld_until())
+        self.state.rules.withheld_until()
     }
 
     /// Whether a message of the peer waits for a receive request.
     pub(crate) fn awaits_recv(&self) -> bool {
-        self.state.rules.profile().is_some_and(|ib| ib.awaits_recv())
+        self.state.rules.await_recv()
     }
 
     /// Makes the queue pair notify the engine when a receive request is posted
@@ -283,15 +273,15 @@ impl Stream {
     /// whether there was a receive request.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
-        if is_bound && let Some(ib) = self.state.rules.profile_mut() {
-            ib.on_recv();
+        if is_bound {
+            self.state.rules.on_recv();
         }
         is_bound
     }
 
     /// Stops waiting for a receive request. Returns the failure of the message that has waited.
     pub(crate) fn stop_waiting(&mut self) -> Option<Failure> {
-        self.state.rules.profile_mut()?.give_up_waiting().map(Failure::Here)
+        self.state.rules.give_up_waiting().map(Failure::Here)
     }
 
     /// Whether our requests wait until the peer has a receive request.

@@ -1,5 +1,5 @@
 //! Calls for users that wait for the peer's acknowledgements, and for users that decide when our
-//! acknowledgements are sent. In addition, [`Stack::sequence_mark`] lets the two endpoints detect a proxy.
+//! acknowledgements are sent.
 
 use super::Stack;
 use crate::{ConnId, Instant};
@@ -33,13 +33,5 @@ impl Stack {
     /// because the peer retransmits the bytes after a longer time.
     pub fn withhold(&mut self, conn: ConnId, from: Option<u64>) {
         self.with_live(conn, |tcb, _| tcb.withhold(from));
-    }
-
-    /// A number that both endpoints of a TCP connection compute from their initial sequence numbers. If a
-    /// proxy terminates the connection, the two endpoints compute different numbers, except by chance. `None`
-    /// if the id is not valid.
-    pub fn sequence_mark(&self, conn: ConnId) -> Option<u32> {
-        let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
-        Some(conn.tcb.sequence_mark())
     }
 }

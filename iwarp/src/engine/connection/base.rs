@@ -25,9 +25,6 @@ pub(super) struct Base {
     /// Counts the connection at the listener that accepted it; `None` if this side opened the connection.
     pub(super) admitted: Option<Admitted>,
     pub(super) user: User,
-    /// The bytes from and to the user, if the connection began in streaming mode. After a reject the
-    /// connection may return to streaming mode.
-    pub(super) plain: Option<Arc<PlainBytes>>,
     /// Bytes to send before the first FPDU. The last of these bytes may be sent in Full Operation.
     pub(super) pre_fpdu: PreFpdu,
     pub(super) timers: Timers,
@@ -42,7 +39,6 @@ impl Base {
             qp: None,
             admitted: None,
             user: User::Unaware,
-            plain: None,
             pre_fpdu: PreFpdu::default(),
             timers: Timers::new(deadline),
             report: Report::default(),

@@ -2,6 +2,7 @@
 //! section 7).
 
 use crate::queues::Ask;
+use crate::stream::Stream;
 use crate::verbs::ConnectionError;
 
 use super::super::state::EngineState;
@@ -16,6 +17,8 @@ use super::{Event, Phase};
 pub(super) struct Closing {
     /// Number of bytes that the peer had acknowledged when the deadline was set.
     acknowledged: u64,
+    /// Whether the peer's requests complete by TCP's acknowledgement.
+    completes_by_acknowledgement: bool,
     /// TCP withholds acknowledgements until the peer has acknowledged the bytes below this stream offset.
     withheld_until: Option<u64>,
     /// Whether the peer has sent more bytes after our graceful close. If so, the connection is reset once the
@@ -63,10 +66,13 @@ impl EndablePhase for Closing {
 }
 
 impl Closing {
-    /// Returns the state for the end of a stream. If `withheld_until` is an offset, TCP withholds
-    /// acknowledgements until the peer has acknowledged the bytes below this offset.
-    pub(super) fn withholding(withheld_until: Option<u64>) -> Self {
-        Self { withheld_until, ..Self::default() }
+    /// Returns the state for the end of this stream, which must not have ended yet.
+    pub(super) fn of_stream(stream: &Stream) -> Self {
+        Self {
+            completes_by_acknowledgement: stream.completes_by_acknowledgement(),
+            withheld_until: stream.withheld_until(),
+            ..Self::default()
+        }
     }
 
     pub(super) fn on(mut self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Phase {
@@ -98,7 +104,7 @@ impl Closing {
     /// section 3.6.1, for data after a CLOSE). The reset is sent only after the peer has acknowledged our
     /// last bytes: these bytes may report accepted requests, and a reset would end their retransmission.
     fn refuse(&mut self, base: &Base, state: &mut EngineState, offset: u64) {
-        if base.qp.as_ref().is_some_and(|qp| qp.attributes.completes_by_acknowledgement())
+        if self.completes_by_acknowledgement
             && base.report.error().is_none()
             && !std::mem::replace(&mut self.refuses, true)
         {

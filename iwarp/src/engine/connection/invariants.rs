@@ -45,7 +45,7 @@ mod tests {
 
     /// For each defect that the check has to find: the stage of the connection, the side whose state is
     /// changed, the change, and the message of the check.
-    const BROKEN: [(Stage, usize, Break, &str); 21] = [
+    const BROKEN: [(Stage, usize, Break, &str); 20] = [
         (Opening, CLIENT, |c| c.base.timers.clear_deadline(), "startup has no deadline"),
         (Opening, CLIENT, |c| c.base.user = User::Done, "this end has connected for no user"),
         (Deciding, CLIENT, |c| c.base.timers.clear_deadline(), "startup has no deadline"),
@@ -54,7 +54,6 @@ mod tests {
         (Deciding, SERVER, |c| c.base.user = User::Unaware, "nobody decides on the Request"),
         (AwaitRequest, SERVER, |c| c.base.timers.clear_deadline(), "startup has no deadline"),
         (AwaitRequest, SERVER, lose_everybody, "a Request is awaited for nobody"),
-        (Streaming, CLIENT, |c| c.base.plain = None, "streaming mode has the bytes of another connection"),
         (Streaming, SERVER, |c| c.base.user = User::Unaware, "streaming mode has no user"),
         (Streaming, CLIENT, set_deadline, "streaming mode has a deadline: true"),
         (Streaming, CLIENT, begin_to_close, "streaming mode has a deadline: false"),

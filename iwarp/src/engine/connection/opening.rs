@@ -53,7 +53,7 @@ impl Opening {
                 };
                 base.apply_keepalive(state, keepalive);
                 base.send_frame(state, &request);
-                Phase::Startup(Startup::new(Role::Initiator(initiating), Reassembly::default()))
+                Phase::Startup(Startup::new(Role::Initiator(initiating), Reassembly::default(), None))
             }
             Self::Streaming { plain, param } => {
                 base.apply_keepalive(state, param.keepalive);
@@ -84,14 +84,14 @@ impl Connection {
         let shared: Arc<ListenerShared> = Arc::clone(&admitted.listener);
         if let Some(options) = shared.options.streaming {
             let plain = PlainBytes::new(options);
-            let streaming = Streaming::new(Arc::clone(&plain), Reassembly::default());
-            let base = Base { admitted: Some(admitted), plain: Some(plain), ..Base::new(conn, None) };
+            let streaming = Streaming::new(plain, Reassembly::default());
+            let base = Base { admitted: Some(admitted), ..Base::new(conn, None) };
             return Some(Self::new(base, Phase::Streaming(Box::new(streaming))));
         }
         let options = Box::new(shared.options.responder.clone());
         let (role, deadline) = Role::await_request(options, state.now)?;
         let base = Base { admitted: Some(admitted), ..Base::new(conn, Some(deadline)) };
-        Some(Self::new(base, Phase::Startup(Startup::new(role, Reassembly::default()))))
+        Some(Self::new(base, Phase::Startup(Startup::new(role, Reassembly::default(), None))))
     }
 
     /// Returns a connection that this side opens. The caller has started the TCP handshake.
@@ -123,8 +123,7 @@ impl Connection {
     ) -> Self {
         let deadline = now + duration(param.timeout);
         id.set_conn(conn);
-        let (user, of_base) = (User::Known(id), Some(Arc::clone(&plain)));
-        let base = Base { user, plain: of_base, ..Base::new(conn, Some(deadline)) };
+        let base = Base { user: User::Known(id), ..Base::new(conn, Some(deadline)) };
         Self::new(base, Phase::Opening(Box::new(Opening::Streaming { plain, param })))
     }
 }

@@ -273,7 +273,7 @@ impl Rdma {
                 id.set_progress(state.now_us());
             }
         }
-        if self.stream.owes_acknowledgements() && fpdus > 0 {
+        if self.stream.completes_by_acknowledgement() && fpdus > 0 {
             self.after_receiving_ib(base, state, result.is_ok());
         }
         match result {

@@ -12,8 +12,10 @@ use crate::mpa::{Initiator, InitiatorEvent, Responder, StartupFault, TerminateCo
 use crate::queues::QpShared;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::Failure;
-use crate::stream::ib_profile::agreement::{self, Agreement, Offer, RnrConfig};
-use crate::verbs::{AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, ResponderOptions, StreamError};
+use crate::stream::ib_profile::agreement::{self, Agreement, Offer, OwnTerms, RnrConfig};
+use crate::verbs::{
+    AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, PlainBytes, ResponderOptions, StreamError,
+};
 
 use super::super::state::EngineState;
 use super::super::trace;
@@ -28,6 +30,9 @@ use super::{Event, Holdings, Phase, Reassembly, duration};
 pub(super) struct Startup {
     pub(super) reassembly: Reassembly,
     pub(super) role: Role,
+    /// The bytes from and to the user, if the connection began in streaming mode. After a reject the
+    /// connection may return to streaming mode.
+    plain: Option<Arc<PlainBytes>>,
 }
 
 pub(super) enum Role {
@@ -61,11 +66,8 @@ impl Initiating {
         (qp, param): (Arc<QpShared>, Box<ConnParam>),
         deadline: Instant,
     ) -> Option<(Self, Vec<u8>)> {
-        let mark = state.tcp.sequence_mark(conn).unwrap_or_default();
         let mut private_data = param.private_data.clone();
-        if param.ib_semantics {
-            agreement::add_offer(&mut private_data, own_rnr(&param), mark);
-        }
+        own_terms(&param).offer(&mut private_data, mark(state, conn));
         let started = Initiator::start(param.mpa_config(state.config.crc), &private_data, deadline);
         debug_assert!(started.is_ok(), "the call of the user has checked the parameters");
         let (initiator, request) = started.ok()?;
@@ -94,8 +96,8 @@ impl EndablePhase for Box<Startup> {
 }
 
 impl Startup {
-    pub(super) fn new(role: Role, reassembly: Reassembly) -> Box<Self> {
-        Box::new(Self { reassembly, role })
+    pub(super) fn new(role: Role, reassembly: Reassembly, plain: Option<Arc<PlainBytes>>) -> Box<Self> {
+        Box::new(Self { reassembly, role, plain })
     }
 
     pub(super) fn on(self: Box<Self>, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Phase {
@@ -112,6 +114,12 @@ impl Startup {
             Event::Closed(CloseReason::Reset) => {
                 self.consider_fallback(base);
                 Phase::Closing(self.end(base, state))
+            }
+            Event::PlainBytes => {
+                if let Some(plain) = &self.plain {
+                    plain.answer();
+                }
+                Phase::Startup(self)
             }
             Event::Evict { bytes } => {
                 let (mut startup, EngineState { tcp, held, .. }) = (self, state);
@@ -150,7 +158,7 @@ impl Startup {
     fn run(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, guard: &EpochGuard<'_>) -> Phase {
         loop {
             let mut outcome = Ok(None);
-            let Self { reassembly, role } = &mut *self;
+            let Self { reassembly, role, .. } = &mut *self;
             let released = reassembly.take(&mut state.held, |offset, bytes| {
                 if !matches!(outcome, Ok(None)) {
                     return 0;
@@ -215,8 +223,7 @@ impl Startup {
         mut request: ConnectRequest,
     ) -> ControlFlow<Phase, Box<Self>> {
         trace::request_received(state, base.conn, &request);
-        let mark = state.tcp.sequence_mark(base.conn).unwrap_or_default();
-        let offer = agreement::take_offer(&mut request.private_data, mark);
+        let offer = agreement::take_offer(&mut request.private_data, mark(state, base.conn));
         let offers_ib = match offer {
             Offer::Made(peer_rnr) => Some(peer_rnr),
             Offer::ByProxy => {
@@ -303,11 +310,8 @@ impl Startup {
         let Role::Responder(responder, RequestState::Deciding { offers_ib }) = &mut self.role else {
             return self.fail_startup(base, state, ConnectionError::PeerClosed);
         };
-        let agreement = agreement_of(offers_ib.filter(|_| param.ib_semantics), &param);
         let mut private_data = param.private_data.clone();
-        if agreement.ib_semantics() {
-            agreement::add_consent(&mut private_data, own_rnr(&param));
-        }
+        let agreement = own_terms(&param).answer(*offers_ib, &mut private_data);
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),
@@ -332,8 +336,7 @@ impl Startup {
                 return self.fail_startup(base, state, ConnectionError::NoResources);
             }
         };
-        let mark = state.tcp.sequence_mark(base.conn).unwrap_or_default();
-        agreement::take_offer(&mut negotiated.private_data, mark);
+        agreement::take_offer(&mut negotiated.private_data, mark(state, base.conn));
         base.report.peer = negotiated.peer;
         base.apply_keepalive(state, param.keepalive);
         base.timers.clear_deadline();
@@ -379,7 +382,7 @@ impl Startup {
         match why {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
             Reject::ByUser { stays_open: true, .. } => {
-                if let Some(plain) = base.plain.clone() {
+                if let Some(plain) = self.plain.take() {
                     return Streaming::enter(base, state, plain, self.reassembly);
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
@@ -424,21 +427,17 @@ impl Startup {
         guard: &EpochGuard<'_>,
         event: InitiatorEvent,
     ) -> Phase {
-        let Self { reassembly, role } = self;
+        let Self { reassembly, role, plain } = self;
         let Initiating { qp, param, .. } = match role {
             Role::Initiator(initiating) => initiating,
-            role @ Role::Responder(..) => return Phase::Startup(Self::new(role, reassembly)),
+            role @ Role::Responder(..) => return Phase::Startup(Self::new(role, reassembly, plain)),
         };
         let idle_timeout = param.idle_timeout;
         base.timers.clear_deadline();
         match event {
             InitiatorEvent::Accepted(mut negotiated) => {
                 trace::reply_received(state, base.conn, &negotiated);
-                let told = match param.ib_semantics {
-                    true => agreement::take_consent(&mut negotiated.private_data),
-                    false => None,
-                };
-                let agreement = agreement_of(told, &param);
+                let agreement = own_terms(&param).conclude(&mut negotiated.private_data);
                 base.report.peer = negotiated.peer;
                 let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), true, None);
                 let announcement = Announcement { negotiated, agreement, idle_timeout, ready: true };
@@ -450,7 +449,7 @@ impl Startup {
                 qp.state.blame(ConnectionError::Rejected);
                 qp.unreached();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
-                if let (Some(id), Some(plain)) = (base.user.id(), base.plain.clone()) {
+                if let (Some(id), Some(plain)) = (base.user.id(), plain) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
                     id.set_streaming(&state.handle, &plain);
@@ -489,7 +488,7 @@ impl Startup {
     /// 6581 section 10).
     pub(super) fn consider_fallback(&self, base: &mut Base) {
         let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
-        let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();
+        let may = matches!(base.attempt, Attempt::First) && self.plain.is_none();
         if may
             && initiator.may_fall_back()
             && let (Some(id), Some(deadline)) = (base.user.id(), base.timers.deadline())
@@ -585,14 +584,17 @@ fn keep<E>(
 // The check of the length of private data reserves `AGREEMENT_BYTES`, which must be enough for an offer.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
-/// Returns this side's parameters for messages that find no receive request. The agreement on InfiniBand's
-/// semantics contains these parameters.
-fn own_rnr(param: &ConnParam) -> RnrConfig {
-    RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry }
+/// Returns what the user wants of the agreement on InfiniBand's semantics.
+fn own_terms(param: &ConnParam) -> OwnTerms {
+    let own = RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry };
+    OwnTerms {
+        rnr: param.ib_semantics.then_some(own),
+        rnr_timeout: param.rnr_timeout,
+        outlives_peer: param.outlives_peer,
+    }
 }
 
-/// Returns the agreement of both peers. `peer_rnr` contains the peer's parameters if both peers want
-/// InfiniBand's semantics.
-fn agreement_of(peer_rnr: Option<RnrConfig>, param: &ConnParam) -> Agreement {
-    Agreement { peer_rnr, rnr_timeout: param.rnr_timeout, outlives_peer: param.outlives_peer }
+/// Returns the mark of a TCP connection, by which an offer of the agreement names the connection.
+fn mark(state: &EngineState, conn: ConnId) -> u32 {
+    agreement::mark_of(state.tcp.initial_sequence_numbers(conn).unwrap_or_default())
 }

@@ -224,7 +224,7 @@ impl Streaming {
         // RFC 5044 section 7.1.5 (MPA-222): the phase changes, but the TCP connection remains. During the
         // switch, TCP recovers from loss and reordering as at any other time.
         let Self { plain, reassembly, .. } = *self;
-        let startup = Startup::new(Role::Initiator(initiating), reassembly);
+        let startup = Startup::new(Role::Initiator(initiating), reassembly, Some(Arc::clone(&plain)));
         if !plain.take_unread().is_empty() {
             // RFC 5044 section 7.1 (MPA-134): both peers start MPA at the same byte. The peer has sent a byte
             // in streaming mode that the user has not read, so the peers do not start at the same byte.
@@ -258,7 +258,7 @@ impl Streaming {
         // RFC 5044 section 7.1.5 (MPA-222): the TCP connection remains, as it does for the initiator.
         let Self { plain, reassembly, .. } = *self;
         let next = reassembly.next();
-        let startup = Startup::new(role, reassembly);
+        let startup = Startup::new(role, reassembly, Some(Arc::clone(&plain)));
         base.timers.set_deadline(deadline);
         // Sends the last bytes of the user now.
         base.pre_fpdu.push_user_bytes(Arc::clone(&plain), after);
@@ -272,8 +272,6 @@ impl Streaming {
     /// holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
-        let is_same = base.plain.as_ref().is_some_and(|plain| Arc::ptr_eq(plain, &self.plain));
-        ensure!(is_same, "streaming mode has the bytes of another connection");
         ensure!(base.user.id().is_some(), "streaming mode has no user");
         ensure!(base.qp.is_none(), "streaming mode has a queue pair");
         ensure!(has_deadline == self.closing.is_some(), "streaming mode has a deadline: {has_deadline}");

@@ -108,11 +108,6 @@ impl Attributes {
         self.ib_semantics().is_some()
     }
 
-    /// Whether a request completes only when the peer has accepted its message.
-    pub(crate) fn completes_by_acknowledgement(&self) -> bool {
-        self.ib_semantics() == Some(true)
-    }
-
     pub(super) fn outlives_peer(&self) -> bool {
         self.outlives_peer.load(Ordering::Acquire)
     }

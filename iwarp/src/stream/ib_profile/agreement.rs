@@ -13,9 +13,9 @@
 //! retry such a message: 0 to 6 times, or 7 for ever (InfiniBand's RNR retry count).
 //!
 //! In the Request, the four bytes before the last byte are computed from TCP's two initial sequence numbers
-//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares these bytes with the value that it computes
-//! for its own connection. The values differ if a proxy terminates the TCP connection. Then there is no
-//! agreement, because the proxy's acknowledgements do not show what the peer has accepted.
+//! ([`mark_of`]). The responder compares these bytes with the value that it computes for its own connection.
+//! The values differ if a proxy terminates the TCP connection. Then there is no agreement, because the
+//! proxy's acknowledgements do not show what the peer has accepted.
 
 use std::time::Duration;
 
@@ -84,6 +84,45 @@ pub(crate) struct Agreement {
     pub(crate) outlives_peer: bool,
 }
 
+/// What this side's user wants of the agreement.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnTerms {
+    /// This side's parameters; `None` if the user does not want InfiniBand's semantics.
+    pub(crate) rnr: Option<RnrConfig>,
+    /// As [`Agreement::rnr_timeout`].
+    pub(crate) rnr_timeout: Option<Duration>,
+    /// As [`Agreement::outlives_peer`].
+    pub(crate) outlives_peer: bool,
+}
+
+impl OwnTerms {
+    /// Adds an offer to the private data of our Request, if the user wants InfiniBand's semantics. `mark` is
+    /// the [mark](mark_of) of the TCP connection.
+    pub(crate) fn offer(self, request: &mut PrivateData, mark: u32) {
+        if let Some(own) = self.rnr {
+            add_offer(request, own, mark);
+        }
+    }
+
+    /// Returns the agreement of the responder. `offered` contains the peer's parameters if the Request has an
+    /// offer. If both peers want InfiniBand's semantics, adds the consent to the private data of our Reply.
+    pub(crate) fn answer(self, offered: Option<RnrConfig>, reply: &mut PrivateData) -> Agreement {
+        let Some((own, peer_rnr)) = self.rnr.zip(offered) else { return self.with_peer(None) };
+        add_consent(reply, own);
+        self.with_peer(Some(peer_rnr))
+    }
+
+    /// Returns the agreement of the initiator. If the user wants InfiniBand's semantics, removes the peer's
+    /// consent from the private data of the Reply.
+    pub(crate) fn conclude(self, reply: &mut PrivateData) -> Agreement {
+        self.with_peer(self.rnr.and_then(|_| take_consent(reply)))
+    }
+
+    fn with_peer(self, peer_rnr: Option<RnrConfig>) -> Agreement {
+        Agreement { peer_rnr, rnr_timeout: self.rnr_timeout, outlives_peer: self.outlives_peer }
+    }
+}
+
 impl Agreement {
     /// Whether both peers want InfiniBand's semantics.
     pub(crate) fn ib_semantics(&self) -> bool {
@@ -104,16 +143,22 @@ pub(crate) enum Offer {
     Old,
 }
 
+/// Returns the mark of a TCP connection: a number that both endpoints compute from the two initial sequence
+/// numbers. If a proxy terminates the connection, the endpoints compute different numbers, except by chance.
+pub(crate) fn mark_of((iss, irs): (u32, u32)) -> u32 {
+    iss ^ irs
+}
+
 /// Adds an offer with the parameters `own` to the private data of a Request. `mark` is the
-/// [mark](tcp_lite::Stack::sequence_mark) of the TCP connection.
-pub(crate) fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
+/// [mark](mark_of) of the TCP connection.
+fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
     append(data, &OFFER);
     append(data, &mark.to_be_bytes());
     append(data, &[own.to_byte()]);
 }
 
 /// Adds the consent with the parameters `own` to the private data of a Reply.
-pub(crate) fn add_consent(data: &mut PrivateData, own: RnrConfig) {
+fn add_consent(data: &mut PrivateData, own: RnrConfig) {
     append(data, &CONSENT);
     append(data, &[own.to_byte()]);
 }
@@ -136,7 +181,7 @@ pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
 
 /// Removes the consent from the private data of a Reply, and returns its parameters; `None` without a
 /// consent.
-pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<RnrConfig> {
+fn take_consent(private_data: &mut PrivateData) -> Option<RnrConfig> {
     let (&told, rest) = private_data.split_last()?;
     let len = rest.ends_with(&CONSENT).then(|| private_data.len() - CONSENT_BYTES)?;
     private_data.truncate(len);
@@ -184,6 +229,53 @@ mod tests {
         for other in [8, 7 << 8, 7 << 24, 1 << 24 | 7] {
             let mut sent = offered(7);
             assert_eq!((take_offer(&mut sent, other), &sent), (Offer::ByProxy, &data(b"mine")));
+        }
+    }
+
+    /// Both endpoints compute the same mark, and each of the two numbers changes it.
+    #[test]
+    fn both_ends_know_the_mark_of_their_connection() {
+        let (iss, irs) = (0x8102_0304, 0x0f0e_0d0c);
+        assert_eq!([mark_of((iss, irs)), mark_of((irs, iss))], [0x8e0c_0e08; 2]);
+        assert_ne!(mark_of((iss + 1, irs)), mark_of((iss, irs)));
+    }
+
+    /// The peers agree if both want InfiniBand's semantics. Otherwise the private data is not changed.
+    #[test]
+    fn peers_agree_if_both_want_to() {
+        let peer = RnrConfig { min_rnr_timer: 3, rnr_retry: 7 };
+        for own in [None, Some(OWN)] {
+            let terms =
+                OwnTerms { rnr: own, rnr_timeout: Some(Duration::from_millis(8)), outlives_peer: true };
+            let kept = |agreement: Agreement| (agreement.rnr_timeout, agreement.outlives_peer);
+            let mut request = data(b"mine");
+            terms.offer(&mut request, 7);
+            assert_eq!(take_offer(&mut request, 7), own.map_or(Offer::None, Offer::Made));
+            assert_eq!(request, data(b"mine"));
+            for offered in [None, Some(peer)] {
+                let mut reply = data(b"mine");
+                let answered = terms.answer(offered, &mut reply);
+                assert_eq!(
+                    (answered.peer_rnr, kept(answered)),
+                    (own.and(offered), kept(terms.with_peer(None)))
+                );
+                assert_eq!(take_consent(&mut reply), own.filter(|_| offered.is_some()));
+                assert_eq!(reply, data(b"mine"));
+            }
+            for consents in [false, true] {
+                let mut reply = data(b"mine");
+                if consents {
+                    add_consent(&mut reply, peer);
+                }
+                let received = reply.clone();
+                let concluded = terms.conclude(&mut reply);
+                let agreed = own.is_some() && consents;
+                assert_eq!(
+                    (concluded.peer_rnr, kept(concluded)),
+                    (agreed.then_some(peer), (Some(Duration::from_millis(8)), true))
+                );
+                assert_eq!(reply, if agreed { data(b"mine") } else { received });
+            }
         }
     }
 

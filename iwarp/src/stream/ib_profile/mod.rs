@@ -47,7 +47,7 @@ pub(crate) use message::{PAYLOAD_BYTES, ProfileMessage, QUEUE};
 pub(super) use rules::Rules;
 
 /// The state of a stream whose peers have agreed on the profile.
-pub(super) struct IbProfile {
+struct IbProfile {
     // ---- requests of this side ----
     peer: Peer,
     /// The MSN up to which the peer has promised receive requests.
@@ -155,7 +155,7 @@ pub(super) enum Change {
 }
 
 impl IbProfile {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             peer: Peer::Takes,
             peer_limit: 0,
@@ -177,7 +177,7 @@ impl IbProfile {
 
     /// Removes and returns the changes since the last call.
     #[inline]
-    pub(super) fn take_news(&mut self) -> Option<News> {
+    fn take_news(&mut self) -> Option<News> {
         (self.news != News::default()).then(|| std::mem::take(&mut self.news))
     }
 
@@ -186,14 +186,14 @@ impl IbProfile {
     /// Returns the stream offset below which all messages are accepted, if the peer's TCP has acknowledged
     /// the bytes below `offset`.
     #[inline]
-    pub(super) fn taken(&self, offset: u64) -> u64 {
+    fn taken(&self, offset: u64) -> u64 {
         offset.min(self.accepted_until)
     }
 
     /// Whether the peer has promised a receive request for our message with this MSN on queue 0, or has
     /// reported the end of its stream.
     #[inline]
-    pub(super) fn is_promised(&self, msn: u32) -> bool {
+    fn is_promised(&self, msn: u32) -> bool {
         // If the peer has reported where its stream ends, it has accepted all messages before that offset.
         self.accepted_until != u64::MAX || is_within(msn, self.peer_limit)
     }
@@ -201,7 +201,7 @@ impl IbProfile {
     /// Called when the peer sends a limit. Returns whether the limit is new: a message may repeat an earlier
     /// limit.
     #[inline]
-    pub(super) fn on_limit(&mut self, limit: u32) -> bool {
+    fn on_limit(&mut self, limit: u32) -> bool {
         let more = !is_within(limit, self.peer_limit);
         if more {
             self.peer_limit = limit;
@@ -211,26 +211,26 @@ impl IbProfile {
 
     /// Whether our requests may be sent, and no message of queue 4 has to be sent first.
     #[inline]
-    pub(super) fn lets_send(&self) -> bool {
+    fn lets_send(&self) -> bool {
         self.peer == Peer::Takes && !self.has_urgent_messages()
     }
 
-    pub(super) fn awaits_peer(&self) -> bool {
+    fn awaits_peer(&self) -> bool {
         self.peer == Peer::NotReady
     }
 
     /// Called when the peer has closed the connection, after which it sends no more messages of queue 4.
-    pub(super) fn on_peer_closed(&mut self) {
+    fn on_peer_closed(&mut self) {
         self.peer = Peer::Gone;
     }
 
     /// Whether the peer may still accept requests of ours.
-    pub(super) fn is_peer_there(&self) -> bool {
+    fn is_peer_there(&self) -> bool {
         self.peer != Peer::Gone
     }
 
     /// Records that the peer has accepted a request of ours.
-    pub(super) fn note_progress(&mut self) {
+    fn note_progress(&mut self) {
         self.news.peer_takes = true;
     }
 
@@ -238,20 +238,20 @@ impl IbProfile {
 
     /// Called when this side has accepted the peer's message with this MSN on queue 0.
     #[inline]
-    pub(super) fn on_taken(&mut self, msn: u32) {
+    fn on_taken(&mut self, msn: u32) {
         self.owes_limit |= !is_within(msn, self.sent_limit);
     }
 
     /// Whether the peer waits for a limit, since a message was accepted for which no receive request was
     /// promised.
     #[inline]
-    pub(super) fn owes_limit(&self) -> bool {
+    fn owes_limit(&self) -> bool {
         self.owes_limit
     }
 
     /// If the peer waits for a limit, requests that a `Limit` message is sent. Returns whether the message
     /// was requested by this call, and not before.
-    pub(super) fn tell_limit(&mut self) -> bool {
+    fn tell_limit(&mut self) -> bool {
         let tells = self.owes_limit && !self.tell_limit;
         self.tell_limit |= tells;
         tells
@@ -259,40 +259,40 @@ impl IbProfile {
 
     /// Sets the MSN up to which messages of the peer find a receive request.
     #[inline]
-    pub(super) fn set_limit(&mut self, limit: u32) {
+    fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
     }
 
     /// Returns the MSN that [`set_limit`](Self::set_limit) has set.
     #[inline]
-    pub(super) fn limit(&self) -> u32 {
+    fn limit(&self) -> u32 {
         self.limit
     }
 
     /// Records that the limit is sent to the peer, in a message or in the header of a Send. Returns the
     /// limit.
     #[inline]
-    pub(super) fn take_limit(&mut self) -> u32 {
+    fn take_limit(&mut self) -> u32 {
         (self.sent_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
         self.limit
     }
 
     /// Records that the message whose header has the limit was not sent completely, so that the limit is
     /// still owed.
-    pub(super) fn owe_limit(&mut self) {
+    fn owe_limit(&mut self) {
         self.owes_limit = true;
     }
 
     /// Called when the peer's message with this MSN on queue 0 finds no receive request.
     #[cold]
-    pub(super) fn refuse(&mut self, msn: u32, terminate: Terminate) {
+    fn refuse(&mut self, msn: u32, terminate: Terminate) {
         let reported = Reported::Nothing { ready: false };
         self.refused = Some(Refused { msn, terminate: Box::new(terminate), reported });
         self.news.refused = true;
     }
 
     /// Whether a message of the peer waits for a receive request of this side.
-    pub(super) fn awaits_recv(&self) -> bool {
+    fn awaits_recv(&self) -> bool {
         matches!(self.reported(), Some(Reported::Nothing { ready: false } | Reported::NotReady))
     }
 
@@ -303,7 +303,7 @@ impl IbProfile {
     }
 
     /// Called when there is a receive request for the refused message.
-    pub(super) fn on_recv(&mut self) {
+    fn on_recv(&mut self) {
         if let Some(refused) = &mut self.refused {
             refused.reported = match refused.reported {
                 Reported::Nothing { .. } => Reported::Nothing { ready: true },
@@ -314,7 +314,7 @@ impl IbProfile {
     }
 
     /// Stops waiting for a receive request. Returns the Terminate for the refused message.
-    pub(super) fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
+    fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
         let refused = self.refused.take()?;
         self.note_unreported(&refused);
         Some(refused.terminate)
@@ -329,7 +329,7 @@ impl IbProfile {
     }
 
     /// Called when the stream fails on this side: no message after stream offset `position` is accepted.
-    pub(super) fn end(&mut self, position: u64) {
+    fn end(&mut self, position: u64) {
         if let Some(refused) = self.refused.take() {
             self.note_unreported(&refused);
         }
@@ -339,13 +339,13 @@ impl IbProfile {
 
     /// Records that this side has written FPDUs up to this stream offset.
     #[inline]
-    pub(super) fn set_written(&mut self, end: u64) {
+    fn set_written(&mut self, end: u64) {
         self.written = end;
     }
 
     /// Called when a message of queue 4 that ends at stream offset `end` was sent. If the message was
     /// `AcceptedUntil`, acknowledgements are withheld until the peer has acknowledged the bytes below `end`.
-    pub(super) fn set_sent(&mut self, end: u64) {
+    fn set_sent(&mut self, end: u64) {
         if self.withheld_until == Some(u64::MAX) && self.last.is_none() {
             self.withheld_until = Some(end);
         }
@@ -353,7 +353,7 @@ impl IbProfile {
 
     /// Called when the peer's TCP has acknowledged the bytes below `offset`. Returns whether acknowledgements
     /// need not be withheld any more.
-    pub(super) fn end_withholding(&mut self, offset: u64) -> bool {
+    fn end_withholding(&mut self, offset: u64) -> bool {
         let knows = self.withheld_until.is_some_and(|until| until <= offset);
         if knows {
             self.withheld_until = None;
@@ -363,7 +363,7 @@ impl IbProfile {
 
     /// Returns the stream offset of which [`end_withholding`](Self::end_withholding) awaits the
     /// acknowledgement; `None` if nothing is withheld.
-    pub(super) fn withheld_until(&self) -> Option<u64> {
+    fn withheld_until(&self) -> Option<u64> {
         self.withheld_until
     }
 
@@ -379,13 +379,13 @@ impl IbProfile {
 
     /// Whether a message of queue 4 waits to be sent.
     #[inline]
-    pub(super) fn has_messages(&self) -> bool {
+    fn has_messages(&self) -> bool {
         self.tell_limit || self.has_urgent_messages()
     }
 
     /// Returns the next message of queue 4, with its MSN. `msns` are the MSNs of our next messages to queue 0
     /// and to queue 1.
-    pub(super) fn next_message(&mut self, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
+    fn next_message(&mut self, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
         let message = self.choose_message(msns)?;
         let msn = self.tx_msn;
         self.tx_msn = msn.wrapping_add(1);
@@ -421,7 +421,7 @@ impl IbProfile {
     }
 
     /// Returns the MSN that the peer's next message of queue 4 has to have.
-    pub(super) fn next_msn(&self) -> u32 {
+    fn next_msn(&self) -> u32 {
         self.rx_msn
     }
 
@@ -429,7 +429,7 @@ impl IbProfile {
     ///
     /// # Errors
     /// [`Impossible`] if the message is no message of queue 4, or is not allowed now.
-    pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
+    fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {
             ProfileMessage::Limit(limit) => {

@@ -3,7 +3,8 @@
 //! Where the two sets of rules differ, the stream calls a method of [`Rules`]. The method returns what the
 //! rules of the stream require, or updates the state that InfiniBand's rules need.
 
-use super::{IbProfile, News};
+use super::{Change, IbProfile, Impossible, News, ProfileMessage};
+use crate::ddp::UntaggedHeader;
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};
 use crate::queues::SendOp;
 use crate::rdmap::Terminate;
@@ -20,13 +21,13 @@ impl Rules {
 
     /// Returns the state of InfiniBand's rules; `None` with iWARP's rules.
     #[inline]
-    pub(in crate::stream) fn profile(&self) -> Option<&IbProfile> {
+    fn profile(&self) -> Option<&IbProfile> {
         self.0.as_deref()
     }
 
     /// As [`profile`](Self::profile).
     #[inline]
-    pub(in crate::stream) fn profile_mut(&mut self) -> Option<&mut IbProfile> {
+    fn profile_mut(&mut self) -> Option<&mut IbProfile> {
         self.0.as_deref_mut()
     }
 
@@ -54,6 +55,7 @@ impl Rules {
         self.profile().is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
     }
 
+    /// Records that the peer has accepted a request of ours.
     pub(in crate::stream) fn note_progress(&mut self) {
         if let Some(ib) = self.profile_mut() {
             ib.note_progress();
@@ -64,6 +66,18 @@ impl Rules {
     #[inline]
     pub(in crate::stream) fn let_send(&self) -> bool {
         self.profile().is_none_or(IbProfile::lets_send)
+    }
+
+    /// Whether the oldest posted request may be sent now, and may complete without regard to older requests.
+    /// `has_pending` says whether requests are started and not yet completed, and `has_unsent` says whether
+    /// some of these still have to be sent. By the agreement's rules, the posted request itself waits for an
+    /// acknowledgement, so it completes after the pending requests in any case.
+    #[inline]
+    pub(in crate::stream) fn let_send_posted(&self, has_pending: bool, has_unsent: bool) -> bool {
+        match self.profile() {
+            None => !has_pending,
+            Some(ib) => !has_unsent && ib.lets_send(),
+        }
     }
 
     /// Whether the peer may still accept requests.
@@ -119,9 +133,37 @@ impl Rules {
         self.0.is_some()
     }
 
+    /// Called when the peer's message with this MSN on queue 0 finds no receive request. `terminate` is sent
+    /// if this side stops waiting for a receive request.
     pub(in crate::stream) fn refuse(&mut self, msn: u32, terminate: Terminate) {
         if let Some(ib) = self.profile_mut() {
             ib.refuse(msn, terminate);
+        }
+    }
+
+    /// Whether a message of the peer waits for a receive request.
+    pub(in crate::stream) fn await_recv(&self) -> bool {
+        self.profile().is_some_and(IbProfile::awaits_recv)
+    }
+
+    /// Called when there is a receive request for the refused message.
+    pub(in crate::stream) fn on_recv(&mut self) {
+        if let Some(ib) = self.profile_mut() {
+            ib.on_recv();
+        }
+    }
+
+    /// Stops waiting for a receive request. Returns the Terminate for the refused message; `None` if no
+    /// message is refused.
+    pub(in crate::stream) fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
+        self.profile_mut()?.give_up_waiting()
+    }
+
+    /// Called when this side has accepted the peer's message with this MSN on queue 0.
+    #[inline]
+    pub(in crate::stream) fn on_taken(&mut self, msn: u32) {
+        if let Some(ib) = self.profile_mut() {
+            ib.on_taken(msn);
         }
     }
 
@@ -165,9 +207,80 @@ impl Rules {
         self.0.is_some()
     }
 
+    /// Whether a message of queue 4 waits to be sent.
     #[inline(always)]
     pub(in crate::stream) fn have_messages(&self) -> bool {
         self.profile().is_some_and(IbProfile::has_messages)
+    }
+
+    /// Removes and returns the next message of queue 4 with its MSN, if a message has to be sent now.
+    /// `tells_limit` says whether a limit that the peer waits for has to be sent now, in a message of its
+    /// own. `msns` are the MSNs of our next messages to queue 0 and to queue 1.
+    #[inline]
+    pub(in crate::stream) fn next_message(
+        &mut self,
+        tells_limit: bool,
+        msns: (u32, u32),
+    ) -> Option<(ProfileMessage, u32)> {
+        let ib = self.profile_mut()?;
+        if tells_limit {
+            ib.tell_limit();
+        }
+        if !ib.has_messages() {
+            return None;
+        }
+        ib.next_message(msns)
+    }
+
+    /// Called when a message of queue 4 that ends at stream offset `end` was written.
+    pub(in crate::stream) fn on_message_sent(&mut self, end: u64) {
+        if let Some(ib) = self.profile_mut() {
+            ib.set_sent(end);
+        }
+    }
+
+    /// Handles a message of the peer to queue 4, and returns its effect. `payload` begins with the payload of
+    /// the message, and is at least one byte longer than a valid payload if the payload is too long.
+    ///
+    /// # Errors
+    /// [`Impossible`] if the message is no message of queue 4, or is not allowed now.
+    pub(in crate::stream) fn on_message(
+        &mut self,
+        header: &UntaggedHeader,
+        payload: &[u8],
+    ) -> Result<Change, Impossible> {
+        let Some(ib) = self.profile_mut() else { return Ok(Change::None) };
+        ib.on_message(ProfileMessage::of_segment(header, payload, ib.next_msn()))
+    }
+
+    // ---- limits: the promises of receive requests ----
+
+    /// Called when the peer has sent a limit. Returns whether more of our messages have a receive request.
+    #[inline]
+    pub(in crate::stream) fn on_limit(&mut self, limit: u32) -> bool {
+        self.profile_mut().is_some_and(|ib| ib.on_limit(limit))
+    }
+
+    /// Sets our receive limit to the value that `limit` returns. Does not call `limit` if there is no limit.
+    #[inline]
+    pub(in crate::stream) fn set_limit(&mut self, limit: impl FnOnce() -> u32) {
+        if let Some(ib) = self.profile_mut() {
+            ib.set_limit(limit());
+        }
+    }
+
+    /// Makes a message of queue 4 tell the limit, if the peer waits for the limit. Returns whether this was
+    /// requested by this call, and not before.
+    pub(in crate::stream) fn tell_limit(&mut self) -> bool {
+        self.profile_mut().is_some_and(IbProfile::tell_limit)
+    }
+
+    /// Called when no more is sent of a message that has begun. The limit in its header was not sent, so the
+    /// limit is owed again.
+    pub(in crate::stream) fn on_message_cut_off(&mut self) {
+        if let Some(ib) = self.profile_mut() {
+            ib.owe_limit();
+        }
     }
 
     /// Returns our receive limit for the header of a Send, and records that the limit is sent to the peer.
@@ -190,6 +303,7 @@ impl Rules {
         self.profile().is_some_and(IbProfile::owes_limit)
     }
 
+    /// Records that this side has written FPDUs up to this stream offset.
     #[inline]
     pub(in crate::stream) fn set_written(&mut self, end: u64) {
         if let Some(ib) = self.profile_mut() {
@@ -209,6 +323,26 @@ impl Rules {
     pub(in crate::stream) fn tell_end(&self) -> bool {
         self.0.is_some()
     }
+
+    /// Called when the stream fails: no message after the peer's stream offset `position` is accepted.
+    /// Returns whether the stream reports the offset to the peer.
+    pub(in crate::stream) fn end(&mut self, position: u64) -> bool {
+        let Some(ib) = self.profile_mut() else { return false };
+        ib.end(position);
+        true
+    }
+
+    /// Returns the stream offset of which [`end_withholding`](Self::end_withholding) awaits the
+    /// acknowledgement; `None` if no acknowledgements are withheld.
+    pub(in crate::stream) fn withheld_until(&self) -> Option<u64> {
+        self.profile().and_then(IbProfile::withheld_until)
+    }
+
+    /// Called when the peer's TCP has acknowledged the bytes below `offset`. Returns whether acknowledgements
+    /// need not be withheld any more.
+    pub(in crate::stream) fn end_withholding(&mut self, offset: u64) -> bool {
+        self.profile_mut().is_some_and(|ib| ib.end_withholding(offset))
+    }
 }
 
 #[cfg(test)]
@@ -217,7 +351,6 @@ mod tests {
 
     use dp::Region;
 
-    use super::super::{Change, ProfileMessage};
     use super::*;
     use crate::memory::{Access, Base, MemoryTable, PdId, RegisterOptions, Registration, StreamId};
     use crate::queues::{RemoteAddr, SendEntry};
@@ -408,17 +541,114 @@ mod tests {
     #[test]
     fn a_send_tells_the_limit() {
         let limits = answers(|rules| {
-            if let Some(ib) = rules.profile_mut() {
-                ib.set_limit(20);
-                ib.on_taken(1);
-                ib.tell_limit();
-            }
+            rules.set_limit(|| 20);
+            rules.on_taken(1);
+            rules.tell_limit();
             let before = (rules.limit(), rules.owe_limit(), rules.have_messages());
             let told = rules.take_limit();
             (before, told, (rules.limit(), rules.owe_limit(), rules.have_messages()))
         });
         let none = (0, false, false);
         assert_eq!(limits, [(none, 0, none), ((20, true, true), 20, (20, false, false))]);
+    }
+
+    /// Only by the agreement's rules, this side's limit is computed, and a limit of the peer has an effect.
+    #[test]
+    fn limits_belong_to_the_agreement() {
+        let computed = answers(|rules| {
+            let mut computed = false;
+            rules.set_limit(|| {
+                computed = true;
+                20
+            });
+            (computed, [5, 5, 6].map(|limit| rules.on_limit(limit)))
+        });
+        assert_eq!(computed, [(false, [false; 3]), (true, [true, false, true])]);
+    }
+
+    /// A limit whose message was cut off is owed again. It is told once, by a message of queue 4 if no Send
+    /// follows.
+    #[test]
+    fn a_limit_that_was_cut_off_is_told_again() {
+        let told = answers(|rules| {
+            rules.set_limit(|| 20);
+            rules.on_taken(1);
+            rules.told_limit();
+            rules.on_message_cut_off();
+            let first = (rules.owe_limit(), rules.next_message(false, (7, 9)));
+            let asked = [rules.tell_limit(), rules.tell_limit()];
+            (first, asked, rules.next_message(false, (7, 9)), rules.next_message(true, (7, 9)))
+        });
+        let limit = Some((ProfileMessage::Limit(20), 1));
+        assert_eq!(
+            told,
+            [((false, None), [false; 2], None, None), ((true, None), [true, false], limit, None)]
+        );
+        let at_once = answers(|rules| {
+            rules.on_taken(1);
+            rules.next_message(true, (7, 9))
+        });
+        assert_eq!(at_once, [None, Some((ProfileMessage::Limit(0), 1))]);
+    }
+
+    /// By iWARP's rules a posted request waits until the pending requests complete. By the agreement's rules
+    /// it waits for requests that still have to be sent, and for the peer.
+    #[test]
+    fn a_posted_request_goes_first_by_other_rules() {
+        let lets = |rules: &mut Rules| {
+            [(false, false), (true, false), (true, true)]
+                .map(|(pending, unsent)| rules.let_send_posted(pending, unsent))
+        };
+        assert_eq!(answers(lets), [[true, false, false], [true, true, false]]);
+        let refused = answers(|rules| {
+            receive(rules, ProfileMessage::NotReady(1));
+            lets(rules)
+        });
+        assert_eq!(refused, [[true, false, false], [false; 3]]);
+    }
+
+    #[test]
+    fn a_refused_message_waits_for_a_receive_request() {
+        let waits = answers(|rules| {
+            let before = rules.await_recv();
+            rules.refuse(5, Terminate::bare(TerminateError::LocalCatastrophic));
+            let refused = rules.await_recv();
+            rules.on_recv();
+            let ready = rules.await_recv();
+            let given_up = [rules.give_up_waiting(), rules.give_up_waiting()].map(|told| told.is_some());
+            ([before, refused, ready], given_up)
+        });
+        assert_eq!(waits, [([false; 3], [false; 2]), ([false, true, false], [true, false])]);
+    }
+
+    /// A message to queue 4 is handled only if the queue exists. The fields of the header are checked.
+    #[test]
+    fn a_message_of_queue_4_has_an_effect_of_the_agreement() {
+        let (header, payload) = ProfileMessage::Limit(9).to_segment(1);
+        let mut both = both();
+        let mut on = |payload: &[u8]| both.each_mut().map(|rules| rules.on_message(&header, payload));
+        assert_eq!(on(&payload), [Ok(Change::None), Ok(Change::Limit)]);
+        assert_eq!(on(&payload), [Ok(Change::None), Err(Impossible)], "MSN 1 again");
+    }
+
+    /// Acknowledgements are withheld from the end of the stream until the peer has acknowledged the report.
+    #[test]
+    fn acknowledgements_are_withheld_by_the_agreement() {
+        let withheld = answers(|rules| {
+            let at_first = (rules.end(300), rules.withheld_until());
+            let told = rules.next_message(false, (7, 9));
+            rules.on_message_sent(80);
+            let ended = [79, 80, 81].map(|offset| rules.end_withholding(offset));
+            (at_first, told, ended, rules.withheld_until())
+        });
+        let told = Some((ProfileMessage::Ends(300), 1));
+        assert_eq!(
+            withheld,
+            [
+                ((false, None), None, [false; 3], None),
+                ((true, Some(u64::MAX)), told, [false, true, false], None)
+            ]
+        );
     }
 
     /// The agreement's rules require that the tagged offset is aligned, and check this before everything

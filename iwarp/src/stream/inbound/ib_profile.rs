@@ -4,7 +4,7 @@
 use crate::ddp::{Header, UntaggedHeader};
 use crate::rdmap::{Opcode, Queue, TerminateError};
 
-use super::super::ib_profile::{Change, Impossible, PAYLOAD_BYTES, ProfileMessage, QUEUE};
+use super::super::ib_profile::{Change, Impossible, PAYLOAD_BYTES, QUEUE};
 use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
 
 impl Delivery<'_> {
@@ -40,16 +40,14 @@ impl Delivery<'_> {
     /// Handles a limit that the peer has sent.
     #[inline]
     pub(super) fn on_limit(&mut self, limit: u32) {
-        if self.state.rules.profile_mut().is_some_and(|ib| ib.on_limit(limit)) {
+        if self.state.rules.on_limit(limit) {
             self.state.complete_acknowledged();
         }
     }
 
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
-        if let Some(ib) = self.state.rules.profile_mut() {
-            ib.on_taken(msn);
-        }
+        self.state.rules.on_taken(msn);
     }
 
     #[inline(never)]
@@ -60,9 +58,7 @@ impl Delivery<'_> {
     ) -> Result<(), Failure> {
         let mut payload = [0; PAYLOAD_BYTES + 1];
         let len = piece.ulpdu.map_or(0, |ulpdu| ulpdu.copy_to(UntaggedHeader::LEN, &mut payload));
-        let Some(ib) = self.state.rules.profile_mut() else { return Ok(()) };
-        let message = ProfileMessage::of_segment(header, &payload[..len], ib.next_msn());
-        let change = ib.on_message(message);
+        let change = self.state.rules.on_message(header, &payload[..len]);
         match change.map_err(|Impossible| piece.fail(TerminateError::OperationUnspecified))? {
             Change::None => {}
             Change::Limit => self.state.complete_acknowledged(),

@@ -429,16 +429,8 @@ impl Outbound {
         // if the peer waits for it.
         let next = cx.state.next_request();
         let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
-        let Some(ib) = cx.state.rules.profile_mut() else { return false };
-        if tells {
-            ib.tell_limit();
-        }
-        if !ib.has_messages() {
-            return false;
-        }
-        let Some((message, msn)) = ib.next_message((self.send_msn, self.request_msn)) else {
-            return false;
-        };
+        let msns = (self.send_msn, self.request_msn);
+        let Some((message, msn)) = cx.state.rules.next_message(tells, msns) else { return false };
         let (header, payload) = message.to_segment(msn);
         self.own.clear();
         self.own.extend(payload);
@@ -453,10 +445,7 @@ impl Outbound {
         if self.current.is_some_and(|current| current.is_of_request()) {
             self.current = None;
             self.external = None;
-            // The limit in the message's header was not sent, so it is owed again.
-            if let Some(ib) = state.rules.profile_mut() {
-                ib.owe_limit();
-            }
+            state.rules.on_message_cut_off();
         }
         state.go_back(&mut pool.outstanding, msn);
     }
@@ -551,11 +540,7 @@ impl Outbound {
                 }
             }
             Completes::Terminate => self.phase = Phase::Terminated,
-            Completes::Profile => {
-                if let Some(ib) = state.rules.profile_mut() {
-                    ib.set_sent(end);
-                }
-            }
+            Completes::Profile => state.rules.on_message_sent(end),
         }
     }
 

@@ -17,7 +17,6 @@ use crate::mpa::{FpduPlan, Framer, UlpduHead};
 use crate::queues::{Payload, PreparedPayload, SendEntry, SendFlags, SendOp, Signaled, send_opcode};
 use crate::rdmap::Opcode;
 
-use super::super::ib_profile::IbProfile;
 use super::super::message::{head_of, untagged_header};
 use super::super::outstanding::{Pending, TOGETHER, acknowledged_of};
 use super::super::state::StreamState;
@@ -53,10 +52,7 @@ impl Outbound {
         self.current.is_none()
             && self.responses.is_empty()
             && matches!(self.phase, Phase::Open)
-            && match state.rules.profile() {
-                None => state.pending.is_empty(),
-                Some(ib) => state.unsent == 0 && ib.lets_send(),
-            }
+            && state.rules.let_send_posted(!state.pending.is_empty(), state.unsent != 0)
     }
 
     /// The fast path of [`prepare`](Self::prepare) and [`write_fpdu`](Self::write_fpdu) for requests that are
@@ -149,9 +145,9 @@ impl Outbound {
             self.send_msn = next_msn;
             fetched += u64::from(request.length);
             sent += 1;
-            if let Some(ib) = rules.profile_mut() {
+            if rules.complete_by_acknowledgement() {
                 if matches!(request.op, SendOp::Send) {
-                    ib.take_limit();
+                    rules.take_limit();
                 }
                 await_acknowledgement(pending, request, cx.offset + end as u64, msn);
             } else if request.flags.contains(SendFlags::SIGNALED) || qp.sends.signals_all() {
@@ -159,32 +155,27 @@ impl Outbound {
             }
         }
         // If no request is left, the general path sends the waiting messages of queue 4.
-        let behind = |stop, ib: &IbProfile| match stop {
-            FillOutcome::Empty if ib.has_messages() => FillOutcome::Other,
+        let behind = |stop| match stop {
+            FillOutcome::Empty if rules.have_messages() => FillOutcome::Other,
             stop => stop,
         };
         if sent == 0 {
-            return rules.profile().map_or(stop, |ib| behind(stop, ib));
+            return behind(stop);
         }
         self.response_next = true;
         cx.counters.tx_fpdus += sent as u64;
         *progress += sent as u64;
         cx.counters.tx_fetched_bytes += fetched;
-        match rules.profile() {
-            Some(ib) => {
-                requests.keep(sent);
-                behind(stop, ib)
-            }
-            None => {
-                // The requests are removed from the queue before their completions are visible, so that their
-                // entries are free then.
-                requests.remove(sent);
-                // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is
-                // written.
-                consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
-                stop
-            }
+        if rules.complete_by_acknowledgement() {
+            requests.keep(sent);
+            return behind(stop);
         }
+        // The requests are removed from the queue before their completions are visible, so that their entries
+        // are free then.
+        requests.remove(sent);
+        // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
+        consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
+        stop
     }
 }
 

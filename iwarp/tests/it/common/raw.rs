@@ -246,7 +246,8 @@ impl RawPair {
     #[allow(dead_code, reason = "not for the fuzzing targets")]
     pub(crate) fn send_request(&mut self, request: &[u8]) {
         let mut request = request.to_vec();
-        let (mark, len) = (self.stack.sequence_mark(self.conn.unwrap()).unwrap(), request.len());
+        let (iss, irs) = self.stack.initial_sequence_numbers(self.conn.unwrap()).unwrap();
+        let (mark, len) = (iss ^ irs, request.len());
         if len > 12 && request[len - 12..].starts_with(b"uwarp?3") && request[len - 5..len - 1] == [0; 4] {
             request[len - 5..len - 1].copy_from_slice(&mark.to_be_bytes());
         }

@@ -46,7 +46,7 @@ impl Tcb {
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
         // As long as the peer has not acknowledged our SYN, it probably has no established connection to
         // reset.
-        let send_rst = self.send.positions().is_syn_acked();
+        let send_rst = self.send.is_syn_acked();
         self.terminate(ctx, CloseReason::TimedOut, send_rst);
     }
 

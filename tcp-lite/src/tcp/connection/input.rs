@@ -103,7 +103,7 @@ impl Tcb {
         }
         // Fifth step: ACK.
         let Some(ack) = header.ack else { return Verdict::Done };
-        let ack = self.send.positions().position(ack);
+        let ack = self.send.position(ack);
         if self.state == State::SynReceived {
             self.establish(ctx, header);
             if syn_ack_again {

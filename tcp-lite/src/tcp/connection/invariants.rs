@@ -65,17 +65,13 @@ impl Tcb {
     fn check_state(&self) -> Check {
         use State::*;
         let opening = matches!(self.state, SynSent | SynReceived);
-        ensure!(
-            opening != self.send.positions().is_syn_acked(),
-            "our SYN is acknowledged in {:?}",
-            self.state
-        );
+        ensure!(opening != self.send.is_syn_acked(), "our SYN is acknowledged in {:?}", self.state);
         let peer_closed = matches!(self.state, CloseWait | LastAck | Closing | TimeWait);
         ensure!(peer_closed == self.receive.is_stream_complete(), "the peer's FIN in {:?}", self.state);
         match self.state {
             // The user may have closed the connection before it was established.
             SynReceived => Ok(()),
-            state => self.send.positions().check_fin(
+            state => self.send.check_fin(
                 matches!(state, SynSent | Established | CloseWait),
                 matches!(state, FinWait2 | TimeWait),
             ),

@@ -136,8 +136,8 @@ impl Tcb {
 
     /// The stream offsets after the last pushed byte, and after the last acknowledged byte.
     pub(crate) fn send_offsets(&self) -> (u64, u64) {
-        let positions = self.send.positions();
-        (offset_of(positions.end()), offset_of(positions.acknowledged()))
+        let (pushed, acknowledged) = self.send.pushed_and_acknowledged();
+        (offset_of(pushed), offset_of(acknowledged))
     }
 
     /// Withholds acknowledgements of the peer's bytes from this stream offset on. With `None`, all bytes are
@@ -146,10 +146,9 @@ impl Tcb {
         self.receive.withhold(from.map(pos_of));
     }
 
-    /// The number that both endpoints compute from their initial sequence numbers
-    /// ([`Stack::sequence_mark`](crate::Stack::sequence_mark)).
-    pub(crate) fn sequence_mark(&self) -> u32 {
-        (self.send.positions().seq(0).0 ^ self.receive.seq(0).0) as u32
+    /// ISS and IRS (RFC 9293 section 3.3.1): the sequence numbers of our SYN and of the peer's SYN.
+    pub(crate) fn initial_sequence_numbers(&self) -> (u32, u32) {
+        (self.send.seq(0).0 as u32, self.receive.seq(0).0 as u32)
     }
 
     #[inline]
@@ -160,12 +159,12 @@ impl Tcb {
     /// Called when the user has taken an event. Some kinds of events are not generated again until the user
     /// has taken the previous event of the same kind.
     pub(crate) fn on_event_taken(&mut self, event: &Event) {
-        self.send.events_mut().on_taken(event);
+        self.send.on_event_taken(event);
     }
 
     /// Sets whether events report all acknowledgements of the peer.
     pub(crate) fn report_acknowledgements(&mut self, on: bool) {
-        self.send.events_mut().report_acknowledgements(on);
+        self.send.report_acknowledgements(on);
     }
 
     /// If any received bytes are not acknowledged yet, requests an acknowledgement now.
@@ -245,7 +244,7 @@ impl Tcb {
     /// Whether the byte with this sequence number was sent and is not acknowledged. An ICMP error that quotes
     /// any other number is not plausible (RFC 5927).
     pub(crate) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
-        self.send.positions().covers_outstanding(seq)
+        self.send.covers_outstanding(seq)
     }
 
     /// Called when a router reports that the segment or path MTU probe from `seq` on is larger than `mss`.

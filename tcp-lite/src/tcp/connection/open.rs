@@ -39,7 +39,7 @@ impl Tcb {
 
     pub(super) fn on_segment_in_syn_sent(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> Verdict {
         // Only our SYN can be acknowledged, and only after it was sent.
-        let acceptable = header.ack.map(|ack| self.send.positions().is_ack_of_syn(ack));
+        let acceptable = header.ack.map(|ack| self.send.is_ack_of_syn(ack));
         if acceptable == Some(false) {
             return header.rst_reply(0).map_or(Verdict::Done, Verdict::Reset);
         }
@@ -77,7 +77,7 @@ impl Tcb {
         };
         self.send.establish(ctx, &handshake);
         self.restart_keepalive(ctx);
-        self.state = if self.send.positions().is_fin_due() { State::FinWait1 } else { State::Established };
+        self.state = if self.send.is_fin_due() { State::FinWait1 } else { State::Established };
         self.reported = Reported::Opened;
         ctx.established();
     }
@@ -124,7 +124,7 @@ impl Tcb {
 
     /// Whether a segment in SYN-RECEIVED acknowledges the SYN that we sent, or has no acknowledgement.
     pub(crate) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
-        header.ack.is_none_or(|ack| self.send.positions().is_ack_of_syn(ack))
+        header.ack.is_none_or(|ack| self.send.is_ack_of_syn(ack))
     }
 
     /// Whether this segment is the peer's SYN or SYN-ACK, which was received before.

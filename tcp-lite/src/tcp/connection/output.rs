@@ -82,7 +82,7 @@ impl Tcb {
     /// drop acknowledged parts of a segment, and advance the search for lost segments.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.rst_due {
-            return Some(self.bare(ctx, TransmissionKind::Reset, self.send.positions().nxt(), Flags::RST));
+            return Some(self.bare(ctx, TransmissionKind::Reset, self.send.nxt(), Flags::RST));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) {
             if self.send.is_syn_next() {
@@ -120,7 +120,7 @@ impl Tcb {
         Some(UsualHeader {
             ack: self.receive.seq(self.receive.nxt()).0 as u32,
             window: self.receive.window_field(ctx),
-            timestamps: (self.send.clock().value(ctx.now), self.receive.ts_recent()),
+            timestamps: (self.send.timestamp(ctx.now), self.receive.ts_recent()),
         })
     }
 
@@ -136,17 +136,11 @@ impl Tcb {
                 let segment = ctx.segments.get(key);
                 (segment.pos, segment.len as usize, segment.next.is_none())
             }
-            None if self.receive.is_ack_due() => (self.send.positions().nxt(), 0, false),
+            None if self.receive.is_ack_due() => (self.send.nxt(), 0, false),
             None => return None,
         };
         let control_bits = if is_last { ACK_BIT | Flags::PSH.bits() } else { ACK_BIT };
-        Some(UsualSegment {
-            payload,
-            bytes,
-            is_last,
-            seq: self.send.positions().seq(pos).0 as u32,
-            control_bits,
-        })
+        Some(UsualSegment { payload, bytes, is_last, seq: self.send.seq(pos).0 as u32, control_bits })
     }
 
     /// The fast path of [`sent`](Self::sent), with the same result. `segment` is the segment that
@@ -227,7 +221,7 @@ impl Tcb {
     /// A pure acknowledgement.
     #[inline]
     fn acknowledge(&self, ctx: &Ctx<'_>) -> Transmission {
-        let header = self.header(ctx, self.send.positions().nxt(), self.echo_flags(), MAX_HEADER_BYTES);
+        let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: TransmissionKind::Ack }
     }
 
@@ -240,7 +234,7 @@ impl Tcb {
     /// bytes.
     fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
-        let mut header = self.header(ctx, self.send.positions().nxt(), flags, 0);
+        let mut header = self.header(ctx, self.send.nxt(), flags, 0);
         // The segment acknowledges no bytes whose acknowledgement the user withholds.
         let ack = ack.min(self.receive.acknowledged());
         header.ack = Some(self.receive.seq(ack));
@@ -282,7 +276,7 @@ impl Tcb {
         TcpHeader {
             src_port: self.local_port,
             dst_port: self.remote_port,
-            seq: self.send.positions().seq(pos),
+            seq: self.send.seq(pos),
             ack: (!self.is_peer_unknown()).then(|| self.receive.ack()),
             flags,
             window: if flags.contains(Flags::RST) { 0 } else { window },
@@ -299,6 +293,6 @@ impl Tcb {
     #[inline]
     pub(super) fn timestamps(&self, ctx: &Ctx<'_>) -> Option<(u32, u32)> {
         let agreed = self.send.agreed().timestamps;
-        agreed.then(|| (self.send.clock().value(ctx.now), self.receive.ts_recent()))
+        agreed.then(|| (self.send.timestamp(ctx.now), self.receive.ts_recent()))
     }
 }

@@ -31,7 +31,7 @@ impl Tcb {
     pub(crate) fn predicts(&self, segment: &PredictedSegment) -> bool {
         self.state == State::Established
             && self.receive.predicts(segment.seq, segment.bytes, segment.timestamp)
-            && self.send.positions().is_ack_expected(segment.ack)
+            && self.send.is_ack_expected(segment.ack)
     }
 
     /// Handles a segment that [`predicts`](Self::predicts) accepts, with the same result as
@@ -75,7 +75,7 @@ impl Tcb {
         let pos = self.receive.nxt() as i64;
         self.restart_keepalive(ctx);
         self.receive.learn_next_timestamp(ctx, timestamp);
-        let ack = self.send.positions().position(ack).max(0) as u64;
+        let ack = self.send.position(ack).max(0) as u64;
         AckInfo { ack, pos, len: bytes, window, sack, echo: Some(echo), ece: false }
     }
 }

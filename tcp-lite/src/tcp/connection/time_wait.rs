@@ -79,6 +79,6 @@ impl Tcb {
     /// far enough above all numbers that this connection used, otherwise a higher number (RFC 9293 section
     /// 3.6.1).
     pub(crate) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
-        self.send.positions().next_iss(iss)
+        self.send.next_iss(iss)
     }
 }

@@ -105,7 +105,7 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         let AckInfo { ack, pos, window, .. } = *segment;
-        let (una, outstanding) = (self.queue.positions().una(), self.queue.positions().outstanding());
+        let (una, outstanding) = (self.queue.una(), self.queue.outstanding());
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         if ack == una && outstanding == 0 {
             self.rate.advance_pace(ctx.now);
@@ -142,8 +142,8 @@ impl SendHalf {
             delivered: end - first,
             rtt_us: Some(rtt_us),
             pipe: outstanding,
-            una: self.queue.positions().una(),
-            nxt: self.queue.positions().nxt(),
+            una: self.queue.una(),
+            nxt: self.queue.nxt(),
             ece: false,
         };
         self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &rate_sample);
@@ -163,8 +163,8 @@ impl SendHalf {
             loss.on_ecn_echo(ctx, state, ack);
         }
         let prior = PriorSendState {
-            una: self.queue.positions().una(),
-            outstanding: self.queue.positions().outstanding(),
+            una: self.queue.una(),
+            outstanding: self.queue.outstanding(),
             pipe: self.pipe(),
         };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
@@ -218,8 +218,8 @@ impl SendHalf {
             delivered: sample.delivered,
             rtt_us: sample.rtt_us,
             pipe,
-            una: self.queue.positions().una(),
-            nxt: self.queue.positions().nxt(),
+            una: self.queue.una(),
+            nxt: self.queue.nxt(),
             ece,
         };
         if grows {

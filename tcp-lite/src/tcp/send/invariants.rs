@@ -19,16 +19,12 @@ impl SendHalf {
         let searches = self.path.check(searches)?;
         let queue = &self.queue;
         queue.check(slab)?;
-        Ok(SendHoldings {
-            segments: queue.segments().count() as usize,
-            open_page: queue.open_page(),
-            searches,
-        })
+        Ok(SendHoldings { segments: queue.segment_count() as usize, open_page: queue.open_page(), searches })
     }
 
     /// Checks that a timer other than the persist timer runs while anything is in flight.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
-        let (outstanding, timer) = (self.queue.positions().outstanding(), self.loss.running_timer());
+        let (outstanding, timer) = (self.queue.outstanding(), self.loss.running_timer());
         let watches = timer.is_some_and(|(_, timer)| timer != SendTimer::Persist);
         ensure!(outstanding == 0 || watches, "{outstanding} outstanding, and the timer is {timer:?}");
         Ok(())

@@ -22,6 +22,7 @@
 //! | the next segment to send | `next.rs`, `train.rs` | RFC 9293 section 3.8, RFC 5681 |
 //! | effects of the timer outside of loss recovery | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
+//! | questions about sequence numbers and timestamps | `sequence.rs` | RFC 9293 section 3.4, RFC 7323 |
 //!
 //! `connection/output.rs` adds the header fields of the receiving half.
 
@@ -35,6 +36,7 @@ mod push;
 mod queue;
 mod rate;
 mod retransmission;
+mod sequence;
 #[cfg(test)]
 mod test_access;
 mod train;
@@ -51,14 +53,14 @@ use bitflags::bitflags;
 
 use self::loss::{LossRecovery, SendState};
 use self::path_mtu::PathMtu;
-use self::queue::{Positions, SendQueue};
+use self::queue::SendQueue;
 use self::rate::RateControl;
 use self::user_events::UserEvents;
 use super::ctx::Ctx;
 use super::open_params::{Agreed, OpenParams};
 use super::timestamp_clock::TimestampClock;
-use crate::Duration;
 use crate::facade::TcpSeqNumber;
+use crate::{Duration, Event};
 
 bitflags! {
     /// Transmissions that are due in addition to queued segments, the FIN and tail loss probes; and two flags
@@ -184,33 +186,22 @@ impl SendHalf {
         self.loss.stop_timers();
     }
 
-    /// The events that the user wants, and the queued events.
+    /// Called when the user has taken this event from the event queue.
     #[inline]
-    pub(super) fn events_mut(&mut self) -> &mut UserEvents {
-        &mut self.events
+    pub(super) fn on_event_taken(&mut self, event: &Event) {
+        self.events.on_taken(event);
     }
 
-    #[inline]
-    pub(super) fn positions(&self) -> &Positions {
-        self.queue.positions()
-    }
-
-    /// Like [`Positions::is_ack_acceptable`], with the peer's largest window so far.
-    #[inline]
-    pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
-        self.queue.positions().is_ack_acceptable(ack, self.queue.window().max())
-    }
-
-    #[inline]
-    pub(super) fn clock(&self) -> TimestampClock {
-        self.clock
+    /// Sets whether events report all acknowledgements of the peer.
+    pub(super) fn report_acknowledgements(&mut self, on: bool) {
+        self.events.report_acknowledgements(on);
     }
 
     pub(super) fn info(&self) -> SendInfo {
         SendInfo {
             emss: self.path.emss(),
-            end: self.queue.positions().end(),
-            queued: self.queue.positions().queued(),
+            end: self.queue.end(),
+            queued: self.queue.queued(),
             srtt_us: self.rate.srtt_us(),
             rto: self.rate.rto(),
             cwnd: self.rate.cwnd(),
@@ -235,11 +226,11 @@ impl SendHalf {
     /// the path carries only segments of `mss` (as [`OpenParams::mss`]; RFC 1191, RFC 8201). Returns whether
     /// such a segment or probe is in flight.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
-        if self.positions().covers_outstanding(seq) {
+        if self.covers_outstanding(seq) {
             self.set_path_mss(ctx, mss);
             return true;
         }
-        let pos = self.positions().position(seq);
+        let pos = self.position(seq);
         self.path.on_probe_too_big(ctx, pos, mss)
     }
 
@@ -254,7 +245,7 @@ impl SendHalf {
         let emss = self.path.emss();
         self.rate.set_emss(emss);
         self.queue.sent().mark_oversized(ctx.segments, emss);
-        if self.queue.scoreboard().has_lost() {
+        if self.queue.has_lost() {
             // The lost segments are retransmitted in a size that fits. Their acknowledgement reveals as much
             // as the tail loss probe would reveal.
             self.loss.cancel_probe();
@@ -264,6 +255,7 @@ impl SendHalf {
     /// Loss recovery, and the other state that its steps read and change.
     fn loss_and_state(&mut self) -> (&mut LossRecovery, SendState<'_>) {
         let Self { queue, loss, rate, path, agreed, .. } = self;
-        (loss, SendState { queue, rate, agreed: *agreed, emss: path.emss() })
+        let range = queue.range();
+        (loss, SendState { queue, range, rate, agreed: *agreed, emss: path.emss() })
     }
 }

@@ -52,9 +52,8 @@ impl SendHalf {
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE)
             || self.loss.is_probe_due()
-            || self.queue.scoreboard().has_lost()
-                && (self.retransmission_allowed() || self.queue.is_oldest_lost())
-            || self.queue.segments().has_unsent() && self.new_allowed() && self.queue.is_window_open()
+            || self.queue.has_lost() && (self.retransmission_allowed() || self.queue.is_oldest_lost())
+            || self.queue.has_unsent() && self.new_allowed() && self.queue.is_window_open()
             || self.queue.is_fin_next()
             || self.is_mtu_probe_next()
     }
@@ -77,10 +76,10 @@ impl SendHalf {
     /// segments.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        if self.loss.is_probe_due() && self.queue.positions().outstanding() > 0 {
+        if self.loss.is_probe_due() && self.queue.outstanding() > 0 {
             return Some(match self.loss_probe(ctx) {
                 Some(key) => self.data(ctx, SendKind::LossProbe, key),
-                None => self.bare(SendKind::Fin, self.queue.positions().end(), Flags::FIN),
+                None => self.bare(SendKind::Fin, self.queue.end(), Flags::FIN),
             });
         }
         if let Some(key) = self.retransmittable(ctx) {
@@ -96,13 +95,13 @@ impl SendHalf {
             return Some(self.data(ctx, SendKind::New, key));
         }
         if self.queue.is_fin_next() {
-            return Some(self.bare(SendKind::Fin, self.queue.positions().end(), Flags::FIN));
+            return Some(self.bare(SendKind::Fin, self.queue.end(), Flags::FIN));
         }
         // A sequence number below the window makes the peer answer. The segment has no payload (section
         // 3.8.4).
-        self.pending.contains(Pending::WINDOW_PROBE).then(|| {
-            self.bare(SendKind::WindowProbe, self.queue.positions().una().saturating_sub(1), Flags::empty())
-        })
+        self.pending
+            .contains(Pending::WINDOW_PROBE)
+            .then(|| self.bare(SendKind::WindowProbe, self.queue.una().saturating_sub(1), Flags::empty()))
     }
 
     /// The fast path of [`next`](Self::next), with fewer comparisons and no side effect. Returns
@@ -113,13 +112,13 @@ impl SendHalf {
     pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
         let usual = self.pending.is_empty()
             && !self.loss.is_probe_due()
-            && !self.queue.scoreboard().has_lost()
+            && !self.queue.has_lost()
             && !self.path.has_probe()
             && self.agreed.timestamps;
         if !usual {
             return None;
         }
-        let Some(key) = self.queue.segments().unsent().filter(|_| self.new_allowed()) else {
+        let Some(key) = self.queue.unsent().filter(|_| self.new_allowed()) else {
             return Some(None);
         };
         let segment = ctx.segments.get(key);
@@ -172,7 +171,7 @@ impl SendHalf {
     /// Called when the segment at the front of the unsent segments has been sent.
     #[inline(always)]
     pub(in crate::tcp) fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
-        let idle = self.queue.positions().outstanding() == 0;
+        let idle = self.queue.outstanding() == 0;
         let len = self.queue.on_sent(ctx.segments, ctx.now);
         self.loss.on_new_sent(ctx.now, len, idle);
         self.rate.on_new_sent(ctx.now, ctx.config, self.path.emss(), len);
@@ -188,7 +187,7 @@ impl SendHalf {
     }
 
     fn on_fin_sent(&mut self, ctx: &mut Ctx<'_>) {
-        let (idle, nxt) = (self.queue.positions().outstanding() == 0, self.queue.positions().nxt());
+        let (idle, nxt) = (self.queue.outstanding() == 0, self.queue.nxt());
         if self.queue.positions_mut().on_fin_sent() {
             self.count_retransmission(ctx);
             self.loss.on_fin_sent_again(ctx.now);
@@ -196,7 +195,7 @@ impl SendHalf {
             self.loss.on_fin_sent(ctx.now, idle);
         }
         if self.loss.is_probe_due() {
-            self.on_loss_probe_sent(ctx, (self.queue.positions().end() + 1, nxt), true);
+            self.on_loss_probe_sent(ctx, (self.queue.end() + 1, nxt), true);
         }
     }
 
@@ -206,13 +205,13 @@ impl SendHalf {
     }
 
     fn on_loss_probe_data_sent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
-        let again = self.queue.segments().unsent() != Some(key);
+        let again = self.queue.unsent() != Some(key);
         if again {
             self.on_retransmitted(ctx, key);
         } else {
             self.on_new_sent(ctx);
         }
-        self.on_loss_probe_sent(ctx, (ctx.segments.get(key).end(), self.queue.positions().nxt()), again);
+        self.on_loss_probe_sent(ctx, (ctx.segments.get(key).end(), self.queue.nxt()), again);
     }
 
     /// Called when a tail loss probe was sent. `end` is the position after the last byte of the probe, and
@@ -256,12 +255,12 @@ impl SendHalf {
     /// of the sent segments in the queue (RFC 8985 section 7.3). `None` if only our FIN is in flight.
     fn loss_probe(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.queue.is_new_sendable(ctx.segments)
-            && let Some(key) = self.queue.segments().unsent()
+            && let Some(key) = self.queue.unsent()
         {
             self.fit_emss(ctx, key);
             return Some(key);
         }
-        self.queue.segments().last_sent()
+        self.queue.last_sent()
     }
 
     /// The next lost segment; `None` if there is no lost segment, if F-RTO holds the segment back, or if it
@@ -269,14 +268,14 @@ impl SendHalf {
     /// pacing prevent its retransmission.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let mut key = self.queue.scoreboard().next_to_retransmit()?;
-        let oldest = self.queue.segments().head() == Some(key);
+        let mut key = self.queue.next_to_retransmit()?;
+        let oldest = self.queue.head() == Some(key);
         if self.loss.withholds(oldest) {
             return None;
         }
         self.fit_emss(ctx, key);
         while self.queue.drop_acknowledged(ctx.segments) {
-            key = self.queue.segments().head()?;
+            key = self.queue.head()?;
             self.fit_emss(ctx, key);
         }
         let fits = self.queue.fits_window(ctx.segments.get(key)) && self.retransmission_allowed();
@@ -287,7 +286,7 @@ impl SendHalf {
     /// the peer's window does not allow it.
     #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let key = self.queue.segments().unsent().filter(|_| self.new_allowed())?;
+        let key = self.queue.unsent().filter(|_| self.new_allowed())?;
         self.fit_emss(ctx, key);
         let segment = ctx.segments.get(key);
         if self.queue.fits_window(segment) {
@@ -295,7 +294,7 @@ impl SendHalf {
         }
         // To avoid silly windows, the sender waits until a whole segment fits, or until the persist timer
         // expires.
-        let room = self.queue.window().edge().saturating_sub(segment.pos) as u32;
+        let room = self.queue.window_from(segment.pos);
         let cut = self.pending.contains(Pending::CUT) && self.queue.split(ctx.segments, key, room);
         ctx.counters.tx_cut_by_persist += u64::from(cut);
         cut.then_some(key)
@@ -311,7 +310,7 @@ impl SendHalf {
     #[inline]
     fn data(&self, ctx: &Ctx<'_>, kind: SendKind, key: SegmentKey) -> Outgoing {
         let segment = ctx.segments.get(key);
-        let new = self.queue.segments().unsent() == Some(key);
+        let new = self.queue.unsent() == Some(key);
         let mut flags = Flags::empty();
         flags.set(Flags::PSH, segment.next.is_none());
         flags.set(Flags::CWR, new && self.agreed.ecn && self.rate.is_cwr_next());

@@ -239,7 +239,7 @@ impl PathMtu {
         if search.stage != SearchStage::Gathering {
             return;
         }
-        let mut cursor = queue.segments().head();
+        let mut cursor = queue.head();
         while let Some(key) = cursor {
             let segment = ctx.segments.get(key);
             if segment.end() > ack {

@@ -15,11 +15,11 @@ impl SendHalf {
         &mut self,
         ctx: &mut Ctx<'_>,
     ) -> Result<(PageKey, usize), SendError> {
-        let (queued, emss) = (self.queue.positions().queued(), self.path.emss());
+        let (queued, emss) = (self.queue.queued(), self.path.emss());
         // The limits of a connection do not apply to an empty queue.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
-            if full || ctx.segments.is_full_for(self.queue.segments().count()) {
+            if full || ctx.segments.is_full_for(self.queue.segment_count()) {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
@@ -71,10 +71,10 @@ impl SendHalf {
 
     #[inline(always)]
     fn before_push(&mut self, ctx: &mut Ctx<'_>) {
-        let is_empty = self.queue.segments().head().is_none();
+        let is_empty = self.queue.head().is_none();
         debug_assert_eq!(
             is_empty,
-            self.queue.positions().queued() == 0,
+            self.queue.queued() == 0,
             "the queue is empty once all of its bytes are acknowledged"
         );
         if is_empty {
@@ -100,11 +100,11 @@ impl SendHalf {
     }
 
     fn raise_wanted(&mut self, ctx: &mut Ctx<'_>) {
-        let queued = self.queue.positions().queued();
+        let queued = self.queue.queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
-            && !ctx.segments.is_full_for(self.queue.segments().count())
+            && !ctx.segments.is_full_for(self.queue.segment_count())
             && self.queue.may_have_page(ctx.segments, ctx.bulk_pool, self.path.emss() as usize);
-        if (queued == 0 || room) && self.events.on_space(self.queue.positions().may_push()) {
+        if (queued == 0 || room) && self.events.on_space(self.queue.may_push()) {
             ctx.writable();
         }
     }

@@ -24,17 +24,14 @@ impl SendHalf {
     /// Whether a timer other than the keepalive timer will detect a silent peer.
     #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
-        self.queue.positions().outstanding() > 0 || self.loss.running_timer().is_some()
+        self.queue.outstanding() > 0 || self.loss.running_timer().is_some()
     }
 
     /// The time at which [`on_timer`](Self::on_timer) has to be called; `None` if no timer runs.
     #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let running = self.loss.running_timer().map(|(at, _)| at);
-        let paced = self
-            .rate
-            .pace_opens_at()
-            .filter(|_| self.queue.segments().has_unsent() || self.queue.scoreboard().has_lost());
+        let paced = self.rate.pace_opens_at().filter(|_| self.queue.has_unsent() || self.queue.has_lost());
         first_of(running, first_of(paced, self.path.due()))
     }
 
@@ -55,7 +52,7 @@ impl SendHalf {
     pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
         self.rate.advance_pace(ctx.now);
         if self.path.due().is_some_and(|at| at <= ctx.now) {
-            self.path.on_timer(ctx, self.queue.positions().una(), self.queue.positions().may_push());
+            self.path.on_timer(ctx, self.queue.una(), self.queue.may_push());
         }
         let syn_due = self.is_syn_next();
         let (loss, state) = self.loss_and_state();
@@ -72,7 +69,7 @@ impl SendHalf {
     /// Called when the oldest segment timed out: lowers the EMSS if the segment is too large for the path. If
     /// the segment may be too large, requests a small probe that the peer has to answer.
     fn lower_emss_in_black_hole(&mut self, ctx: &mut Ctx<'_>) {
-        let Some(key) = self.queue.segments().head() else { return };
+        let Some(key) = self.queue.head() else { return };
         let len = ctx.segments.get(key).len;
         match self.path.on_timeout(ctx, len) {
             BlackHole::No => {}
@@ -86,7 +83,7 @@ impl SendHalf {
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
         self.loss.back_off_persist();
         self.pending.remove(Pending::CUT);
-        if self.queue.segments().has_unsent() && !self.queue.is_new_sendable(ctx.segments) {
+        if self.queue.has_unsent() && !self.queue.is_new_sendable(ctx.segments) {
             let closed = !self.queue.is_window_open();
             ctx.counters.window_probes += u64::from(closed);
             self.pending |= if closed { Pending::WINDOW_PROBE } else { Pending::CUT };
@@ -97,11 +94,11 @@ impl SendHalf {
     /// lost. So outstanding segments are marked lost as after a timeout, and their retransmission starts now,
     /// because the retransmission timer may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
-        if self.queue.positions().una() == 0 {
+        if self.queue.una() == 0 {
             if self.syn_sends() > 0 {
                 self.pending |= Pending::SYN;
             }
-        } else if self.queue.positions().outstanding() > 0 {
+        } else if self.queue.outstanding() > 0 {
             let (loss, state) = self.loss_and_state();
             loss.on_timeout(ctx, state);
             // The link was the reason for the timeouts, not the length of the segments.
@@ -123,7 +120,7 @@ impl SendHalf {
 
     /// Called when our FIN has to be sent. If the queue is empty, the user timeout starts now.
     pub(in crate::tcp) fn await_fin(&mut self, ctx: &Ctx<'_>) {
-        if self.queue.positions().queued() == 0 {
+        if self.queue.queued() == 0 {
             self.loss.restart_user_timeout(ctx.now);
         }
     }

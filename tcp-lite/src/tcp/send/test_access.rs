@@ -2,13 +2,18 @@
 
 use super::SendHalf;
 use super::loss::Phase;
+use super::queue::Positions;
 use crate::tcp::congestion::Congestion;
 use crate::tcp::ctx::Ctx;
 use crate::{Duration, Instant};
 
 impl SendHalf {
+    pub(in crate::tcp) fn positions(&self) -> &Positions {
+        self.queue.positions()
+    }
+
     pub(in crate::tcp) fn lost_bytes(&self) -> u64 {
-        self.queue.scoreboard().lost_bytes()
+        self.queue.lost_bytes()
     }
 
     pub(in crate::tcp) fn bytes_in_pipe(&self) -> u64 {

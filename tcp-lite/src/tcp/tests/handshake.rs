@@ -187,3 +187,14 @@ fn a_syn_ack_without_a_control_block_is_that_of_one() {
         assert_eq!(host.transmit(now).unwrap().header, without, "{bits:06b}");
     }
 }
+
+#[test]
+fn both_ends_know_both_initial_sequence_numbers() {
+    let numbers = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.tcb().initial_sequence_numbers());
+    let mut pair = Pair::established(config(), config());
+    let (a, b) = (pair.a.params.iss.0 as u32, pair.b.params.iss.0 as u32);
+    assert_eq!(numbers(&pair), [(a, b), (b, a)]);
+    pair.a.push(pair.now, &pattern(0, 1000)).unwrap();
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(numbers(&pair), [(a, b), (b, a)], "they do not move");
+}

@@ -1,4 +1,4 @@
-//! Tests of acknowledgements that a user withholds, and of the mark of a connection.
+//! Tests of acknowledgements that a user withholds.
 
 use super::wire::*;
 use crate::Duration;
@@ -123,18 +123,4 @@ fn a_fin_is_acknowledged_with_all_before_it() {
             "{a:?} {b:?}"
         );
     }
-}
-
-/// Both endpoints of a connection compute the same mark from their initial sequence numbers.
-#[test]
-fn both_ends_know_the_mark_of_their_connection() {
-    let marks = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.tcb().sequence_mark());
-    let mut pair = Pair::established(config(), config());
-    let [a, b] = marks(&pair);
-    assert_eq!(a, b);
-    pair.a.push(pair.now, &pattern(0, 1000)).unwrap();
-    pair.run_for(Duration::from_millis(50));
-    assert_eq!(marks(&pair), [a, a], "it does not move");
-    let (iss, irs) = (pair.a.params.iss, pair.b.params.iss);
-    assert_eq!(a, (iss.0 ^ irs.0) as u32);
 }

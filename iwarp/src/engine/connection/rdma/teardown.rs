@@ -70,7 +70,7 @@ impl Rdma {
     /// requests, calls [`close_or_await`](Self::close_or_await), which sets a deadline, since the peer may
     /// keep its window closed and acknowledge probes for ever.
     pub(super) fn await_space(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
-        if self.is_draining() && self.stream.may_await_peer() {
+        if self.is_draining() && self.stream.completes_by_acknowledgement() {
             return self.close_or_await(base, state);
         }
         Next::Same
@@ -82,7 +82,7 @@ impl Rdma {
     /// [`close_or_await`](Self::close_or_await) if there was progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = &*self else { return Next::Same };
-        if !stream.awaits_answers() && !stream.may_await_peer() {
+        if !stream.awaits_answers() && !stream.completes_by_acknowledgement() {
             return Next::Same;
         }
         if *progress == stream.progress() {
@@ -176,11 +176,11 @@ impl EndablePhase for Box<Rdma> {
         base.name_cause();
         let (is_orphan, is_lost) = (base.is_orphan(), self.is_lost(base));
         let Rdma { mut deframer, stream, .. } = *self;
-        let withheld_until = stream.withheld_until();
+        let closing = Closing::of_stream(&stream);
         state.tcp.release(base.conn, deframer.clear(&mut state.held));
         if is_orphan && stream.may_retry() {
             stream.end_unfinished(&mut state.request_pool);
-            return Closing::withholding(withheld_until);
+            return closing;
         }
         // If the peer vanishes on InfiniBand, the oldest request runs out of retries, and the other requests
         // are flushed. A peer that resets the connection is alive, so programs expect that all requests are
@@ -196,6 +196,6 @@ impl EndablePhase for Box<Rdma> {
         {
             qp.state.set(QpState::Error);
         }
-        Closing::withholding(withheld_until)
+        closing
     }
 }

@@ -48,17 +48,17 @@ impl LossRecovery {
         (queue, rate): (&SendQueue, &RateControl),
         (sack, syn_due): (bool, bool),
     ) {
-        let wanted = if queue.positions().outstanding() > 0 {
+        let wanted = if queue.outstanding() > 0 {
             match self.timers.due(SendTimer::Stuck) {
                 Some(running) if self.is_stuck(segments, queue, syn_due) => (running, SendTimer::Stuck),
                 _ => self.flight_deadline(config, segments, (queue, rate), sack),
             }
-        } else if queue.segments().has_unsent() {
+        } else if queue.has_unsent() {
             // If the segment fits, it is about to be sent. If the transmission fails, this timer tries again.
             let at = self.persist_at(now, queue, rate);
             let running = self.timers.due(SendTimer::Persist);
             (running.map_or(at, |running| running.min(at)), SendTimer::Persist)
-        } else if queue.positions().nxt() == 0 && syn_due || queue.is_fin_next() {
+        } else if queue.nxt() == 0 && syn_due || queue.is_fin_next() {
             let running = self.timers.due(SendTimer::Stuck);
             (running.unwrap_or(now + STUCK_INTERVAL), SendTimer::Stuck)
         } else {
@@ -93,20 +93,17 @@ impl LossRecovery {
         (queue, rate): (&SendQueue, &RateControl),
         sack: bool,
     ) -> Option<Duration> {
-        let quiet = self.phase == Phase::Open
-            && queue.scoreboard().sacked_segments() == 0
-            && !queue.scoreboard().has_lost();
-        let allowed = quiet && sack && queue.positions().una() > 0 && self.loss_probe.may_send();
+        let quiet = self.phase == Phase::Open && queue.sacked_segments() == 0 && !queue.has_lost();
+        let allowed = quiet && sack && queue.una() > 0 && self.loss_probe.may_send();
         if !allowed {
             return None;
         }
         // (A probe requires an RTT sample, so the SRTT is valid.)
         let twice = (rate.srtt() * 2).max(config.tail_probe_min);
         // A single segment may wait for the peer's delayed acknowledgement. `rto_min` covers this delay.
-        let single = queue.segments().head().is_some_and(|key| {
-            segments.get(key).next == queue.segments().unsent()
-                && queue.positions().nxt() <= queue.positions().end()
-        });
+        let single = queue
+            .head()
+            .is_some_and(|key| segments.get(key).next == queue.unsent() && queue.nxt() <= queue.end());
         Some(if single { twice + config.rto_min } else { twice })
     }
 
@@ -115,7 +112,7 @@ impl LossRecovery {
     /// round trip (RFC 7765). But a recent acknowledgement shows that the path works, and gives the other
     /// segments one more round trip.
     fn rto_at(&self, segments: &SegmentSlab, queue: &SendQueue, rate: &RateControl) -> Instant {
-        let oldest = queue.segments().oldest_sent();
+        let oldest = queue.oldest_sent();
         self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), rate.rto())
     }
 
@@ -132,15 +129,15 @@ impl LossRecovery {
     /// queued: whether our SYN or FIN has to be sent. (If F-RTO holds the oldest segment back on purpose, the
     /// result is `false`.)
     pub(super) fn is_stuck(&self, segments: &SegmentSlab, queue: &SendQueue, syn_due: bool) -> bool {
-        if queue.positions().una() == 0 {
+        if queue.una() == 0 {
             return syn_due;
         }
-        match queue.segments().oldest_sent() {
+        match queue.oldest_sent() {
             Some(key) => {
                 let lost = segments.get(key).marks.contains(Marks::LOST);
                 lost && !matches!(self.frto, Frto::New(_))
             }
-            None => queue.positions().is_fin_due(),
+            None => queue.is_fin_due(),
         }
     }
 }

@@ -72,7 +72,7 @@ impl LossRecovery {
                 self.timers.delay_rto(ctx.now + state.rate.rto());
                 TimerAction::Nothing
             }
-            SendTimer::Rto if state.queue.positions().una() == 0 => {
+            SendTimer::Rto if state.range.una == 0 => {
                 if !self.timers.on_syn_timeout(ctx.config.syn_retries) {
                     return TimerAction::GiveUp;
                 }
@@ -99,12 +99,12 @@ impl LossRecovery {
     /// Called when the retransmission timer expired, or when the link is up again: marks segments in flight
     /// lost, and reduces the window (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
     pub(in crate::tcp::send) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>) {
-        let SendState { queue, rate, agreed, .. } = state;
+        let SendState { queue, range, rate, agreed, .. } = state;
         ctx.counters.rto_expired += 1;
         queue.positions_mut().send_fin_again();
         let was = self.phase;
-        let in_flight = queue.positions().outstanding();
-        let oldest = queue.segments().head().map(|key| ctx.segments.get(key).sent);
+        let in_flight = range.outstanding();
+        let oldest = queue.head().map(|key| ctx.segments.get(key).sent);
         // Unacknowledged segments that were sent by this time are lost (RFC 8985 section 6.3).
         let lost_before = match agreed.sack {
             true => ctx.now - self.rack.loss_delay(self.reordering_window(queue, rate)),
@@ -114,17 +114,17 @@ impl LossRecovery {
         self.timers.set_reorder(None);
         let timeout = match was {
             Phase::Loss if !is_first_timeout => Timeout::Again,
-            Phase::Open | Phase::Fast if rate.answers(queue.positions().una(), oldest) => Timeout::Answered,
+            Phase::Open | Phase::Fast if rate.answers(range.una, oldest) => Timeout::Answered,
             _ => Timeout::Congestion,
         };
         let before = rate.on_timeout(ctx.now, in_flight, timeout, queue.sent_so_far());
         if timeout != Timeout::Again {
-            self.undo.start(queue.positions().una(), queue.positions().nxt(), true, Some(before));
+            self.undo.start(range.una, range.nxt, true, Some(before));
         }
         // With timestamps, Eifel detects a spurious timeout earlier than F-RTO would.
         self.frto.on_timeout(was == Phase::Open && !agreed.timestamps);
         self.phase = Phase::Loss;
-        self.recovery_point = queue.positions().nxt();
+        self.recovery_point = range.nxt;
         self.dup_acks = 0;
         self.loss_probe.forget();
         self.timers.delay_rto(ctx.now + rate.rto());

@@ -35,7 +35,7 @@ use self::loss_probe::LossProbe;
 use self::prr::Prr;
 use self::timers::Timers;
 use self::undo::Undo;
-use super::queue::SendQueue;
+use super::queue::{SendQueue, SendRange};
 use super::rate::RateControl;
 use crate::tcp::open_params::Agreed;
 use crate::tcp::slabs::Sent;
@@ -78,6 +78,8 @@ pub(super) struct LossRecovery {
 #[derive(Debug)]
 pub(super) struct SendState<'a> {
     pub(super) queue: &'a mut SendQueue,
+    /// The sent and unacknowledged positions of `queue`. No step of loss recovery changes them.
+    pub(super) range: SendRange,
     pub(super) rate: &'a mut RateControl,
     pub(super) agreed: Agreed,
     pub(super) emss: u32,

@@ -14,7 +14,7 @@ use crate::Duration;
 use crate::tcp::congestion::initial_window;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::send::ack_sample::AckSample;
-use crate::tcp::send::queue::{Detected, SendQueue};
+use crate::tcp::send::queue::{Detected, SendQueue, SendRange};
 use crate::tcp::send::rate::{Loss, RateControl, Reduction};
 use crate::tcp::slabs::{SegmentSlab, Sent};
 
@@ -63,7 +63,7 @@ impl LossRecovery {
             && !self.loss_probe.is_own(bytes)
         {
             // (A duplicate of a tail loss probe is no sign of reordering.)
-            self.rack.on_dsack(state.queue.positions().una(), state.queue.positions().nxt());
+            self.rack.on_dsack(state.range.una, state.range.nxt);
         }
         let news = if kind.dup_ack || sample.dsack.is_some() || !self.is_idle() {
             self.advance_recovery(ctx, state, sample, kind)
@@ -100,7 +100,7 @@ impl LossRecovery {
         let repaired = self.reduce_if_probe_repaired(ctx, state, sample, kind);
         let undone = self.undo_if_spurious(ctx, state, sample, dup_ack);
         let was = self.phase;
-        if was != Phase::Open && sample.acked > 0 && state.queue.positions().una() >= self.recovery_point {
+        if was != Phase::Open && sample.acked > 0 && state.range.una >= self.recovery_point {
             self.end_recovery(ctx.segments, state.queue);
         } else if was == Phase::Fast && sample.acked > 0 && !state.agreed.sack {
             // After a partial acknowledgement, the new oldest segment is lost as well (RFC 6582 section 3.2,
@@ -141,7 +141,7 @@ impl LossRecovery {
     /// flight when the recovery began. A peer that forges more of them could make us send more than the
     /// network can carry (RFC 5681 section 3.2, step 4). Outside of fast recovery, the result is `true`.
     fn is_dup_ack_plausible(&self, state: &SendState<'_>) -> bool {
-        let outstanding = self.recovery_point.saturating_sub(state.queue.positions().una());
+        let outstanding = self.recovery_point.saturating_sub(state.range.una);
         self.phase != Phase::Fast || u64::from(self.dup_acks) * u64::from(state.emss) < outstanding
     }
 
@@ -154,12 +154,10 @@ impl LossRecovery {
         sample: &AckSample,
         kind: AckKind,
     ) -> bool {
-        let repaired = self.loss_probe.on_ack(state.queue.positions().una(), sample, kind.plain);
+        let repaired = self.loss_probe.on_ack(state.range.una, sample, kind.plain);
         if repaired {
-            let (oldest, in_flight) = (
-                state.queue.positions().una() - sample.acked,
-                state.queue.positions().outstanding() + sample.acked,
-            );
+            let (oldest, in_flight) =
+                (state.range.una - sample.acked, state.range.outstanding() + sample.acked);
             if state.reduce_for_loss(ctx, &Loss { oldest, latest: None, in_flight }).is_some() {
                 self.undo.forget();
             }
@@ -185,7 +183,7 @@ impl LossRecovery {
 
     fn run_frto(&mut self, ctx: &Ctx<'_>, state: &SendState<'_>, sample: &AckSample, dup_ack: bool) -> bool {
         let standing = AckState {
-            una: state.queue.positions().una(),
+            una: state.range.una,
             recovery_point: self.recovery_point,
             sack: state.agreed.sack,
             dup_ack,
@@ -198,7 +196,7 @@ impl LossRecovery {
     /// and the marks at once, and the window by slow start (RFC 4015). Returns `false` and changes no mark
     /// and no window if there is no recovery to undo, or if too many recoveries of this flight were undone.
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, sample: &AckSample) -> bool {
-        let (una, nxt) = (state.queue.positions().una(), state.queue.positions().nxt());
+        let SendRange { una, nxt } = state.range;
         let episode = match self.phase {
             Phase::Open => self.undo.take(),
             Phase::Fast | Phase::Loss => self.undo.take_in_progress(una, nxt, &mut self.undone),
@@ -217,7 +215,7 @@ impl LossRecovery {
         if self.phase != Phase::Open {
             self.phase = Phase::Open;
             // Below SND.UNA, so that duplicate acknowledgements may start another recovery at once.
-            self.recovery_point = state.queue.positions().una().saturating_sub(1);
+            self.recovery_point = state.range.una.saturating_sub(1);
             self.dup_acks = 0;
             self.frto = Frto::Off;
             state.queue.sent().restore_lost(ctx.segments);
@@ -253,7 +251,7 @@ impl LossRecovery {
     /// Whether a segment has arrived that was sent later than the segment that has been in flight longest.
     #[inline]
     pub(in crate::tcp::send) fn is_overtaken(&self, queue: &SendQueue, segments: &SegmentSlab) -> bool {
-        queue.scoreboard().is_overtaken(segments, &self.rack)
+        queue.is_overtaken(segments, &self.rack)
     }
 
     #[inline(never)]
@@ -270,7 +268,7 @@ impl LossRecovery {
             // RFC 6582 section 3.2, step 2: retransmissions of an earlier recovery cause duplicate
             // acknowledgements that prove no loss. Such duplicates may arrive until a byte beyond that
             // recovery is acknowledged.
-            let is_beyond = state.queue.positions().una() > self.recovery_point;
+            let is_beyond = state.range.una > self.recovery_point;
             open && is_beyond
                 && self.dup_acks >= DUP_THRESHOLD
                 && state.queue.sent().mark_head_lost(ctx.segments)
@@ -294,7 +292,7 @@ impl LossRecovery {
     pub(in crate::tcp::send) fn reordering_window(&self, queue: &SendQueue, rate: &RateControl) -> Duration {
         self.rack.reordering_window(&ReorderingInputs {
             recovering: self.phase != Phase::Open,
-            sacked_segments: queue.scoreboard().sacked_segments(),
+            sacked_segments: queue.sacked_segments(),
             min_rtt_us: rate.min_rtt_us(),
             srtt_us: rate.srtt_us(),
         })
@@ -303,16 +301,16 @@ impl LossRecovery {
     /// Starts a fast recovery. `latest` is the latest lost transmission, if it is known.
     fn start_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, latest: Option<Sent>) {
         ctx.counters.fast_retransmits += 1;
-        let in_flight = state.queue.positions().outstanding();
+        let in_flight = state.range.outstanding();
         // Segments that limited transmit sent beyond the window do not count (RFC 5681 section 3.2, step 2).
         let beyond = in_flight.saturating_sub(u64::from(state.rate.cwnd()));
         let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * state.emss));
-        let loss = Loss { oldest: state.queue.positions().una(), latest, in_flight: in_flight - limited };
+        let loss = Loss { oldest: state.range.una, latest, in_flight: in_flight - limited };
         let reduced = state.reduce_for_loss(ctx, &loss);
         self.phase = Phase::Fast;
-        self.recovery_point = state.queue.positions().nxt();
+        self.recovery_point = state.range.nxt;
         self.prr = Prr::new(in_flight);
-        self.undo.start(state.queue.positions().una(), state.queue.positions().nxt(), false, reduced);
+        self.undo.start(state.range.una, state.range.nxt, false, reduced);
         self.loss_probe.forget();
     }
 
@@ -325,7 +323,7 @@ impl LossRecovery {
     /// Called when RACK found a loss during recovery: reduces the window again, unless an earlier reduction
     /// covers the loss. `latest` is the latest lost transmission.
     fn reduce_in_recovery(&mut self, ctx: &Ctx<'_>, state: &mut SendState<'_>, latest: Sent) {
-        let (oldest, in_flight) = (state.queue.positions().una(), state.queue.positions().outstanding());
+        let (oldest, in_flight) = (state.range.una, state.range.outstanding());
         if state.reduce_for_loss(ctx, &Loss { oldest, latest: Some(latest), in_flight }).is_some() {
             self.restart_prr(state);
         }
@@ -336,7 +334,7 @@ impl LossRecovery {
     /// are acknowledged.
     fn restart_prr(&mut self, state: &SendState<'_>) {
         if self.phase == Phase::Fast {
-            self.recovery_point = state.queue.positions().nxt();
+            self.recovery_point = state.range.nxt;
             self.prr = Prr::new(self.pipe_of(state));
         }
     }
@@ -349,7 +347,7 @@ impl LossRecovery {
             // The reduction was justified, even if the recovery is spurious.
             self.undo.keep_reduction();
         }
-        let (in_flight, sent) = (state.queue.positions().outstanding(), state.queue.sent_so_far());
+        let (in_flight, sent) = (state.range.outstanding(), state.queue.sent_so_far());
         if !state.rate.reduce_for_marks(ctx.now, (ack, recovering), in_flight, sent) {
             return;
         }

@@ -168,7 +168,7 @@ mod tests {
 
         /// Acknowledges `part` 256ths of the sent segments.
         fn acknowledge(&mut self, part: u8) {
-            let positions = *self.queue.positions();
+            let positions = self.queue.positions;
             let ack = positions.una() + positions.outstanding() * u64::from(part) / 256;
             self.queue.acknowledge(&mut self.slab, ack, &mut sample());
         }

@@ -17,13 +17,14 @@
 //! | [`PeerWindow`] | SND.WND | `window.rs` |
 //!
 //! [`SendQueue`] has the steps that change several of these parts: a segment is queued, sent, cut or
-//! acknowledged.
+//! acknowledged. `queries.rs` answers what loss recovery and the sending half ask about the parts.
 
 mod flight;
 mod index;
 mod invariants;
 mod list;
 mod positions;
+mod queries;
 mod scoreboard;
 mod segments;
 #[cfg(test)]
@@ -31,7 +32,7 @@ pub(super) mod test_queue;
 mod train;
 mod window;
 
-pub(super) use self::positions::Positions;
+pub(super) use self::positions::{Positions, SendRange};
 pub(super) use self::scoreboard::Detected;
 pub(super) use self::train::TrainLimits;
 
@@ -77,11 +78,6 @@ impl SendQueue {
     }
 
     #[inline]
-    pub(super) fn segments(&self) -> &QueuedSegments {
-        &self.segments
-    }
-
-    #[inline]
     pub(super) fn positions(&self) -> &Positions {
         &self.positions
     }
@@ -90,11 +86,6 @@ impl SendQueue {
     #[inline]
     pub(super) fn positions_mut(&mut self) -> &mut Positions {
         &mut self.positions
-    }
-
-    #[inline]
-    pub(super) fn scoreboard(&self) -> &Scoreboard {
-        &self.scoreboard
     }
 
     /// The sent segments, so that the caller can mark them.
@@ -158,12 +149,7 @@ impl SendQueue {
         SentSoFar { nxt: self.positions.nxt(), transmissions: self.scoreboard.transmissions() }
     }
 
-    #[inline]
-    pub(super) fn window(&self) -> &PeerWindow {
-        &self.window
-    }
-
-    /// Like [`window`](Self::window), but mutable, for the segments of the handshake.
+    /// The peer's window, for changes by the segments of the handshake.
     pub(super) fn window_mut(&mut self) -> &mut PeerWindow {
         &mut self.window
     }

@@ -28,6 +28,22 @@ pub(in crate::tcp) struct Positions {
     end: u64,
 }
 
+/// The positions that were sent and are not acknowledged, at one moment: those from `una` (SND.UNA) to before
+/// `nxt` (SND.NXT).
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp::send) struct SendRange {
+    pub(in crate::tcp::send) una: u64,
+    pub(in crate::tcp::send) nxt: u64,
+}
+
+impl SendRange {
+    /// Number of positions in the range.
+    #[inline]
+    pub(in crate::tcp::send) fn outstanding(self) -> u64 {
+        self.nxt - self.una
+    }
+}
+
 impl Positions {
     /// The state before anything was sent. `iss` is the sequence number of the SYN.
     pub(super) fn new(iss: TcpSeqNumber) -> Self {

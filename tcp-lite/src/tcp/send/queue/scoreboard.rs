@@ -27,7 +27,7 @@ pub(in crate::tcp::send) struct Detected {
 
 /// The marks of one queue: which segments are in flight, have arrived or are lost.
 #[derive(Debug, Default)]
-pub(in crate::tcp::send) struct Scoreboard {
+pub(super) struct Scoreboard {
     /// Segments in flight, in the order of transmission.
     flight: Flight,
     /// Segments marked lost, in the order in which they were marked. There are two exceptions. A
@@ -48,12 +48,12 @@ pub(in crate::tcp::send) struct Scoreboard {
 
 impl Scoreboard {
     #[inline]
-    pub(in crate::tcp::send) fn has_lost(&self) -> bool {
+    pub(super) fn has_lost(&self) -> bool {
         self.lost_bytes > 0
     }
 
     #[inline]
-    pub(in crate::tcp::send) fn sacked_segments(&self) -> u32 {
+    pub(super) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
 
@@ -65,13 +65,13 @@ impl Scoreboard {
     /// The next segment to retransmit: the oldest segment if it is lost, otherwise the segment that was
     /// marked lost first.
     #[inline]
-    pub(in crate::tcp::send) fn next_to_retransmit(&self) -> Option<SegmentKey> {
+    pub(super) fn next_to_retransmit(&self) -> Option<SegmentKey> {
         self.lost.first
     }
 
     /// Whether a segment has arrived that was sent later than the segment that has been in flight longest.
     #[inline]
-    pub(in crate::tcp::send) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
+    pub(super) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
         self.flight.oldest().is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }
 
@@ -190,7 +190,7 @@ impl Scoreboard {
 
 #[cfg(test)]
 impl Scoreboard {
-    pub(in crate::tcp::send) fn lost_bytes(&self) -> u64 {
+    pub(super) fn lost_bytes(&self) -> u64 {
         u64::from(self.lost_bytes)
     }
 

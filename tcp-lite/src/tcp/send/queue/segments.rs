@@ -8,7 +8,7 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{SegmentKey, SegmentSlab};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::tcp::send) struct QueuedSegments {
+pub(super) struct QueuedSegments {
     head: Option<SegmentKey>,
     tail: Option<SegmentKey>,
     /// The first segment that was never sent; `None` if all segments were sent.
@@ -21,19 +21,19 @@ pub(in crate::tcp::send) struct QueuedSegments {
 impl QueuedSegments {
     /// The oldest segment; `None` if the queue is empty.
     #[inline]
-    pub(in crate::tcp::send) fn head(&self) -> Option<SegmentKey> {
+    pub(super) fn head(&self) -> Option<SegmentKey> {
         self.head
     }
 
     /// The oldest segment, if it was sent.
     #[inline]
-    pub(in crate::tcp::send) fn oldest_sent(&self) -> Option<SegmentKey> {
+    pub(super) fn oldest_sent(&self) -> Option<SegmentKey> {
         self.if_sent(self.head)
     }
 
     /// The last sent segment of the queue; `None` if no sent segment is queued.
     #[inline]
-    pub(in crate::tcp::send) fn last_sent(&self) -> Option<SegmentKey> {
+    pub(super) fn last_sent(&self) -> Option<SegmentKey> {
         self.oldest_sent().and(self.last_sent)
     }
 
@@ -45,17 +45,17 @@ impl QueuedSegments {
 
     /// The first segment that was never sent; `None` if all segments were sent.
     #[inline]
-    pub(in crate::tcp::send) fn unsent(&self) -> Option<SegmentKey> {
+    pub(super) fn unsent(&self) -> Option<SegmentKey> {
         self.unsent
     }
 
     #[inline]
-    pub(in crate::tcp::send) fn has_unsent(&self) -> bool {
+    pub(super) fn has_unsent(&self) -> bool {
         self.unsent.is_some()
     }
 
     #[inline]
-    pub(in crate::tcp::send) fn count(&self) -> u32 {
+    pub(super) fn count(&self) -> u32 {
         self.count
     }
 
@@ -173,7 +173,7 @@ mod tests {
     fn the_segments_that_were_sent_are_those_in_front_of_the_first_that_was_not() {
         let FiveSegments { mut slab, mut queue, keys } = FiveSegments::new();
         let ends = |queue: &SendQueue| {
-            let segments = queue.segments();
+            let segments = &queue.segments;
             (segments.oldest_sent(), segments.last_sent(), segments.unsent(), segments.count())
         };
         assert_eq!(ends(&queue), (Some(keys[0]), Some(keys[3]), Some(keys[4]), 5));

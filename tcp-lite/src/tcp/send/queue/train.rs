@@ -86,7 +86,7 @@ mod tests {
         for bytes in lengths {
             assert!(made.push(*bytes));
         }
-        let first = made.queue.segments().unsent().expect("a segment");
+        let first = made.queue.unsent().expect("a segment");
         made.queue.train(&made.slab, first, limits)
     }
 

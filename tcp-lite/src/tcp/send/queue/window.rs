@@ -43,12 +43,12 @@ impl PeerWindow {
     }
 
     #[inline]
-    pub(in crate::tcp::send) fn edge(&self) -> u64 {
+    pub(super) fn edge(&self) -> u64 {
         self.edge
     }
 
     #[inline]
-    pub(in crate::tcp::send) fn max(&self) -> u64 {
+    pub(super) fn max(&self) -> u64 {
         self.max
     }
 }
