@@ -573,7 +573,7 @@ mod tests {
         let told = answers(|rules| {
             rules.set_limit(|| 20);
             rules.on_taken(1);
-            rules.told_limit();
+            rules.take_limit();
             rules.on_message_cut_off();
             let first = (rules.owe_limit(), rules.next_message(false, (7, 9)));
             let asked = [rules.tell_limit(), rules.tell_limit()];
@@ -641,7 +641,7 @@ mod tests {
             let ended = [79, 80, 81].map(|offset| rules.end_withholding(offset));
             (at_first, told, ended, rules.withheld_until())
         });
-        let told = Some((ProfileMessage::Ends(300), 1));
+        let told = Some((ProfileMessage::AcceptedUntil(300), 1));
         assert_eq!(
             withheld,
             [
