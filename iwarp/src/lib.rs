@@ -196,8 +196,9 @@
 //! [`memory`] implements registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of
 //! [`rdmap`] are pure: they use no clock, thread, randomness or I/O. `queues` contains the state that users
 //! and engines share. The protocol of a stream (`stream`) uses all of these modules, and hands bytes to a TCP
-//! of [`tcp_lite`]. [`verbs`] has the objects of users, and [`engine`] moves their data over a port. A table
-//! of the package `tests` lists the modules that each module may use (`src/layout/table.rs`).
+//! of [`tcp_lite`]. [`roce`], the packets of UD messages in RoCEv2, is also pure, and uses none of these
+//! modules. [`verbs`] has the objects of users, and [`engine`] moves their data over a port. A table of the
+//! package `tests` lists the modules that each module may use (`src/layout/table.rs`).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
@@ -211,6 +212,7 @@ pub mod mpa;
 pub mod prometheus;
 mod queues;
 pub mod rdmap;
+pub mod roce;
 #[cfg(all(feature = "status", target_os = "linux"))]
 pub mod status;
 mod stream;

@@ -66,6 +66,6 @@ macro_rules! targets {
 }
 
 #[cfg(target_os = "linux")]
-targets!(frames connection startup stream verbs wire);
+targets!(frames connection startup stream roce verbs wire);
 #[cfg(not(target_os = "linux"))]
-targets!(frames connection startup stream verbs);
+targets!(frames connection startup stream roce verbs);

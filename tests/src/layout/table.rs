@@ -48,6 +48,7 @@ pub const LAYOUTS: [Layout; 14] = [
             Folder { path: "ddp", knows: &["memory"] },
             Folder { path: "mpa", knows: &["memory"] },
             Folder { path: "rdmap", knows: &["memory", "ddp"] },
+            Folder { path: "roce", knows: &[] },
             Folder { path: "queues", knows: &["memory", "mpa", "rdmap"] },
             Folder { path: "stream", knows: &["memory", "ddp", "mpa", "rdmap", "queues"] },
             Folder { path: "verbs", knows: &["memory", "mpa", "rdmap", "queues"] },

@@ -6,6 +6,7 @@ mod gate;
 mod host;
 mod ledger;
 mod rig;
+pub mod roce;
 pub mod startup;
 pub mod stream;
 mod trace;
@@ -35,6 +36,7 @@ pub const ALL: &[Target] = &[
     Target { name: "connection", run: connection::run, max_bytes: 768 },
     Target { name: "startup", run: startup::run, max_bytes: 512 },
     Target { name: "stream", run: stream::run, max_bytes: 768 },
+    Target { name: "roce", run: roce::run, max_bytes: 256 },
     Target { name: "verbs", run: verbs::run, max_bytes: 1024 },
     #[cfg(target_os = "linux")]
     Target { name: "wire", run: wire::run, max_bytes: 512 },
