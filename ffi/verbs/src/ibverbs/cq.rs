@@ -153,12 +153,12 @@ impl Cq {
         channel: *mut sys::ibv_comp_channel,
         vector: u32,
     ) -> Outcome<Box<Self>> {
-        if cqe == 0 || cqe > limits::MAX_CQE || vector != 0 {
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        if cqe == 0 || cqe > limits::MAX_CQE || vector >= open.comp_vectors() {
             return Err(EINVAL);
         }
         resources::check_for_object(cqe * resources::COMPLETION_BYTES)?;
-        // SAFETY: the caller passes an open context.
-        let open = unsafe { OpenDevice::of(context) };
         // SAFETY: the caller passes NULL or a channel that is valid during the call.
         let events = (!channel.is_null()).then(|| unsafe { CompChannel::of(channel) });
         // The engine's queue needs its callback now, but the address of the `Cq` is known only later.

@@ -75,6 +75,12 @@ impl OpenDevice {
         unsafe { &raw mut (*self.c.get()).context }
     }
 
+    /// The number of completion vectors.
+    pub(crate) fn comp_vectors(&self) -> u32 {
+        // SAFETY: the field is part of the value in the cell, and is not changed after the device is opened.
+        unsafe { (*self.c.get()).context.num_comp_vectors as u32 }
+    }
+
     /// Counts an object that was made with the context.
     pub(crate) fn add(&self) {
         self.objects.inc();
@@ -100,7 +106,7 @@ impl OpenDevice {
         c.context.device = device();
         c.context.cmd_fd = -1;
         c.context.async_fd = async_events.fd();
-        c.context.num_comp_vectors = 1;
+        c.context.num_comp_vectors = limits::comp_vectors() as c_int;
         c.context.abi_compat = usize::MAX as *mut libc::c_void;
         let open =
             Box::new(Self { c: UnsafeCell::new(c), process, async_events, objects: UseCount::default() });

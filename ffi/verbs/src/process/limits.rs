@@ -23,6 +23,17 @@ pub(crate) const SGE: usize = MAX_SGE;
 /// Maximum number of bytes of an inline request.
 pub(crate) const INLINE: usize = MAX_INLINE;
 
+/// The number of completion vectors: one per online processor, and at least 2. A vector is only a number that
+/// programs spread their completion queues over, since one thread delivers the events of all queues.
+pub(crate) fn comp_vectors() -> u32 {
+    // SAFETY: the call has no conditions.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u32::try_from(online.clamp(MIN_COMP_VECTORS, c_int::MAX.into())).unwrap_or(2)
+}
+
+/// Minimum number of completion vectors: programs for hardware devices hard-code vector 1.
+const MIN_COMP_VECTORS: libc::c_long = 2;
+
 /// The limits of the engine's context that implements the device.
 pub(crate) fn context() -> ContextLimits {
     ContextLimits { max_mr: 1 << 20, max_qp_wr: MAX_QP_WR, max_cm_events: 16_384, ..ContextLimits::default() }
