@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `wire_spec.rs` | the wire that the settings name |
 //! | `address.rs` | addresses on a wire |
+//! | `gids.rs` | the GIDs of the device, and the addresses that GIDs stand for |
 //! | `claim.rs` | the claims of bound identifiers, and which claims conflict |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
 //! | `local_names.rs`, `name_locks.rs` | the name service of a `local` wire, and its locks |
@@ -17,6 +18,7 @@
 mod address;
 mod claim;
 mod end;
+mod gids;
 mod hosts;
 mod kernel;
 mod list;
@@ -29,9 +31,10 @@ mod presence;
 mod private_data;
 mod wire_spec;
 
-pub(crate) use address::{Lookup, mapped, of_gid};
+pub(crate) use address::{Lookup, mapped};
 pub(crate) use claim::{Claim, Conflict};
 pub(crate) use end::{NameLease, Net};
+pub(crate) use gids::{GIDS, RoceVersion, version_of};
 pub use list::processes;
 pub(crate) use name_locks::NameError;
 pub(crate) use open::open;

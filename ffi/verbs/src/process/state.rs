@@ -113,8 +113,12 @@ fn make() -> Result<Process, StartError> {
     // If the library has no thread, acknowledgements cannot wait, since it may take long until the program
     // calls again.
     config.acknowledge_at_once = !has_thread;
-    let config_of_context =
-        ContextConfig { limits: limits::context(), late_memory_checks: true, ..ContextConfig::default() };
+    let config_of_context = ContextConfig {
+        limits: limits::context(),
+        late_memory_checks: true,
+        qp_num_prefix: net.qp_num_prefix(),
+        ..ContextConfig::default()
+    };
     let context = Context::new(config_of_context).map_err(failed)?;
     let engine = Engine::new(&context, port, config).map_err(failed)?;
     let channel = context.create_event_channel().map_err(failed)?;

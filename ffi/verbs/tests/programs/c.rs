@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 39] = [
+pub(crate) const ALL: [&str; 40] = [
     "one_process",
     "destroyed",
     "exported",
@@ -48,6 +48,7 @@ pub(crate) const ALL: [&str; 39] = [
     "short_memory",
     "requests",
     "vectors",
+    "gids",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
