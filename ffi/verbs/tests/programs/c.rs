@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 40] = [
+pub(crate) const ALL: [&str; 41] = [
     "one_process",
     "destroyed",
     "exported",
@@ -49,6 +49,7 @@ pub(crate) const ALL: [&str; 40] = [
     "requests",
     "vectors",
     "gids",
+    "rights",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
