@@ -4,7 +4,7 @@
 use crate::ffi::abi::{self, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::device::OpenDevice;
-use crate::ibverbs::{cq, cq_ex, mw, pd, post, qp_ex, srq};
+use crate::ibverbs::{cq, cq_ex, mw, on_demand, pd, post, qp_ex, srq};
 use crate::process::{self, Process};
 
 /// Implements `ibv_open_device(3)`.
@@ -19,6 +19,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(_device: *mut sys::ibv_device) -
 /// Opens the device with all functions.
 pub(crate) fn open(process: &'static Process) -> Outcome<*mut sys::ibv_context> {
     let mut calls = sys::verbs_context {
+        advise_mr: Some(on_demand::advise_mr),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         create_qp_ex: Some(qp_ex::create_qp_ex),
         alloc_parent_domain: Some(pd::alloc_parent_domain),

@@ -84,6 +84,18 @@ pub(crate) fn device() -> sys::ibv_device_attr {
 pub(crate) fn device_ex() -> sys::ibv_device_attr_ex {
     sys::ibv_device_attr_ex {
         orig_attr: device(),
+        odp_caps: sys::ibv_odp_caps {
+            general_caps: (sys::IBV_ODP_SUPPORT | sys::IBV_ODP_SUPPORT_IMPLICIT).into(),
+            per_transport_caps: sys::ibv_odp_caps__bindgen_ty_1 {
+                rc_odp_caps: sys::IBV_ODP_SUPPORT_SEND
+                    | sys::IBV_ODP_SUPPORT_RECV
+                    | sys::IBV_ODP_SUPPORT_WRITE
+                    | sys::IBV_ODP_SUPPORT_READ
+                    | sys::IBV_ODP_SUPPORT_ATOMIC
+                    | sys::IBV_ODP_SUPPORT_SRQ_RECV,
+                ..Default::default()
+            },
+        },
         device_cap_flags_ex: device().device_cap_flags.into(),
         phys_port_cnt_ex: 1,
         ..Default::default()

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 41] = [
+pub(crate) const ALL: [&str; 42] = [
     "one_process",
     "destroyed",
     "exported",
@@ -50,6 +50,7 @@ pub(crate) const ALL: [&str; 41] = [
     "vectors",
     "gids",
     "rights",
+    "paging",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
