@@ -7,6 +7,7 @@
 //! | `pd.rs`, `mr.rs`, `mw.rs` | protection domains, memory regions and windows |
 //! | `on_demand.rs` | regions for on-demand paging, and prefetching them |
 //! | `comp_channel.rs`, `cq.rs`, `cq_ex.rs`, `cq_events.rs` | completion channels, completion queues and their events |
+//! | `clock.rs` | the device's clock, for completion timestamps |
 //! | `srq.rs` | shared receive queues |
 //! | `qp.rs`, `qp_state.rs`, `engine_qps.rs` | queue pairs, their states, and the engine's queue pairs behind each of them |
 //! | `oob_connect.rs` | connections that programs set up out of band |
@@ -16,6 +17,7 @@
 //! | `strings.rs`, `unsupported.rs` | names of constants, and calls that have no counterpart in iWARP |
 
 pub(crate) mod async_events;
+pub(crate) mod clock;
 pub(crate) mod comp_channel;
 pub(crate) mod cq;
 pub(crate) mod cq_events;

@@ -4,7 +4,7 @@
 use crate::ffi::abi::{self, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::device::OpenDevice;
-use crate::ibverbs::{cq, cq_ex, mw, on_demand, pd, post, qp_ex, srq};
+use crate::ibverbs::{clock, cq, cq_ex, mw, on_demand, pd, post, qp_ex, srq};
 use crate::process::{self, Process};
 
 /// Implements `ibv_open_device(3)`.
@@ -25,6 +25,7 @@ pub(crate) fn open(process: &'static Process) -> Outcome<*mut sys::ibv_context> 
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         alloc_td: Some(pd::alloc_td),
         dealloc_td: Some(pd::dealloc_td),
+        query_rt_values: Some(clock::query_rt_values),
         ..Default::default()
     };
     let ops = &mut calls.context.ops;

@@ -20,6 +20,8 @@ pub(crate) const MAX_SRQ_WR: usize = 1 << 16;
 pub(crate) const MAX_RD_ATOM: u8 = 128;
 /// Maximum number of elements of a request.
 pub(crate) const SGE: usize = MAX_SGE;
+/// The rate of the device's clock in kHz: the clock counts nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
 /// Maximum number of bytes of an inline request.
 pub(crate) const INLINE: usize = MAX_INLINE;
 
@@ -96,6 +98,8 @@ pub(crate) fn device_ex() -> sys::ibv_device_attr_ex {
                 ..Default::default()
             },
         },
+        completion_timestamp_mask: u64::MAX,
+        hca_core_clock: CLOCK_KHZ,
         device_cap_flags_ex: device().device_cap_flags.into(),
         phys_port_cnt_ex: 1,
         ..Default::default()

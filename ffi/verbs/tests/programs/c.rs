@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 42] = [
+pub(crate) const ALL: [&str; 43] = [
     "one_process",
     "destroyed",
     "exported",
@@ -51,6 +51,7 @@ pub(crate) const ALL: [&str; 42] = [
     "gids",
     "rights",
     "paging",
+    "timestamps",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
