@@ -2,7 +2,7 @@
 //! `verbs_context`).
 
 use crate::ffi::abi::{self, Outcome};
-use crate::ffi::sys;
+use crate::ffi::{resources, sys};
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::{clock, cq, cq_ex, mw, on_demand, pd, post, qp_ex, srq};
 use crate::process::{self, Process};
@@ -18,6 +18,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(_device: *mut sys::ibv_device) -
 
 /// Opens the device with all functions.
 pub(crate) fn open(process: &'static Process) -> Outcome<*mut sys::ibv_context> {
+    resources::check_for_object(0)?;
     let mut calls = sys::verbs_context {
         advise_mr: Some(on_demand::advise_mr),
         create_cq_ex: Some(cq_ex::create_cq_ex),

@@ -73,7 +73,8 @@ fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
 /// Opens an interface. If the specification has an address, programs use this address on the wire. Otherwise
 /// programs use the kernels' addresses, and all peers use this library.
 fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
-    let open = |address: IpCidr| iwarp_wire::open_packet(spec, interface, address).map_err(text);
+    // As with a kernel device, the device is removed with its interface.
+    let open = |address: IpCidr| iwarp_wire::open_packet(spec, interface, address, true).map_err(text);
     if let Some(address) = spec.address {
         return Ok(on_a_network(open(address)?));
     }

@@ -140,6 +140,7 @@ impl AsyncEvents {
             AsyncEventKind::PortActive => return self.on_port(sys::IBV_EVENT_PORT_ACTIVE),
             AsyncEventKind::PortError => return self.on_port(sys::IBV_EVENT_PORT_ERR),
             AsyncEventKind::AddressConflict => return self.on_port(sys::IBV_EVENT_GID_CHANGE),
+            // `Removal` announces the removal of the device, after the connection manager's events.
             // libibverbs has no events of the other kinds, and this library does not enable them.
             _ => return,
         };
@@ -157,6 +158,11 @@ impl AsyncEvents {
         if let Some(pending_acks) = pending_acks {
             pending_acks.ack(1);
         }
+    }
+
+    /// Puts an event of the whole device into all queues.
+    pub(crate) fn on_device(&self, code: u32) {
+        self.on_port(code);
     }
 
     fn on_port(&self, code: u32) {

@@ -45,6 +45,13 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
     // SAFETY: an identifier in the table is not freed while the table is locked.
     let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
     let cm = &event.id;
+    // After the removal of the device, an identifier gets no event. A connection request is rejected.
+    if id.process.removal.is_over() {
+        if !matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
+            set_qp_state(id, sys::IBV_QPS_ERR);
+        }
+        return;
+    }
     match &event.kind {
         CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord, .. } => {
             on_request(ids, id, cm, private_data, *remote, [*peer_ird, *peer_ord]);

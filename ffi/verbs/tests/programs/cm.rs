@@ -1,5 +1,5 @@
 //! Tests with our own C programs between interfaces: peers that violate the protocol, peers that are killed,
-//! links that go down, and GIDs.
+//! links that go down or are removed, and GIDs.
 
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,26 @@ pub(crate) fn ports() -> Result<(), String> {
     let waits = Running::start(&wire, "server", &program)?;
     wait_until_ready(&wire)?;
     wire.take_link(1)?;
+    c::wait_for("server", waits, &wire)
+}
+
+/// Checks the events and the calls of a program whose interface is removed, with an address of its own.
+pub(crate) fn removed() -> Result<(), String> {
+    removed_between(Interfaces::new()?)
+}
+
+/// Does the same as [`removed`] with the kernel's address.
+pub(crate) fn removed_of_host() -> Result<(), String> {
+    removed_between(Interfaces::hosts()?)
+}
+
+fn removed_between(ends: Interfaces) -> Result<(), String> {
+    let address = ends.address(0);
+    let wire = Wire::between(ends)?;
+    let program = c::compile(&wire, "removed")?;
+    let waits = Running::start(&wire, "server", &format!("{program} {address}"))?;
+    wait_until_ready(&wire)?;
+    wire.remove_link(0)?;
     c::wait_for("server", waits, &wire)
 }
 
