@@ -180,6 +180,7 @@ fn after_poll() {
         && !retry_timeouts.has_waiting()
         && !loopback_qps.any()
         && !removal.is_to_be_announced()
+        && !ids.has_time_waits()
     {
         return;
     }
@@ -188,6 +189,9 @@ fn after_poll() {
         if !oob.takes(&event) {
             ids.on_event(&event);
         }
+    }
+    if ids.has_time_waits() {
+        ids.sweep(&process.engine);
     }
     oob.sweep();
     retry_timeouts.sweep(&process.engine);

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 43] = [
+pub(crate) const ALL: [&str; 44] = [
     "one_process",
     "destroyed",
     "exported",
@@ -52,6 +52,7 @@ pub(crate) const ALL: [&str; 43] = [
     "rights",
     "paging",
     "timestamps",
+    "timewait",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
