@@ -152,6 +152,9 @@ pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
 }
 
 fn own_address(spec: &Spec) -> Result<IpCidr, OpenError> {
+    if spec.last_address.is_some() {
+        return Err(SpecError::Range { spec: spec.to_string() }.into());
+    }
     spec.address.ok_or_else(|| SpecError::NoAddress { spec: spec.to_string() }.into())
 }
 

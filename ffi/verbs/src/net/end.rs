@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dp::LinkState;
 
 use super::address::{Lookup, mapped};
+use super::address_lease::AddressLease;
 use super::claim::Claim;
 use super::gids;
 use super::hosts::{self, Hosts, Slot};
@@ -30,6 +31,8 @@ pub(crate) struct Net {
     up: AtomicBool,
     /// The announcement of this process, on a wire that has no folder.
     presence: Option<Presence>,
+    /// The lease of our address, on an interface whose addresses several processes share.
+    lease: Option<AddressLease>,
 }
 
 /// The name service: for an address that programs see, it finds the process that listens there.
@@ -51,7 +54,19 @@ pub(crate) enum NameLease {
 
 impl Net {
     pub(super) fn new(address: IpAddr, service: NameService) -> Self {
-        Self { address, service, interface: c"lo".into(), up: AtomicBool::new(true), presence: None }
+        Self {
+            address,
+            service,
+            interface: c"lo".into(),
+            up: AtomicBool::new(true),
+            presence: None,
+            lease: None,
+        }
+    }
+
+    /// Holds the lease of our address as long as the value exists.
+    pub(super) fn hold(&mut self, lease: Option<AddressLease>) {
+        self.lease = lease;
     }
 
     /// Sets the interface of the wire. On a wire without a kernel interface, the device reports the loopback

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `wire_spec.rs` | the wire that the settings name |
 //! | `address.rs` | addresses on a wire |
+//! | `address_lease.rs` | addresses of our own that several processes of a host share |
 //! | `gids.rs` | the GIDs of the device, and the addresses that GIDs stand for |
 //! | `claim.rs` | the claims of bound identifiers, and which claims conflict |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
@@ -16,6 +17,7 @@
 //! | `presence.rs` | processes on wires, and the announcement of processes on wires that have no folder |
 
 mod address;
+mod address_lease;
 mod claim;
 mod end;
 mod gids;

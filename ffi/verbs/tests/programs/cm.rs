@@ -89,6 +89,12 @@ pub(crate) fn gids_of_hosts() -> Result<(), String> {
     by_gids(Interfaces::hosts()?)
 }
 
+/// Checks that two processes of one host on one interface get addresses of a range, and reach each other.
+pub(crate) fn shared_interface() -> Result<(), String> {
+    let wire = Wire::between(Interfaces::new()?)?.with("UWARP_ADDR", "10.77.0.21-10.77.0.24/24");
+    c::run_over("gids", &wire).map(drop)
+}
+
 fn by_gids(ends: Interfaces) -> Result<(), String> {
     let addresses = [0, 1].map(|end| ends.address(end));
     let wire = Wire::between(ends)?;

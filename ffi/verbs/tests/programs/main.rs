@@ -132,6 +132,7 @@ fn main() {
         ("interface_ports", run(cm::ports)),
         ("interface_gids", run(cm::gids_of_own_addresses)),
         ("hosts_gids", run(cm::gids_of_hosts)),
+        ("interface_shared", run(cm::shared_interface)),
         ("interface_removed", run(cm::removed)),
         ("hosts_removed", run(cm::removed_of_host)),
     ] {
