@@ -38,6 +38,10 @@ pub struct PacketConfig {
     /// on the interface can reach each other. A port never receives its own frames. With this option the
     /// filter runs for each frame that the host sends. Default: `false`.
     pub sees_host: bool,
+    /// `true` if the port ends with its interface: when the interface is removed, the link state is
+    /// [`Gone`](crate::LinkState::Gone). Otherwise the port waits for a new interface with the same name.
+    /// Default: `false`.
+    pub ends_with_interface: bool,
 }
 
 impl PacketConfig {
@@ -55,6 +59,7 @@ impl PacketConfig {
             tx_bytes: 4 << 20,
             offloads: Offloads::all(),
             sees_host: false,
+            ends_with_interface: false,
         }
     }
 }

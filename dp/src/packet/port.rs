@@ -2,7 +2,8 @@
 //!
 //! The port counts each error and continues. If the socket is full, frames are left in the caller's burst.
 //! While the interface is down or removed, frames to send are dropped. When the interface is up again, the
-//! port uses it again. If the interface was removed, the port uses a new interface with the same name.
+//! port uses it again. If the interface was removed, the port uses a new interface with the same name, unless
+//! its options say that it ends with its interface.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -58,6 +59,8 @@ pub struct PacketPort {
     /// has no such headers.
     header_bytes: usize,
     state: LinkState,
+    /// Whether the port ends with its interface.
+    ends_with_interface: bool,
     /// Number of frames that the kernel had dropped at the last query.
     kernel_drops: Cell<u64>,
     hints: Vec<String>,
@@ -114,6 +117,7 @@ impl PacketPort {
             batch: TxBatch::new(has_headers),
             header_bytes: if has_headers { VNET_BYTES } else { 0 },
             state: LinkState::Down,
+            ends_with_interface: config.ends_with_interface,
             kernel_drops: Cell::new(0),
             hints: hints::hints(config, &found, rx_bytes),
             interface: found.name.clone(),
@@ -144,8 +148,11 @@ impl PacketPort {
     }
 
     /// Reads the state of the interface from the kernel. If a new interface has the same name, binds the
-    /// socket to the new interface.
+    /// socket to the new interface, unless the port ends with its interface.
     fn ask_link(&mut self) -> LinkState {
+        if self.state == LinkState::Gone {
+            return LinkState::Gone;
+        }
         // When an interface goes down, the socket has a pending error. The socket is readable until the error
         // is read.
         let mut error = [0; size_of::<c_int>()];
@@ -153,6 +160,7 @@ impl PacketPort {
         match self.find_interface() {
             // The kernel sets `IFF_RUNNING` if the interface is up and has a link (`dev_get_flags`).
             Ok(flags) if flags & libc::IFF_RUNNING != 0 => LinkState::Up,
+            Err(Errno::NODEV) if self.ends_with_interface => LinkState::Gone,
             // The interface is down or was removed. A new interface may have been removed again before the
             // port could use it.
             Ok(_) | Err(_) => LinkState::Down,
@@ -169,6 +177,7 @@ impl PacketPort {
                 self.interface = sys::name_of(fd, bound)?;
             }
             Some(_) => {}
+            None if self.ends_with_interface => return Err(Errno::NODEV),
             None => self.join(interface::index(fd, &self.interface)?)?,
         }
         interface::flags(self.socket.as_fd(), &self.interface)
@@ -367,7 +376,7 @@ impl Port for PacketPort {
         if given == 0 {
             return 0;
         }
-        if self.state == LinkState::Down && self.check_link() == LinkState::Down {
+        if self.state != LinkState::Up && self.check_link() != LinkState::Up {
             self.base.counters.tx_link_down += given as u64;
             frames.clear();
             return given;
@@ -384,7 +393,7 @@ impl Port for PacketPort {
                     self.base.counters.tx_ring_full += frames.len() as u64;
                     break;
                 }
-                Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) if self.check_link() == LinkState::Down => {
+                Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) if self.check_link() != LinkState::Up => {
                     self.base.counters.tx_link_down += frames.len() as u64;
                     frames.clear();
                 }

@@ -85,7 +85,7 @@ impl Carrier {
             }
             LinkState::Gone => {
                 tcp.end_port(now);
-                Some(AsyncEventKind::PortError)
+                Some(AsyncEventKind::PortGone)
             }
         }
     }

@@ -104,11 +104,14 @@ struct Turned {
     /// Wakes the thread, or the caller that does the thread's work.
     call: Notifier,
     stop: AtomicBool,
-    /// The limit of [`SharedEngine::limit_sleep`], in microseconds.
-    longest_sleep: AtomicU64,
+    /// The limits of [`SharedEngine::limit_sleep`], in microseconds.
+    longest_sleeps: [AtomicU64; SLEEP_LIMITS],
     /// The waiting callers of an engine without a thread.
     callers: Option<Callers>,
 }
+
+/// The number of limits of [`SharedEngine::limit_sleep`].
+pub const SLEEP_LIMITS: usize = 2;
 
 impl SharedEngine {
     /// Starts the engine's thread. The polling thread calls `after_poll` after each poll, with the engine
@@ -220,10 +223,14 @@ impl SharedEngine {
     }
 
     /// Makes the thread poll at least once in `longest`, so that `after_poll` is called even if nothing
-    /// happens. `None`, which is the initial setting, sets no limit.
-    pub fn limit_sleep(&self, longest: Option<Duration>) {
+    /// happens. `None`, which is the initial setting, sets no limit. There are [`SLEEP_LIMITS`] limits for
+    /// different purposes, of which the shortest counts.
+    ///
+    /// # Panics
+    /// If `which` is not less than [`SLEEP_LIMITS`].
+    pub fn limit_sleep(&self, which: usize, longest: Option<Duration>) {
         let micros = longest.map_or(u64::MAX, |longest| longest.as_micros() as u64);
-        self.inner.longest_sleep.store(micros, Ordering::SeqCst);
+        self.inner.longest_sleeps[which].store(micros, Ordering::SeqCst);
         if longest.is_some() {
             self.inner.call.notify();
         }
@@ -279,7 +286,7 @@ impl Turned {
             handover: Handover::new(),
             call: Notifier::new()?,
             stop: AtomicBool::new(false),
-            longest_sleep: AtomicU64::new(u64::MAX),
+            longest_sleeps: [const { AtomicU64::new(u64::MAX) }; SLEEP_LIMITS],
             callers,
         })
     }
@@ -383,7 +390,8 @@ impl Turned {
                 self.asleep.store(limit.is_some(), Ordering::Relaxed);
                 drop(engine);
                 if let Some(limit) = limit {
-                    let longest = Duration::from_micros(self.longest_sleep.load(Ordering::SeqCst));
+                    let limits = self.longest_sleeps.iter().map(|longest| longest.load(Ordering::SeqCst));
+                    let longest = Duration::from_micros(limits.min().unwrap_or(u64::MAX));
                     self.sleep(limit.min(longest), port, until);
                 }
             } else {

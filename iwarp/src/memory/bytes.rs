@@ -47,8 +47,8 @@ pub enum AccessError {
 /// The value keeps its region alive. A caller that registers its own memory has to keep this memory mapped.
 #[derive(Debug)]
 pub struct RawBytes {
-    /// `ptr..ptr + len` is mapped while this value exists. Any thread may read these bytes and, if
-    /// `writable`, write them, but only by raw copies and atomics.
+    /// `ptr..ptr + len` is mapped while this value exists, unless `guarded` is true. Any thread may read
+    /// these bytes and, if `writable`, write them, but only by raw copies and atomics.
     ptr: *mut u8,
     len: usize,
     writable: bool,
@@ -62,8 +62,9 @@ impl RawBytes {
     /// Returns a `RawBytes` for the caller's memory.
     ///
     /// # Safety
-    /// While the value exists, `ptr..ptr + len` is mapped, readable and, if `writable`, writable. All threads
-    /// access these bytes only by raw copies and atomics.
+    /// While the value exists, `ptr..ptr + len` is mapped, readable and, if `writable`, writable, or
+    /// `guarded` is true and the guard is installed. All threads access these bytes only by raw copies and
+    /// atomics.
     pub(super) unsafe fn of_user(ptr: *mut u8, len: usize, writable: bool, guarded: bool) -> Self {
         Self { ptr, len, writable, guarded, region: None }
     }

@@ -67,7 +67,7 @@ pub use bytes::{AccessError, RawBytes};
 pub use epoch::{EpochGuard, Participant};
 pub use fast::{FastBind, FastRegistration, Prepare};
 pub use fault::Fault;
-pub use registration::Registration;
+pub use registration::{ADDRESS_SPACE, Registration};
 pub(crate) use slot::Found;
 pub use stag::Stag;
 pub use stride::{Runs, Stride};

@@ -14,6 +14,11 @@ use crate::memory::slot::{AddressRange, Record, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::table::{MemoryTable, UserMemory};
 
+/// The end of the addresses that a process can map: those of four-level page tables. A processor of x86-64
+/// reports an access beyond them without its address. (Linux maps higher addresses only for a program that
+/// asks for them.)
+pub const ADDRESS_SPACE: usize = if cfg!(target_arch = "x86_64") { 1 << 47 } else { 1 << 48 };
+
 /// Registered memory. Dropping this value deregisters the memory and ends the windows that are bound to the
 /// memory.
 ///
@@ -71,6 +76,46 @@ impl MemoryTable {
         // `Handle`. The registration drops the `Handle` first, which waits until no engine uses the memory
         // any more.
         let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
+        self.insert(memory, options)
+    }
+
+    /// Registers a range of addresses of the caller, of which any byte may or may not be mapped at any time
+    /// (on-demand paging). An access to a byte that is not mapped, or whose mapping does not allow the
+    /// access, fails as if the STag were invalid.
+    ///
+    /// # Errors
+    /// [`RegisterError::NoGuard`] if the table or this system has no fault guard.
+    /// [`RegisterError::NotMapped`] if the range exceeds [`ADDRESS_SPACE`]. [`RegisterError`] lists the other
+    /// reasons.
+    ///
+    /// # Safety
+    /// Until the registration is dropped or [`Registration::deregister`] has returned, the caller and all
+    /// other code of the process access mapped bytes of `ptr..ptr + len` only through raw pointers or
+    /// atomics, which allow other threads to read and (if `options` allow any writing) change the bytes,
+    /// unless no peer and no request of the caller names these bytes.
+    pub unsafe fn register_on_demand(
+        &self,
+        ptr: *mut u8,
+        len: usize,
+        options: &RegisterOptions,
+    ) -> Result<Registration, RegisterError> {
+        if !self.shared().is_owner_process() {
+            return Err(RegisterError::Forked);
+        }
+        // The fault at an address beyond has no address, so the guard would not recognise it.
+        if ptr.addr().checked_add(len).is_none_or(|end| end > ADDRESS_SPACE) {
+            return Err(RegisterError::NotMapped { at: ADDRESS_SPACE as u64 });
+        }
+        let is_guarded = match self.shared().user_memory() {
+            UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
+            UserMemory::Trusted => false,
+        };
+        if !is_guarded {
+            return Err(RegisterError::NoGuard);
+        }
+        // SAFETY: the guard catches the fault of each access to a byte that is not mapped or not writable.
+        // The caller promises that accesses to the other bytes allow concurrent accesses.
+        let memory = unsafe { RawBytes::of_user(ptr, len, options.access.allows_writing(), true) };
         self.insert(memory, options)
     }
 

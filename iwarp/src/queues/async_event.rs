@@ -50,11 +50,14 @@ pub enum AsyncEventKind {
     PortActive,
     /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). The port's connections stay open until the
     /// time [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) has passed, or until their
-    /// timeouts for a silent peer expire. If the device was removed
-    /// ([`LinkState::Gone`](dp::LinkState::Gone)), these connections end at once. A port for a single peer
+    /// timeouts for a silent peer expire. A port for a single peer
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) does not generate this event while it
     /// waits for its peer to start.
     PortError,
+    /// The device of an engine was removed ([`LinkState::Gone`](dp::LinkState::Gone),
+    /// `IBV_EVENT_DEVICE_FATAL`). The port's connections end at once, and the engine makes no further
+    /// connection.
+    PortGone,
     /// Another host uses an address of an engine's port. The most similar event in libibverbs is
     /// `IBV_EVENT_GID_CHANGE`. The conflicts of an address are reported at most once in ten seconds;
     /// [`EngineCounters::stack`](crate::engine::EngineCounters) counts the reported conflicts. The engine
@@ -81,7 +84,7 @@ pub struct AsyncEvent {
 impl AsyncEventKind {
     /// All kinds, in the order in which an object reports its kept events: an error of the stream is reported
     /// before `LastWqeReached`.
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::QpFatal,
         Self::QpRequestError,
         Self::QpAccessError,
@@ -92,6 +95,7 @@ impl AsyncEventKind {
         Self::SrqLimitReached,
         Self::PortActive,
         Self::PortError,
+        Self::PortGone,
         Self::AddressConflict,
     ];
 

@@ -90,7 +90,7 @@ pub(crate) use wr::post_each;
 pub(crate) fn test_objects() -> (std::sync::Arc<Resources>, std::sync::Arc<PdShared>, CompletionQueue) {
     use std::sync::Arc;
     let memory = crate::memory::MemoryTable::new(16, [1; 32]);
-    let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();
+    let resources = Resources::new(ContextLimits::default(), memory, false, None).unwrap();
     let pd = PdShared::new(&resources).unwrap();
     let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
     (resources, pd, cq)

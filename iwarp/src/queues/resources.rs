@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -93,10 +94,14 @@ pub(crate) struct Resources {
 }
 
 /// Numbers for queue pairs. A number has 24 bits, the size in which programs exchange these numbers, and is
-/// never 0. A freed number is used again only after every other free number. So even if a peer still uses a
-/// freed number, for a long time the number does not name another queue pair. (A region that is limited to a
-/// queue pair names the queue pair's stream, whose number is never reused.)
-struct QpNumbers(Mutex<QpNumbersInUse>);
+/// never 0. With a prefix, the first 8 bits of each number are the prefix, and the other bits are never 0. A
+/// freed number is used again only after every other free number. So even if a peer still uses a freed
+/// number, for a long time the number does not name another queue pair. (A region that is limited to a queue
+/// pair names the queue pair's stream, whose number is never reused.)
+struct QpNumbers {
+    range: RangeInclusive<u32>,
+    in_use: Mutex<QpNumbersInUse>,
+}
 
 struct QpNumbersInUse {
     /// The next number to try.
@@ -129,6 +134,7 @@ impl Resources {
         limits: ContextLimits,
         memory: MemoryTable,
         late_memory_checks: bool,
+        qp_num_prefix: Option<u8>,
     ) -> Result<Arc<Self>, VerbsError> {
         Ok(Arc::new(Self {
             limits,
@@ -143,7 +149,7 @@ impl Resources {
             events: AsyncEvents::new(limits.max_async_events)?,
             memory,
             late_memory_checks,
-            qp_nums: QpNumbers::new(),
+            qp_nums: QpNumbers::new(qp_num_prefix),
             streams: AtomicU64::new(0),
             pd_nums: Numbers::new("protection domain numbers"),
             cq_nums: Numbers::new("completion queue numbers"),
@@ -220,20 +226,27 @@ impl Resources {
 impl QpNumbers {
     const LAST_NUMBER: u32 = (1 << 24) - 1;
 
-    fn new() -> Self {
-        Self(Mutex::new(QpNumbersInUse { next: 1, used: BTreeMap::new() }))
+    fn new(prefix: Option<u8>) -> Self {
+        let range = match prefix {
+            None => 1..=Self::LAST_NUMBER,
+            Some(prefix) => u32::from(prefix) << 16 | 1..=u32::from(prefix) << 16 | 0xffff,
+        };
+        let in_use = QpNumbersInUse { next: *range.start(), used: BTreeMap::new() };
+        Self { range, in_use: Mutex::new(in_use) }
     }
 
     /// # Errors
     /// [`VerbsError::Limit`] if all numbers are in use.
     fn take(&self) -> Result<u32, VerbsError> {
         let QpNumbersInUse { next, used } = &mut *self.in_use();
-        if used.len() >= Self::LAST_NUMBER as usize {
-            return Err(VerbsError::Limit { name: "queue pair numbers", limit: Self::LAST_NUMBER as usize });
+        let (first, last) = (*self.range.start(), *self.range.end());
+        let limit = (last - first + 1) as usize;
+        if used.len() >= limit {
+            return Err(VerbsError::Limit { name: "queue pair numbers", limit });
         }
         loop {
             let num = *next;
-            *next = num % Self::LAST_NUMBER + 1;
+            *next = if num == last { first } else { num + 1 };
             if let Entry::Vacant(place) = used.entry(num) {
                 place.insert(None);
                 return Ok(num);
@@ -247,7 +260,7 @@ impl QpNumbers {
     }
 
     fn in_use(&self) -> MutexGuard<'_, QpNumbersInUse> {
-        self.0.lock().expect("no holder of this lock panics")
+        self.in_use.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -277,7 +290,7 @@ mod tests {
     /// other free number.
     #[test]
     fn a_queue_pair_gets_the_number_that_was_free_for_longest() {
-        let numbers = QpNumbers::new();
+        let numbers = QpNumbers::new(None);
         assert_eq!([(); 3].map(|()| numbers.take().unwrap()), [1, 2, 3]);
         numbers.free(1);
         numbers.free(3);
@@ -286,12 +299,27 @@ mod tests {
         assert_eq!([(); 4].map(|()| numbers.take().unwrap()), [0xff_ffff, 1, 3, 5], "2 and 4 are in use");
     }
 
+    #[test]
+    fn a_prefix_is_the_first_byte_of_each_number() {
+        for prefix in [0, 1, 0xff] {
+            let numbers = QpNumbers::new(Some(prefix));
+            let with_prefix = |rest: u32| u32::from(prefix) << 16 | rest;
+            assert_eq!([(); 2].map(|()| numbers.take().unwrap()), [1, 2].map(with_prefix));
+            numbers.in_use().next = with_prefix(0xffff);
+            assert_eq!([(); 2].map(|()| numbers.take().unwrap()), [0xffff, 3].map(with_prefix));
+            (0..0xffff - 4).for_each(|_| _ = numbers.take().unwrap());
+            assert!(numbers.take().is_err());
+            numbers.free(with_prefix(7));
+            assert_eq!(numbers.take().unwrap(), with_prefix(7));
+        }
+    }
+
     /// If a number were used twice, it would name two objects. For example, the regions of one protection
     /// domain would also belong to another protection domain.
     #[test]
     fn no_number_is_given_twice() {
         let resources =
-            Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32]), false).unwrap();
+            Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32]), false, None).unwrap();
         resources.pd_nums.next.store(Numbers::LAST_NUMBER, Ordering::Relaxed);
         let last = PdShared::new(&resources).unwrap();
         assert_eq!(last.id().0, Numbers::LAST_NUMBER);
@@ -306,7 +334,7 @@ mod tests {
     #[test]
     fn a_queue_pair_that_is_gone_leaves_no_number() {
         let resources =
-            Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32]), false).unwrap();
+            Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32]), false, None).unwrap();
         let pd = PdShared::new(&resources).unwrap();
         let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
         let first = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();

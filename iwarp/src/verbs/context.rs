@@ -32,6 +32,9 @@ pub struct ContextConfig {
     /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If the field is `false`, the post of
     /// such a request is refused. Default: `false`.
     pub late_memory_checks: bool,
+    /// The first 8 of the 24 bits of the numbers of queue pairs. `None`: the numbers use all 24 bits.
+    /// Processes with different prefixes have no number in common. Default: `None`.
+    pub qp_num_prefix: Option<u8>,
     /// The seed of the STags. `None`: the seed is entropy from the system. A fixed seed makes the STags
     /// predictable, so it is only for tests. Default: `None`.
     pub seed: Option<[u8; 32]>,
@@ -174,6 +177,7 @@ impl Context {
                     limits,
                     MemoryTable::with(&table, seed),
                     config.late_memory_checks,
+                    config.qp_num_prefix,
                 )?,
                 engines: RwLock::new(Vec::new()),
                 listeners: Mutex::new(Vec::new()),

@@ -91,6 +91,25 @@ impl MemoryRegion {
         Ok(Self { registration: registration.map_err(register_error)?, pd: pd.clone() })
     }
 
+    /// Registers a range of addresses of the caller, whose bytes need not be mapped.
+    ///
+    /// # Safety
+    /// Until the returned value is dropped, accesses of the process to mapped bytes of `addr..addr + bytes`
+    /// allow other threads to read and change these bytes, unless no peer and no request names the bytes.
+    #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
+    pub(super) unsafe fn register_on_demand(
+        pd: &ProtectionDomain,
+        addr: *mut u8,
+        bytes: usize,
+        options: &MrOptions<'_>,
+    ) -> Result<Self, VerbsError> {
+        let options = options.register_options(pd)?;
+        // SAFETY: the caller promises that accesses to mapped bytes that a peer or a request names allow
+        // concurrent accesses until the returned `MemoryRegion` is dropped, which owns the registration.
+        let registration = unsafe { pd.shared.resources.memory.register_on_demand(addr, bytes, &options) };
+        Ok(Self { registration: registration.map_err(register_error)?, pd: pd.clone() })
+    }
+
     /// Returns the key for local requests.
     pub fn lkey(&self) -> u32 {
         self.registration.stag().0

@@ -80,6 +80,32 @@ impl ProtectionDomain {
         unsafe { MemoryRegion::register_user(self, addr, bytes, options) }
     }
 
+    /// Registers a range of addresses of the caller, of which any byte may or may not be mapped at any time
+    /// (on-demand paging, `IBV_ACCESS_ON_DEMAND`). The range may be all addresses of a process, which are
+    /// those from 0 to [`ADDRESS_SPACE`](crate::memory::ADDRESS_SPACE). A request that uses a byte that is
+    /// not mapped fails as if the region were invalid.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`] if the limit on regions is reached. [`VerbsError::Inaccessible`] if the range
+    /// exceeds the addresses of a process. [`VerbsError::Invalid`] if an option is invalid, or if there is no
+    /// fault guard ([`UserMemory::Guarded`](crate::memory::UserMemory::Guarded)).
+    ///
+    /// # Safety
+    /// Until the region is dropped, all code of the process accesses those mapped bytes of the range that a
+    /// peer or a request names only in ways that allow other threads to read and change these bytes: through
+    /// raw pointers or atomics, never through a reference to plain bytes.
+    #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
+    pub unsafe fn reg_on_demand_mr(
+        &self,
+        addr: *mut u8,
+        bytes: usize,
+        options: &MrOptions<'_>,
+    ) -> Result<MemoryRegion, VerbsError> {
+        // SAFETY: the caller promises that accesses to mapped bytes that a peer or a request names allow
+        // concurrent accesses. `register_on_demand` has no other requirement.
+        unsafe { MemoryRegion::register_on_demand(self, addr, bytes, options) }
+    }
+
     /// Allocates `bytes` bytes of new zeroed memory for fast registration. The region's STag is invalid until
     /// a send queue makes it valid.
     ///

@@ -70,7 +70,7 @@ pub fn address_of_station(station: u16) -> IpAddr {
 pub fn open(spec: &Spec) -> Result<Wire, OpenError> {
     match &spec.kind {
         Kind::Local { name } => open_local(spec, local::default_folder(name)?),
-        Kind::Packet { interface } => open_packet(spec, interface, own_address(spec)?),
+        Kind::Packet { interface } => open_packet(spec, interface, own_address(spec)?, false),
         _ => open_dpdk(spec),
     }
 }
@@ -100,15 +100,22 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
 }
 
 /// Opens a kernel interface, on which this endpoint has the address `address`. Ports of other processes of
-/// the host on the same interface can reach this address.
+/// the host on the same interface can reach this address. If `ends_with_interface` is true, the port ends
+/// when the interface is removed. Otherwise it waits for a new interface with the same name.
 ///
 /// # Errors
 /// [`OpenError::Packet`] if the interface cannot be opened, [`OpenError::Verbs`] if the engine's
 /// configuration is invalid.
-pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire, OpenError> {
+pub fn open_packet(
+    spec: &Spec,
+    interface: &str,
+    address: IpCidr,
+    ends_with_interface: bool,
+) -> Result<Wire, OpenError> {
     let mut config = PacketConfig::new(interface, [address.address().into()]);
     (config.mac, config.mtu) = (spec.mac, spec.mtu);
     config.sees_host = true;
+    config.ends_with_interface = ends_with_interface;
     let port = packet::open(&config)?;
     let config = settings(spec, &port, address)?;
     Ok(Wire { port: Box::new(port), config, address: address.address().into() })
@@ -145,6 +152,9 @@ pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
 }
 
 fn own_address(spec: &Spec) -> Result<IpCidr, OpenError> {
+    if spec.last_address.is_some() {
+        return Err(SpecError::Range { spec: spec.to_string() }.into());
+    }
     spec.address.ok_or_else(|| SpecError::NoAddress { spec: spec.to_string() }.into())
 }
 

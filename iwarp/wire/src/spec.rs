@@ -1,6 +1,7 @@
 //! The specification of a wire: `kind[:where][,key=value..]`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -64,6 +65,10 @@ pub struct Spec {
     /// chooses the address. On a `packet` wire it may be `None` if the caller of
     /// [`open_packet`](crate::open_packet) chooses the address.
     pub address: Option<IpCidr>,
+    /// The last address of a range of which `address` is the first (`addr=10.0.0.2-10.0.0.9/24`): each
+    /// process on the interface has another address of the range. Only a `packet` wire can have a range, and
+    /// the caller of [`open_packet`](crate::open_packet) chooses the address.
+    pub last_address: Option<IpAddress>,
     /// The gateway to addresses outside of this endpoint's network.
     pub gateway: Option<IpAddress>,
     /// The Ethernet address of this endpoint. `None`: the address of the device, or on a tap interface an
@@ -125,6 +130,12 @@ pub enum SpecError {
         /// A description of the valid values.
         what: &'static str,
     },
+    /// The specification has a range of addresses, but this kind of wire or this program has one address.
+    #[error("{spec}: one address is needed here: only programs on packet:IF share a range of addresses")]
+    Range {
+        /// The whole text of the specification.
+        spec: String,
+    },
     /// The specification has no address, but this kind of wire needs an address.
     #[error(
         "{spec}: this kind needs an address of its own: add addr=10.0.0.2/24 (one that the kernel does not have)"
@@ -147,6 +158,7 @@ impl Default for Spec {
         Self {
             kind: Kind::Local { name: "default".into() },
             address: None,
+            last_address: None,
             gateway: None,
             mac: None,
             mtu: None,
@@ -225,7 +237,10 @@ impl Spec {
         }
         let wrong = |what| SpecError::Value { spec: spec.into(), key: key.into(), value: value.into(), what };
         match (key, &mut self.kind) {
-            ("addr", _) => self.address = Some(parse_address(value).ok_or_else(|| wrong(ADDRESS))?),
+            ("addr", _) => {
+                let (first, last) = parse_addresses(value).ok_or_else(|| wrong(ADDRESS))?;
+                (self.address, self.last_address) = (Some(first), last);
+            }
             ("gw", _) => {
                 self.gateway = Some(value.parse().map_err(|()| wrong("address of a router, like 10.0.0.1"))?);
             }
@@ -258,27 +273,32 @@ impl Spec {
         Ok(())
     }
 
-    /// Parses and sets the address.
+    /// Parses and sets the address or the range of addresses.
     ///
     /// # Errors
     /// [`SpecError::Value`] if the address is invalid.
     pub fn set_address(&mut self, value: &str) -> Result<(), SpecError> {
         let (spec, key, value) = (self.to_string(), "addr".into(), value);
-        self.address = Some(parse_address(value).ok_or(SpecError::Value {
+        let (first, last) = parse_addresses(value).ok_or(SpecError::Value {
             spec,
             key,
             value: value.into(),
             what: ADDRESS,
-        })?);
+        })?;
+        (self.address, self.last_address) = (Some(first), last);
         Ok(())
     }
 
-    /// Checks that the specification has an address if its kind needs an address.
+    /// Checks that the specification has an address if its kind needs an address, and a range of addresses
+    /// only if its kind allows a range.
     ///
     /// # Errors
-    /// [`SpecError::NoAddress`] if the address is missing.
+    /// [`SpecError::NoAddress`] if the address is missing. [`SpecError::Range`] if a range is not allowed.
     pub fn check(&self) -> Result<(), SpecError> {
         match (&self.kind, &self.address) {
+            (kind, _) if self.last_address.is_some() && !matches!(kind, Kind::Packet { .. }) => {
+                Err(SpecError::Range { spec: self.to_string() })
+            }
             (Kind::Local { .. } | Kind::Packet { .. }, _) | (_, Some(_)) => Ok(()),
             (_, None) => Err(SpecError::NoAddress { spec: self.to_string() }),
         }
@@ -287,8 +307,29 @@ impl Spec {
 
 const ADDRESS: &str = "address with a prefix length, like 10.0.0.2/24";
 
-fn parse_address(value: &str) -> Option<IpCidr> {
-    value.parse().ok()
+/// The maximum number of addresses of a range.
+const MAX_RANGE: u128 = 1 << 16;
+
+/// Parses an address with a prefix length, or a range of addresses with one, like 10.0.0.2-10.0.0.9/24.
+fn parse_addresses(value: &str) -> Option<(IpCidr, Option<IpAddress>)> {
+    let Some((first, rest)) = value.split_once('-') else { return Some((value.parse().ok()?, None)) };
+    let last: IpCidr = rest.parse().ok()?;
+    let first: IpAddress = first.parse().ok()?;
+    if first.version() != last.address().version() {
+        return None;
+    }
+    let first = IpCidr::new(first, last.prefix_len());
+    let [from, to] = [first, last].map(|cidr| number_of(cidr.address().into()));
+    let is_range = first.contains_addr(&last.address()) && from < to && to - from < MAX_RANGE;
+    is_range.then(|| (first, Some(last.address())))
+}
+
+/// The number whose bytes are the address.
+fn number_of(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
+    }
 }
 
 /// The allowed number of bytes of a ring of a local wire.
@@ -329,7 +370,10 @@ impl fmt::Display for Spec {
             Kind::Dpdk { arguments } => return write!(f, "dpdk:{arguments}"),
         }
         if let Some(address) = &self.address {
-            write!(f, ",addr={address}")?;
+            match &self.last_address {
+                Some(last) => write!(f, ",addr={}-{last}/{}", address.address(), address.prefix_len())?,
+                None => write!(f, ",addr={address}")?,
+            }
         }
         if let Some(gateway) = &self.gateway {
             write!(f, ",gw={gateway}")?;
@@ -401,6 +445,12 @@ mod tests {
             ("packet:eth0,ring=1M", "there is no key 'ring'"),
             ("packet:eth0,adr=1", "there is no key 'adr' for this kind: use addr, gw, mac, mtu, crc"),
             ("packet:eth0,addr=10.0.0.1", "like 10.0.0.2/24"),
+            ("packet:eth0,addr=10.0.0.2-10.0.0.9", "like 10.0.0.2/24"),
+            ("packet:eth0,addr=10.0.0.9-10.0.0.2/24", "like 10.0.0.2/24"),
+            ("packet:eth0,addr=10.0.0.2-10.0.0.2/24", "like 10.0.0.2/24"),
+            ("packet:eth0,addr=10.0.0.2-10.0.1.2/24", "like 10.0.0.2/24"),
+            ("packet:eth0,addr=10.0.0.2-fd00::2/64", "like 10.0.0.2/24"),
+            ("packet:eth0,addr=10.0.0.0-10.255.0.0/8", "like 10.0.0.2/24"),
             ("packet:eth0,gw=x", "like 10.0.0.1"),
             ("packet:eth0,mac=02:00", "like 02:00:00:00:00:01"),
             ("packet:eth0,mtu=70", "use 1280 to 9000"),
@@ -415,6 +465,15 @@ mod tests {
         let spec: Spec = "tap:uwarp0".parse().unwrap();
         assert!(spec.check().unwrap_err().to_string().contains("add addr="));
         assert_eq!("packet:eth0".parse::<Spec>().unwrap().check(), Ok(()));
+        let mut spec: Spec = "tap:uwarp0,addr=10.0.0.2-10.0.0.9/24".parse().unwrap();
+        assert!(spec.check().unwrap_err().to_string().contains("one address is needed"));
+        spec.set_address("10.0.0.2/24").unwrap();
+        assert_eq!((spec.check(), spec.last_address), (Ok(()), None));
+        for text in ["packet:eth0,addr=10.0.0.2-10.0.0.9/24", "packet:eth0,addr=fd00::2-fd00::1:1/64"] {
+            let spec: Spec = text.parse().unwrap();
+            assert_eq!((spec.to_string(), spec.check()), (text.to_owned(), Ok(())));
+            assert!(spec.last_address.is_some());
+        }
         let mut spec: Spec = "dpdk:-a 0000:03:00.0".parse().unwrap();
         assert!(spec.check().is_err());
         assert!(spec.set_address("10.0.0.2").is_err());

@@ -43,6 +43,12 @@ impl<T: Clone> LiveHandles<T> {
         self.known().as_ref().and_then(|known| known.get(&address).cloned())
     }
 
+    /// Calls `act` with the address of each object. No object is removed during the call. So `act` must take
+    /// only locks whose holders do not use this value.
+    pub(crate) fn for_each(&self, mut act: impl FnMut(usize)) {
+        self.known().iter().flatten().for_each(|(address, _)| act(*address));
+    }
+
     /// Returns the part of a channel that a thread needs to wait for events of the channel. If the channel is
     /// destroyed, the thread blocks here until the process ends.
     pub(crate) fn get_or_block(&self, address: usize) -> T {

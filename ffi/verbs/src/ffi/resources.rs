@@ -12,12 +12,12 @@
 //! time.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{io, ptr};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::ffi::abi::{self, Errno, Outcome, StartError};
+use crate::ffi::abi::{self, EIO, Errno, Outcome, StartError};
 
 /// Number of descriptors that must be free at the start. The engine closes some of its descriptors again.
 const START_DESCRIPTORS: usize = 16;
@@ -58,11 +58,23 @@ pub(crate) fn check_for_start() -> Result<(), StartError> {
     })
 }
 
+/// True after the device was removed. From then on no object is made.
+static DEVICE_IS_GONE: AtomicBool = AtomicBool::new(false);
+
+/// From now on, every call that would make an object fails.
+pub(crate) fn refuse_objects() {
+    DEVICE_IS_GONE.store(true, Ordering::Release);
+}
+
 /// Checks that there is memory for an object whose queues need `bytes` bytes.
 ///
 /// # Errors
-/// Returns `ENOMEM` if memory is missing, and writes a line to the log.
+/// Returns `EIO` if the device was removed, as the kernel does. Returns `ENOMEM` if memory is missing, and
+/// writes a line to the log.
 pub(crate) fn check_for_object(bytes: usize) -> Outcome<()> {
+    if DEVICE_IS_GONE.load(Ordering::Acquire) {
+        return Err(EIO);
+    }
     map_and_unmap(OBJECT_BYTES + bytes).map_err(|error| {
         abi::log(|| format!("refused: no memory ({error}): raise the limit of the process (ulimit -v)"));
         Errno(libc::ENOMEM)
@@ -73,7 +85,8 @@ pub(crate) fn check_for_object(bytes: usize) -> Outcome<()> {
 /// so one check covers [`REGIONS`] regions.
 pub(crate) fn check_for_region() -> Outcome<()> {
     static REGISTERED: AtomicU32 = AtomicU32::new(0);
-    if REGISTERED.load(Ordering::Relaxed).is_multiple_of(REGIONS) {
+    let is_due = REGISTERED.load(Ordering::Relaxed).is_multiple_of(REGIONS);
+    if is_due || DEVICE_IS_GONE.load(Ordering::Acquire) {
         check_for_object(0)?;
     }
     // The region is counted after the check, so if the check fails, the next call checks again.

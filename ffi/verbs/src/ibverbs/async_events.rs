@@ -52,7 +52,10 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut sys::ibv_async_e
         let event = unsafe { event.read() };
         if matches!(
             event.event_type,
-            sys::IBV_EVENT_PORT_ACTIVE | sys::IBV_EVENT_PORT_ERR | sys::IBV_EVENT_GID_CHANGE
+            sys::IBV_EVENT_PORT_ACTIVE
+                | sys::IBV_EVENT_PORT_ERR
+                | sys::IBV_EVENT_GID_CHANGE
+                | sys::IBV_EVENT_DEVICE_FATAL
         ) {
             return Ok(());
         }

@@ -38,9 +38,31 @@ pub(crate) struct Cq {
     /// pair that was reset has a new engine queue pair, but keeps the number that the program sees.
     numbers: Mutex<HashMap<u32, u32>>,
     /// The current completion of a poll of an `ibv_cq_ex`, between `ibv_start_poll` and `ibv_end_poll`.
-    pub(crate) polled: CriticalSection<Option<WorkCompletion>>,
+    pub(crate) polled: CriticalSection<Option<Polled>>,
+    /// The timestamps of an `ibv_cq_ex`.
+    pub(crate) timestamps: Timestamps,
     /// The address of this struct, for the event callback; 0 once the queue is destroyed.
     place: Arc<AtomicUsize>,
+}
+
+/// The current completion of a poll, and the times at which it was polled. The engine's completions have no
+/// times, since programs without timestamps would pay for them. So a timestamp is the time at which
+/// `ibv_start_poll` or `ibv_next_poll` took the completion from the queue, and the timestamps of a queue
+/// never decrease.
+#[derive(Clone, Copy)]
+pub(crate) struct Polled {
+    pub(crate) completion: WorkCompletion,
+    /// The time of the device's clock; 0 if the queue was made without timestamps.
+    pub(crate) clock_ns: u64,
+    /// The time since 1970; 0 if the queue was made without such timestamps.
+    pub(crate) wall_ns: u64,
+}
+
+/// Which timestamps a program can read from the completions of a queue.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Timestamps {
+    pub(crate) clock: bool,
+    pub(crate) wall: bool,
 }
 
 /// Maximum number of completions that are polled and translated at a time.
@@ -153,12 +175,12 @@ impl Cq {
         channel: *mut sys::ibv_comp_channel,
         vector: u32,
     ) -> Outcome<Box<Self>> {
-        if cqe == 0 || cqe > limits::MAX_CQE || vector != 0 {
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        if cqe == 0 || cqe > limits::MAX_CQE || vector >= open.comp_vectors() {
             return Err(EINVAL);
         }
         resources::check_for_object(cqe * resources::COMPLETION_BYTES)?;
-        // SAFETY: the caller passes an open context.
-        let open = unsafe { OpenDevice::of(context) };
         // SAFETY: the caller passes NULL or a channel that is valid during the call.
         let events = (!channel.is_null()).then(|| unsafe { CompChannel::of(channel) });
         // The engine's queue needs its callback now, but the address of the `Cq` is known only later.
@@ -197,6 +219,7 @@ impl Cq {
             renumbered: AtomicBool::new(false),
             numbers: Mutex::default(),
             polled: CriticalSection::new(None, true),
+            timestamps: Timestamps::default(),
             place,
         });
         this.place.store(std::ptr::from_ref(&*this) as usize, Ordering::Release);

@@ -6,7 +6,8 @@ use libc::c_int;
 
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
-use crate::ibverbs::cq::{self, Cq};
+use crate::ibverbs::clock;
+use crate::ibverbs::cq::{self, Cq, Polled, Timestamps};
 use crate::ibverbs::pd::Pd;
 
 /// The completion fields that this library supports.
@@ -16,7 +17,9 @@ const FIELDS: u64 = (sys::IBV_WC_EX_WITH_BYTE_LEN
     | sys::IBV_WC_EX_WITH_SRC_QP
     | sys::IBV_WC_EX_WITH_SLID
     | sys::IBV_WC_EX_WITH_SL
-    | sys::IBV_WC_EX_WITH_DLID_PATH_BITS) as u64;
+    | sys::IBV_WC_EX_WITH_DLID_PATH_BITS
+    | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+    | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut sys::ibv_context,
@@ -55,6 +58,11 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if is_for_one_thread {
             cq.polled.for_one_thread();
         }
+        let asks_for = |flag: u32| init.wc_flags & u64::from(flag) != 0;
+        cq.timestamps = Timestamps {
+            clock: asks_for(sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP),
+            wall: asks_for(sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK),
+        };
         let cq = Box::leak(cq).as_c();
         // SAFETY: the queue was made above, and nobody else uses it.
         let c = unsafe { &mut *cq };
@@ -71,6 +79,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         c.read_slid = Some(read_slid);
         c.read_sl = Some(read_byte_field);
         c.read_dlid_path_bits = Some(read_byte_field);
+        c.read_completion_ts = Some(read_completion_ts);
+        c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
         Ok(cq)
     })
 }
@@ -84,8 +94,13 @@ fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
     let mut out = [WorkCompletion::default()];
     let count = if may_turn && this.is_empty() { 0 } else { this.poll(&mut out) };
     let mut polled = this.polled.inside()?;
-    *polled = (count > 0).then_some(out[0]);
-    let completion = polled.as_ref().ok_or(abi::ENOENT)?;
+    let Timestamps { clock, wall } = this.timestamps;
+    *polled = (count > 0).then(|| Polled {
+        completion: out[0],
+        clock_ns: if clock { clock::now_ns() } else { 0 },
+        wall_ns: if wall { clock::wall_ns() } else { 0 },
+    });
+    let Polled { completion, .. } = polled.as_ref().ok_or(abi::ENOENT)?;
     // SAFETY: this thread has entered the critical section, so no other thread polls the queue.
     unsafe { (*at).wr_id = completion.wr_id };
     // SAFETY: this thread has entered the critical section, so no other thread polls the queue.
@@ -124,34 +139,34 @@ unsafe extern "C" fn end_poll(at: *mut sys::ibv_cq_ex) {
 }
 
 /// Reads a field of the current completion, or returns the default value if there is no current completion.
-fn read<T: Default>(at: *mut sys::ibv_cq_ex, field: impl FnOnce(&Cq, &WorkCompletion) -> T) -> T {
+fn read<T: Default>(at: *mut sys::ibv_cq_ex, field: impl FnOnce(&Polled) -> T) -> T {
     abi::guarded(|| {
         // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(at.cast()) };
         let polled = this.polled.inside()?;
-        Ok(polled.as_ref().map(|completion| field(this, completion)).unwrap_or_default())
+        Ok(polled.as_ref().map(field).unwrap_or_default())
     })
     .unwrap_or_default()
 }
 
 unsafe extern "C" fn read_opcode(at: *mut sys::ibv_cq_ex) -> sys::ibv_wc_opcode {
-    read(at, |_, completion| cq::opcode_of(completion))
+    read(at, |polled| cq::opcode_of(&polled.completion))
 }
 
 unsafe extern "C" fn read_vendor_err(at: *mut sys::ibv_cq_ex) -> u32 {
-    read(at, |_, completion| cq::vendor_err_of(completion))
+    read(at, |polled| cq::vendor_err_of(&polled.completion))
 }
 
 unsafe extern "C" fn read_byte_len(at: *mut sys::ibv_cq_ex) -> u32 {
-    read(at, |_, completion| cq::byte_len_of(completion))
+    read(at, |polled| cq::byte_len_of(&polled.completion))
 }
 
 unsafe extern "C" fn read_imm_data(at: *mut sys::ibv_cq_ex) -> u32 {
-    read(at, |_, completion| cq::immediate_of(completion).0)
+    read(at, |polled| cq::immediate_of(&polled.completion).0)
 }
 
 unsafe extern "C" fn read_qp_num(at: *mut sys::ibv_cq_ex) -> u32 {
-    read(at, |_, completion| completion.qp_num)
+    read(at, |polled| polled.completion.qp_num)
 }
 
 unsafe extern "C" fn read_src_qp(_at: *mut sys::ibv_cq_ex) -> u32 {
@@ -159,7 +174,15 @@ unsafe extern "C" fn read_src_qp(_at: *mut sys::ibv_cq_ex) -> u32 {
 }
 
 unsafe extern "C" fn read_wc_flags(at: *mut sys::ibv_cq_ex) -> u32 {
-    read(at, |_, completion| cq::immediate_of(completion).1)
+    read(at, |polled| cq::immediate_of(&polled.completion).1)
+}
+
+unsafe extern "C" fn read_completion_ts(at: *mut sys::ibv_cq_ex) -> u64 {
+    read(at, |polled| polled.clock_ns)
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(at: *mut sys::ibv_cq_ex) -> u64 {
+    read(at, |polled| polled.wall_ns)
 }
 
 unsafe extern "C" fn read_slid(_at: *mut sys::ibv_cq_ex) -> u32 {

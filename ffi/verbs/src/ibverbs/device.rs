@@ -11,6 +11,7 @@ use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::c_str::copy_str;
 use crate::ffi::sys;
 use crate::ffi::use_count::UseCount;
+use crate::net::{GIDS, Net, RoceVersion, version_of};
 use crate::process::Process;
 use crate::process::async_events::AsyncQueue;
 use crate::process::{identity, limits};
@@ -75,6 +76,12 @@ impl OpenDevice {
         unsafe { &raw mut (*self.c.get()).context }
     }
 
+    /// The number of completion vectors.
+    pub(crate) fn comp_vectors(&self) -> u32 {
+        // SAFETY: the field is part of the value in the cell, and is not changed after the device is opened.
+        unsafe { (*self.c.get()).context.num_comp_vectors as u32 }
+    }
+
     /// Counts an object that was made with the context.
     pub(crate) fn add(&self) {
         self.objects.inc();
@@ -100,7 +107,7 @@ impl OpenDevice {
         c.context.device = device();
         c.context.cmd_fd = -1;
         c.context.async_fd = async_events.fd();
-        c.context.num_comp_vectors = 1;
+        c.context.num_comp_vectors = limits::comp_vectors() as c_int;
         c.context.abi_compat = usize::MAX as *mut libc::c_void;
         let open =
             Box::new(Self { c: UnsafeCell::new(c), process, async_events, objects: UseCount::default() });
@@ -296,25 +303,31 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     gid: *mut sys::ibv_gid,
 ) -> c_int {
     abi::minus_one(|| {
-        if (port, index) != (1, 0) {
+        if port != 1 {
             return Err(EINVAL);
         }
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
+        let raw = usize::try_from(index).ok().and_then(|index| open.process.net.gid(index)).ok_or(EINVAL)?;
         // SAFETY: the caller passes a pointer to writable memory.
-        unsafe { gid.write(sys::ibv_gid { raw: open.process.net.gid() }) };
+        unsafe { gid.write(sys::ibv_gid { raw }) };
         Ok(0)
     })
 }
 
-fn gid_entry(open: &OpenDevice) -> sys::ibv_gid_entry {
-    sys::ibv_gid_entry {
-        gid: sys::ibv_gid { raw: open.process.net.gid() },
-        gid_index: 0,
+/// The entry at `index` of the table of GIDs.
+fn gid_entry(net: &Net, index: u32) -> Outcome<sys::ibv_gid_entry> {
+    let raw = net.gid(index as usize).ok_or(EINVAL)?;
+    Ok(sys::ibv_gid_entry {
+        gid: sys::ibv_gid { raw },
+        gid_index: index,
         port_num: 1,
-        gid_type: sys::IBV_GID_TYPE_IB,
-        ndev_ifindex: open.process.net.interface_index(),
-    }
+        gid_type: match version_of(index as usize) {
+            RoceVersion::V1 => sys::IBV_GID_TYPE_ROCE_V1,
+            RoceVersion::V2 => sys::IBV_GID_TYPE_ROCE_V2,
+        },
+        ndev_ifindex: net.interface_index(),
+    })
 }
 
 /// Implements `ibv_query_gid_ex(3)`.
@@ -334,18 +347,17 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         if port != 1 || flags != 0 {
             return Err(EINVAL);
         }
-        if index != 0 {
-            return Err(Errno(libc::ENODATA));
-        }
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
+        let ours = gid_entry(&open.process.net, index)?;
         // SAFETY: the caller passes an entry of `size` bytes.
-        unsafe { put(&gid_entry(open), entry, size) };
+        unsafe { put(&ours, entry, size) };
         Ok(())
     })
 }
 
-/// Implements `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number.
+/// Implements `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number. As in the
+/// kernel, the call fails if the table has more than `max` entries.
 ///
 /// # Safety
 /// `context` is open, and `entries` is writable and has `max` entries of `size` bytes.
@@ -358,16 +370,22 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> ssize_t {
     let count = abi::guarded(|| {
-        if flags != 0 || max == 0 {
+        if flags != 0 || max < GIDS {
             return Err(EINVAL);
         }
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        // SAFETY: the caller passes room for at least one entry of `size` bytes.
-        unsafe { put(&gid_entry(open), entries, size) };
-        Ok(1)
+        for index in 0..GIDS {
+            let ours = gid_entry(&open.process.net, index as u32)?;
+            // SAFETY: the caller passes an array of `max` entries of `size` bytes, and `index` is less than
+            // `max`.
+            let entry = unsafe { entries.byte_add(index * size) };
+            // SAFETY: the entry has `size` bytes.
+            unsafe { put(&ours, entry, size) };
+        }
+        Ok(GIDS)
     });
-    count.unwrap_or_else(|Errno(number)| -(number as ssize_t))
+    count.map_or_else(|Errno(number)| -(number as ssize_t), |count| count as ssize_t)
 }
 
 /// Returns the type of a GID as in the kernel's sysfs. `ibv_devinfo` calls this function.
@@ -382,12 +400,16 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     kind: *mut u32,
 ) -> c_int {
     abi::minus_one(|| {
-        if (port, index) != (1, 0) {
+        if port != 1 || index as usize >= GIDS {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes a pointer to writable memory. 0 is IB/RoCE v1, the type that kernel iWARP
-        // devices report.
-        unsafe { *kind = 0 };
+        // In sysfs, IB and RoCE v1 have the same type.
+        let value = match version_of(index as usize) {
+            RoceVersion::V1 => 0,
+            RoceVersion::V2 => 1,
+        };
+        // SAFETY: the caller passes a pointer to writable memory.
+        unsafe { *kind = value };
         Ok(0)
     })
 }

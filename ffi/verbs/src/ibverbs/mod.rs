@@ -5,7 +5,9 @@
 //! | `device.rs` | the list of devices, contexts, queries |
 //! | `open_device.rs` | opening the device, with the functions that programs reach through its struct |
 //! | `pd.rs`, `mr.rs`, `mw.rs` | protection domains, memory regions and windows |
+//! | `on_demand.rs` | regions for on-demand paging, and prefetching them |
 //! | `comp_channel.rs`, `cq.rs`, `cq_ex.rs`, `cq_events.rs` | completion channels, completion queues and their events |
+//! | `clock.rs` | the device's clock, for completion timestamps |
 //! | `srq.rs` | shared receive queues |
 //! | `qp.rs`, `qp_state.rs`, `engine_qps.rs` | queue pairs, their states, and the engine's queue pairs behind each of them |
 //! | `oob_connect.rs` | connections that programs set up out of band |
@@ -15,6 +17,7 @@
 //! | `strings.rs`, `unsupported.rs` | names of constants, and calls that have no counterpart in iWARP |
 
 pub(crate) mod async_events;
+pub(crate) mod clock;
 pub(crate) mod comp_channel;
 pub(crate) mod cq;
 pub(crate) mod cq_events;
@@ -24,6 +27,7 @@ pub(crate) mod device;
 pub(crate) mod engine_qps;
 pub(crate) mod mr;
 pub(crate) mod mw;
+pub(crate) mod on_demand;
 pub(crate) mod oob_connect;
 pub(crate) mod open_device;
 pub(crate) mod pd;

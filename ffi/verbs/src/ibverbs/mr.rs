@@ -2,13 +2,15 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use iwarp::memory::{Access, Base};
+use iwarp::memory::{ADDRESS_SPACE, Access, Base};
 use iwarp::verbs::{MemoryRegion, MrOptions};
 use libc::{c_int, c_uint, c_void};
 
 use crate::ffi::abi::{self, EBUSY, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::{resources, sys};
+use crate::ibverbs::on_demand::{self, OnDemandRange};
 use crate::ibverbs::pd::Pd;
 
 /// A memory region (`ibv_mr`).
@@ -17,27 +19,44 @@ pub(crate) struct Mr {
     c: UnsafeCell<sys::ibv_mr>,
     /// `None` while `ibv_dereg_mr` ends the registration.
     region: Mutex<Option<MemoryRegion>>,
+    /// Whether the region was registered for on-demand paging. The value changes only while `region` is
+    /// locked.
+    on_demand: AtomicBool,
+}
+
+/// What the access flags of a region mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags {
+    pub(crate) access: Access,
+    /// Whether offsets start at 0.
+    pub(crate) zero_based: bool,
+    /// Whether the bytes need not be mapped. Memory is never pinned here, so the flag only omits a check.
+    pub(crate) on_demand: bool,
 }
 
 /// Access flags that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: c_uint = 0x3ff0_0000;
 const _: () = assert!(OPTIONAL & sys::IBV_ACCESS_OPTIONAL_FIRST != 0);
 
-/// The access rights for the flags of `ibv_reg_mr`, and whether offsets start at 0.
-pub(crate) fn access_of(flags: c_uint) -> Outcome<(Access, bool)> {
+/// The meaning of the flags of `ibv_reg_mr`.
+pub(crate) fn access_of(flags: c_uint) -> Outcome<Flags> {
     // `IBV_ACCESS_HUGETLB` has no effect here.
     let flags = flags & !(OPTIONAL | sys::IBV_ACCESS_HUGETLB);
-    if flags & sys::IBV_ACCESS_ON_DEMAND != 0 {
-        return Err(EOPNOTSUPP);
-    }
     let zero_based = flags & sys::IBV_ACCESS_ZERO_BASED != 0;
+    let on_demand = flags & sys::IBV_ACCESS_ON_DEMAND != 0;
     // `Access` has the bit values of libibverbs.
-    let access = Access::from_bits(flags & !sys::IBV_ACCESS_ZERO_BASED).ok_or(EINVAL)?;
+    let rights = flags & !(sys::IBV_ACCESS_ZERO_BASED | sys::IBV_ACCESS_ON_DEMAND);
+    let access = Access::from_bits(rights).ok_or(EINVAL)?;
     let writes_remotely = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     if writes_remotely && !access.contains(Access::LOCAL_WRITE) {
         return Err(EINVAL);
     }
-    Ok((access, zero_based))
+    Ok(Flags { access, zero_based, on_demand })
+}
+
+/// Whether this range means the whole address space (`ibv_reg_mr(3)`).
+fn is_implicit(addr: *mut c_void, length: usize) -> bool {
+    addr.is_null() && length == usize::MAX
 }
 
 impl Mr {
@@ -52,15 +71,23 @@ impl Mr {
 /// Registers `length` bytes from `addr`. `base` is the address that peers use for the first byte.
 ///
 /// # Safety
-/// The memory is mapped until the region is deregistered, as `ibv_reg_mr(3)` demands.
+/// The memory is mapped until the region is deregistered, as `ibv_reg_mr(3)` demands, unless `on_demand` is
+/// true.
 unsafe fn register(
     pd: &Pd,
     addr: *mut c_void,
     length: usize,
     base: Base,
-    access: Access,
+    Flags { access, on_demand, .. }: Flags,
 ) -> Outcome<MemoryRegion> {
     let options = MrOptions { base, ..MrOptions::new(access) };
+    if on_demand {
+        let length = if is_implicit(addr, length) { ADDRESS_SPACE } else { length };
+        // SAFETY: the program is C code, which uses raw pointers for memory that a device may change. The
+        // program gives keys and requests only for memory that a device may access. A guard catches the
+        // faults of other accesses.
+        return Ok(unsafe { pd.pd.reg_on_demand_mr(addr.cast(), length, &options) }?);
+    }
     // SAFETY: the program promises that the memory stays mapped until the program deregisters the region. The
     // program is C code, which uses raw pointers for memory that a device may change. If this library
     // accesses a page that is missing or read-only, a guard catches the fault, and the request fails with an
@@ -69,7 +96,8 @@ unsafe fn register(
 }
 
 /// # Safety
-/// `pd` is valid. The memory is mapped until the region is deregistered.
+/// `pd` is valid. The memory is mapped until the region is deregistered, unless the flags ask for on-demand
+/// paging.
 unsafe fn make(
     pd: *mut sys::ibv_pd,
     addr: *mut c_void,
@@ -78,15 +106,22 @@ unsafe fn make(
     flags: c_uint,
 ) -> *mut sys::ibv_mr {
     abi::pointer(|| {
-        let (access, zero_based) = access_of(flags)?;
-        let base = if zero_based { Base::Zero } else { Base::Iova(iova) };
+        let flags = access_of(flags)?;
+        let base = if flags.zero_based { Base::Zero } else { Base::Iova(iova) };
+        // In the region of the whole address space, offsets are addresses.
+        if flags.on_demand && is_implicit(addr, length) && iova != 0 {
+            return Err(EINVAL);
+        }
         // SAFETY: the caller passes a domain that is valid during the call.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
         resources::check_for_region()?;
         // SAFETY: the caller promises that the memory is mapped until the region is deregistered.
-        let region = unsafe { register(domain, addr, length, base, access) }?;
+        let region = unsafe { register(domain, addr, length, base, flags) }?;
         domain.add();
+        if flags.on_demand {
+            on_demand::insert(region.lkey(), OnDemandRange::of(&region, pd, addr));
+        }
         let c = sys::ibv_mr {
             context: domain.context(),
             pd,
@@ -96,7 +131,8 @@ unsafe fn make(
             lkey: region.lkey(),
             rkey: region.rkey(),
         };
-        let mr = Box::new(Mr { c: UnsafeCell::new(c), region: Mutex::new(Some(region)) });
+        let on_demand = AtomicBool::new(flags.on_demand);
+        let mr = Box::new(Mr { c: UnsafeCell::new(c), region: Mutex::new(Some(region)), on_demand });
         Ok(Box::into_raw(mr).cast())
     })
 }
@@ -211,17 +247,26 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         if flags & sys::IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
             (c.addr, c.length) = (addr, length);
         }
-        let access = match flags & sys::IBV_REREG_MR_CHANGE_ACCESS != 0 {
-            true => access_of(access as c_uint)?.0,
-            false => region.as_ref().map_or(Access::empty(), MemoryRegion::access),
+        let was_on_demand = this.on_demand.load(Ordering::Relaxed);
+        let new_flags = match flags & sys::IBV_REREG_MR_CHANGE_ACCESS != 0 {
+            true => access_of(access as c_uint)?,
+            false => Flags {
+                access: region.as_ref().map_or(Access::empty(), MemoryRegion::access),
+                zero_based: false,
+                on_demand: was_on_demand,
+            },
         };
         if flags == sys::IBV_REREG_MR_CHANGE_ACCESS
+            && new_flags.on_demand == was_on_demand
             && let Some(region) = &mut *region
         {
             // If possible, only the access rights change, so that the keys that peers know remain valid.
             // Otherwise, for example if the memory was registered read-only, the memory is registered again.
             let key = region.rkey() as u8;
-            if region.reregister(access, key).is_ok() {
+            if region.reregister(new_flags.access, key).is_ok() {
+                if was_on_demand {
+                    on_demand::insert(region.lkey(), OnDemandRange::of(region, c.pd, c.addr));
+                }
                 return Ok(());
             }
         }
@@ -230,7 +275,12 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         // The new registration is made before the old registration ends. So if the new registration fails,
         // the region is unchanged. SAFETY: the caller promises that the memory is mapped until the region is
         // deregistered.
-        let new = unsafe { register(domain, c.addr, c.length, Base::VirtualAddress, access) }?;
+        let new = unsafe { register(domain, c.addr, c.length, Base::VirtualAddress, new_flags) }?;
+        on_demand::remove_if(was_on_demand, c.lkey);
+        if new_flags.on_demand {
+            on_demand::insert(new.lkey(), OnDemandRange::of(&new, c.pd, c.addr));
+        }
+        this.on_demand.store(new_flags.on_demand, Ordering::Relaxed);
         (c.lkey, c.rkey) = (new.lkey(), new.rkey());
         domain.add();
         // SAFETY: the old domain is not deallocated while this region uses it.
@@ -262,16 +312,21 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
         abi::check_handle(unsafe { (*mr).handle }, 0)?;
         // SAFETY: the caller passes a region that is valid during the call.
         let this = unsafe { Mr::of(mr) };
+        // SAFETY: the region is valid during the call.
+        let sys::ibv_mr { pd, lkey, .. } = unsafe { *this.c.get() };
         let mut region = this.region.lock().expect("no holder of this lock panics");
+        // The key is removed first, since another region may get it as soon as this region is deregistered.
+        let prefetched = on_demand::remove_if(this.on_demand.load(Ordering::Relaxed), lkey);
         if let Some(registered) = region.take()
             && let Err(bound) = registered.deregister()
         {
             *region = Some(*bound.region);
+            if let Some(range) = prefetched {
+                on_demand::insert(lkey, range);
+            }
             return Err(EBUSY);
         }
         drop(region);
-        // SAFETY: the region is valid during the call.
-        let pd = unsafe { (*this.c.get()).pd };
         // SAFETY: a domain is not deallocated while it has regions.
         unsafe { Pd::of(pd) }.remove();
         // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
@@ -301,21 +356,28 @@ mod tests {
             IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED,
         };
         let local = Access::LOCAL_WRITE;
+        let only = |access| Ok(Flags { access, zero_based: false, on_demand: false });
         for (flags, wanted) in [
-            (0, Ok((Access::empty(), false))),
-            (IBV_ACCESS_LOCAL_WRITE, Ok((local, false))),
-            (IBV_ACCESS_REMOTE_READ, Ok((Access::REMOTE_READ, false))),
-            (IBV_ACCESS_ZERO_BASED, Ok((Access::empty(), true))),
+            (0, only(Access::empty())),
+            (IBV_ACCESS_LOCAL_WRITE, only(local)),
+            (IBV_ACCESS_REMOTE_READ, only(Access::REMOTE_READ)),
+            (
+                IBV_ACCESS_ZERO_BASED,
+                Ok(Flags { access: Access::empty(), zero_based: true, on_demand: false }),
+            ),
+            (
+                IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE,
+                Ok(Flags { access: local, zero_based: false, on_demand: true }),
+            ),
             // A peer's Writes and atomics also need IBV_ACCESS_LOCAL_WRITE.
             (IBV_ACCESS_REMOTE_WRITE, Err(EINVAL)),
             (IBV_ACCESS_REMOTE_ATOMIC, Err(EINVAL)),
-            (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, Ok((local | Access::REMOTE_WRITE, false))),
-            (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC, Ok((local | Access::REMOTE_ATOMIC, false))),
-            (IBV_ACCESS_MW_BIND, Ok((Access::MW_BIND, false))),
+            (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, only(local | Access::REMOTE_WRITE)),
+            (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC, only(local | Access::REMOTE_ATOMIC)),
+            (IBV_ACCESS_MW_BIND, only(Access::MW_BIND)),
             // Flags that are ignored: `IBV_ACCESS_HUGETLB`, and flags that a device may ignore.
-            (IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING, Ok((Access::empty(), false))),
-            (OPTIONAL, Ok((Access::empty(), false))),
-            (IBV_ACCESS_ON_DEMAND, Err(EOPNOTSUPP)),
+            (IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING, only(Access::empty())),
+            (OPTIONAL, only(Access::empty())),
             (1 << 19, Err(EINVAL)),
             (1 << 30, Err(EINVAL)),
         ] {

@@ -1,12 +1,12 @@
 //! Connections that programs set up out of band, as on InfiniBand. Each side learns the GID (or LID) and
 //! queue pair number of the other side without the connection manager, and moves its queue pair to RTR.
 //!
-//! iWARP needs a TCP connection with an initiator. Each side knows the GID and the number of both queue
-//! pairs, so the sides agree on the roles without a message. The side with the smaller pair of GID and number
-//! is the initiator, and connects when its queue pair enters RTR. The other side listens. All queue pairs of
-//! a process share one port. A connection request for a queue pair that is not in RTR yet is parked until the
-//! queue pair enters RTR, but not for ever. `ibv_modify_qp` never waits for the peer, since one thread may
-//! set up both sides.
+//! iWARP needs a TCP connection with an initiator. Each side knows a GID and the number of both queue pairs,
+//! and so the addresses of both on the wire. So the sides agree on the roles without a message. The side with
+//! the smaller pair of address and number is the initiator, and connects when its queue pair enters RTR. The
+//! other side listens. All queue pairs of a process share one port. A connection request for a queue pair
+//! that is not in RTR yet is parked until the queue pair enters RTR, but not for ever. `ibv_modify_qp` never
+//! waits for the peer, since one thread may set up both sides.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ use iwarp::verbs::{CmId, ConnParam, ListenOptions};
 use crate::ffi::abi::{EINVAL, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::engine_qps::EngineQps;
-use crate::net::{PrivateDataHeader, QpNumbers, mapped, of_gid};
+use crate::net::{GIDS, PrivateDataHeader, QpNumbers, mapped};
 use crate::process::Process;
 use crate::process::limits;
 use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
@@ -33,7 +33,8 @@ pub(crate) struct OobConnection {
     cm: Option<CmId>,
 }
 
-/// The name of a queue pair: its GID and number. The queue pair with the smaller name is the initiator.
+/// The name of a queue pair: the address of its process on the wire, and its number. The queue pair with the
+/// smaller name is the initiator.
 type QpName = ([u8; 16], u32);
 
 /// Starts to listen for out-of-band connections, unless this process already listens. This function is called
@@ -62,12 +63,12 @@ pub(crate) struct RemoteQp {
 impl RemoteQp {
     /// The peer that a program names by an address vector and a number.
     pub(crate) fn of(process: &Process, vector: &sys::ibv_ah_attr, number: u32) -> Outcome<Self> {
-        Ok(Self { address: remote_of(process, vector)?, number })
+        Ok(Self { address: remote_of(process, vector, number)?, number })
     }
 
     /// Whether this is queue pair `number` of this process.
     pub(crate) fn is(&self, process: &Process, number: u32) -> bool {
-        self.name() == (process.net.gid(), number)
+        self.name() == (process.net.mapped_address(), number)
     }
 
     fn name(&self) -> QpName {
@@ -101,7 +102,7 @@ pub(crate) fn start(
     };
     let header = PrivateDataHeader { visible, pair: Some(pair) };
     param.private_data.try_extend_from_slice(&header.bytes()).map_err(|_| EINVAL)?;
-    let ours: QpName = (process.net.gid(), number);
+    let ours: QpName = (process.net.mapped_address(), number);
     let expected = Expected {
         remote: peer.address,
         remote_qp: peer.number,
@@ -140,11 +141,15 @@ pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnectio
     drop(connection.cm.take());
 }
 
-/// The address on the wire for an address vector of the program.
-fn remote_of(process: &Process, vector: &sys::ibv_ah_attr) -> Outcome<IpAddr> {
+/// The address on the wire for an address vector of the program and the number of the peer's queue pair.
+/// Every GID of ours has the same address on the wire, so a valid `sgid_index` makes no difference.
+fn remote_of(process: &Process, vector: &sys::ibv_ah_attr, number: u32) -> Outcome<IpAddr> {
     if vector.is_global != 0 {
+        if usize::from(vector.grh.sgid_index) >= GIDS {
+            return Err(EINVAL);
+        }
         // SAFETY: `raw` is an array of bytes, which has no invalid values.
-        return Ok(of_gid(unsafe { vector.grh.dgid.raw }));
+        return Ok(process.net.address_of_gid(unsafe { vector.grh.dgid.raw }, number));
     }
     if vector.dlid == 0 {
         return Err(EINVAL);

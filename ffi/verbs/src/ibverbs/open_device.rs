@@ -2,9 +2,9 @@
 //! `verbs_context`).
 
 use crate::ffi::abi::{self, Outcome};
-use crate::ffi::sys;
+use crate::ffi::{resources, sys};
 use crate::ibverbs::device::OpenDevice;
-use crate::ibverbs::{cq, cq_ex, mw, pd, post, qp_ex, srq};
+use crate::ibverbs::{clock, cq, cq_ex, mw, on_demand, pd, post, qp_ex, srq};
 use crate::process::{self, Process};
 
 /// Implements `ibv_open_device(3)`.
@@ -18,12 +18,15 @@ pub(crate) unsafe extern "C" fn ibv_open_device(_device: *mut sys::ibv_device) -
 
 /// Opens the device with all functions.
 pub(crate) fn open(process: &'static Process) -> Outcome<*mut sys::ibv_context> {
+    resources::check_for_object(0)?;
     let mut calls = sys::verbs_context {
+        advise_mr: Some(on_demand::advise_mr),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         create_qp_ex: Some(qp_ex::create_qp_ex),
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         alloc_td: Some(pd::alloc_td),
         dealloc_td: Some(pd::dealloc_td),
+        query_rt_values: Some(clock::query_rt_values),
         ..Default::default()
     };
     let ops = &mut calls.context.ops;

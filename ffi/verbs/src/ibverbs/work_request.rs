@@ -5,7 +5,7 @@ use libc::c_int;
 
 use crate::ffi::abi::{EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::{fork, sys};
-use crate::ibverbs::mr::access_of;
+use crate::ibverbs::mr::{Flags, access_of};
 
 /// # Safety
 /// `length` bytes from `at` are readable for the lifetime of the result.
@@ -129,7 +129,11 @@ pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWi
     };
     // `access_of` accepts remote writes and atomics only together with LOCAL_WRITE, which programs do not set
     // for a window. So LOCAL_WRITE is added for this check, and removed afterwards.
-    let (access, zero_based) = access_of(info.mw_access_flags | sys::IBV_ACCESS_LOCAL_WRITE)?;
+    let Flags { access, zero_based, on_demand } =
+        access_of(info.mw_access_flags | sys::IBV_ACCESS_LOCAL_WRITE)?;
+    if on_demand {
+        return Err(EOPNOTSUPP);
+    }
     let access = access - iwarp::memory::Access::LOCAL_WRITE;
     Ok(BindWindow { rkey, lkey, addr: info.addr, length: info.length, access, zero_based })
 }

@@ -2,14 +2,16 @@
 
 use std::ffi::CString;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dp::LinkState;
 
 use super::address::{Lookup, mapped};
+use super::address_lease::AddressLease;
 use super::claim::Claim;
-use super::hosts::{self, Hosts};
+use super::gids;
+use super::hosts::{self, Hosts, Slot};
 use super::kernel;
 use super::local_names::{LocalNameLease, LocalNames};
 use super::name_locks::NameError;
@@ -29,6 +31,8 @@ pub(crate) struct Net {
     up: AtomicBool,
     /// The announcement of this process, on a wire that has no folder.
     presence: Option<Presence>,
+    /// The lease of our address, on an interface whose addresses several processes share.
+    lease: Option<AddressLease>,
 }
 
 /// The name service: for an address that programs see, it finds the process that listens there.
@@ -50,7 +54,19 @@ pub(crate) enum NameLease {
 
 impl Net {
     pub(super) fn new(address: IpAddr, service: NameService) -> Self {
-        Self { address, service, interface: c"lo".into(), up: AtomicBool::new(true), presence: None }
+        Self {
+            address,
+            service,
+            interface: c"lo".into(),
+            up: AtomicBool::new(true),
+            presence: None,
+            lease: None,
+        }
+    }
+
+    /// Holds the lease of our address as long as the value exists.
+    pub(super) fn hold(&mut self, lease: Option<AddressLease>) {
+        self.lease = lease;
     }
 
     /// Sets the interface of the wire. On a wire without a kernel interface, the device reports the loopback
@@ -82,14 +98,38 @@ impl Net {
         !matches!(self.service, NameService::None)
     }
 
-    /// The GID of the device: our address on the wire in IPv6 form.
-    pub(crate) fn gid(&self) -> [u8; 16] {
+    /// Our address on the wire in IPv6 form. For each process this form is the same on both ends of a
+    /// connection.
+    pub(crate) fn mapped_address(&self) -> [u8; 16] {
         mapped(self.address).octets()
+    }
+
+    /// The GID at `index` of the device's table, or `None` behind the end of the table.
+    pub(crate) fn gid(&self, index: usize) -> Option<[u8; 16]> {
+        let host = self.slot().map(|(host, _)| host);
+        gids::table(self.address, host).get(index).copied()
+    }
+
+    /// The address on the wire of a peer with this GID, whose queue pair has the number `qp_num`.
+    pub(crate) fn address_of_gid(&self, gid: [u8; 16], qp_num: u32) -> IpAddr {
+        gids::resolve(gid, qp_num, matches!(self.service, NameService::Hosts(_)))
+    }
+
+    /// The first byte of the numbers of our queue pairs, if this byte names this process.
+    pub(crate) fn qp_num_prefix(&self) -> Option<u8> {
+        self.slot().map(|(_, Slot(slot))| slot)
+    }
+
+    fn slot(&self) -> Option<(Ipv4Addr, Slot)> {
+        match &self.service {
+            NameService::Hosts(hosts) => hosts.slot(),
+            NameService::None | NameService::Local(_) => None,
+        }
     }
 
     /// The LID of the device: the low 16 bits of our address on the wire, or 1 if these bits are 0.
     pub(crate) fn lid(&self) -> u16 {
-        let [.., high, low] = self.gid();
+        let [.., high, low] = self.mapped_address();
         u16::from_be_bytes([high, low]).max(1)
     }
 

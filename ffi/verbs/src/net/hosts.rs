@@ -1,8 +1,11 @@
 //! A wire between hosts, on which programs use the addresses of the kernel.
 //!
 //! - **Our address on the wire** combines the kernel's address of the interface with a UDP port that the
-//!   process holds: `fd75:7761:7270::a4d:1:9c41` stands for port 0x9c41 of 10.77.0.1. So several processes
+//!   process holds: `fd75:7761:7270::a4d:1:7541` stands for port 0x7541 of 10.77.0.1. So several processes
 //!   can use one interface, each with its own address.
+//! - **A process's slot** is the second byte of this port, and the first byte of the numbers of its queue
+//!   pairs. So a peer that knows the host's IPv4 address and the number of a queue pair knows the process's
+//!   address.
 //! - **A listener at an address that programs see** also holds the kernel's UDP port with the same address
 //!   and port number ([`name_server`](super::name_server)).
 //! - **A connecting process** sends a UDP question to the listener's UDP port, and the listener's process
@@ -40,9 +43,30 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// The first pause before a question is sent again; the pause doubles each time.
 const PAUSE: Duration = Duration::from_millis(40);
 
+/// The first byte of the UDP ports in the addresses of processes. The ports are not among those that the
+/// kernel assigns to sockets by default.
+const SLOT_PORTS: u8 = 0x75;
+
+/// The place of a process among the processes of its host with an IPv4 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u8);
+
+impl Slot {
+    /// The slot of the process whose queue pair has this number.
+    pub(super) fn of_qp_num(qp_num: u32) -> Self {
+        Self((qp_num >> 16) as u8)
+    }
+
+    fn port(self) -> u16 {
+        u16::from_be_bytes([SLOT_PORTS, self.0])
+    }
+}
+
 /// The name service between hosts: this process's address on the wire, and its names.
 pub(super) struct Hosts {
     address: Ipv6Addr,
+    /// The IPv4 address of this host and the slot of this process, or `None` if the process has no slot.
+    slot: Option<(Ipv4Addr, Slot)>,
     /// The UDP port in our address. While this process holds the port, no other process of the host can have
     /// the same address.
     _port: UdpSocket,
@@ -68,15 +92,26 @@ impl Hosts {
             )
         })?;
         let text = |error: io::Error| failed(&format!("no UDP port of {host} can be taken"), error);
-        let port = UdpSocket::bind(SocketAddr::new(host, 0)).map_err(text)?;
+        let slot = match host {
+            IpAddr::V4(host) => free_slot(host).map_err(text)?,
+            IpAddr::V6(_) => None,
+        };
+        let (port, slot) = match (slot, host) {
+            (Some((port, slot)), IpAddr::V4(host)) => (port, Some((host, slot))),
+            _ => (UdpSocket::bind(SocketAddr::new(host, 0)).map_err(text)?, None),
+        };
         let address = wire_address(host, port.local_addr().map_err(text)?.port());
         let server =
             NameServer::start().map_err(|error| failed("no thread for names can be started", error))?;
-        Ok(Self { address, _port: port, server })
+        Ok(Self { address, slot, _port: port, server })
     }
 
     pub(super) fn address(&self) -> Ipv6Addr {
         self.address
+    }
+
+    pub(super) fn slot(&self) -> Option<(Ipv4Addr, Slot)> {
+        self.slot
     }
 
     /// Reserves the name of `visible`. With `family_only`, the IPv6 wildcard does not include IPv4 addresses.
@@ -112,6 +147,28 @@ fn host_address(interface: &str, addresses: &[InterfaceAddress]) -> Option<IpAdd
     });
     let first = known.clone().find(IpAddr::is_ipv4);
     first.or_else(|| known.next())
+}
+
+/// Takes a slot of the host, and binds its UDP port. Returns `None` if all slots are in use.
+///
+/// # Errors
+/// Returns the system's error if no port can be bound for another reason.
+fn free_slot(host: Ipv4Addr) -> io::Result<Option<(UdpSocket, Slot)>> {
+    // The first slot to try is random, so that the slot of a process that has just ended is rarely reused.
+    let [first, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+    for slot in (0..=u8::MAX).map(|next| Slot(first.wrapping_add(next))) {
+        match UdpSocket::bind((host, slot.port())) {
+            Ok(port) => return Ok(Some((port, slot))),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// The address on the wire of the process in `slot` of `host`.
+pub(super) fn address_in_slot(host: Ipv4Addr, slot: Slot) -> Ipv6Addr {
+    wire_address(host.into(), slot.port())
 }
 
 /// The address on the wire of the process that has UDP port `port` of `host`.
@@ -256,8 +313,25 @@ mod tests {
         let [one, two] = [(); 2].map(|()| Hosts::open("lo").unwrap());
         assert_ne!(one.address(), two.address());
         assert_eq!(one.address().octets()[..14], two.address().octets()[..14]);
+        for process in [&one, &two] {
+            let (host, slot) = process.slot().unwrap();
+            assert_eq!(host, Ipv4Addr::LOCALHOST);
+            assert_eq!(process.address(), address_in_slot(host, slot));
+            assert_eq!(Slot::of_qp_num(u32::from(slot.0) << 16 | 7), slot);
+        }
         let line = Hosts::open("nothere").err().unwrap().line;
         assert!(line.contains("no interface nothere") && !line.contains('\n'), "{line}");
+    }
+
+    #[test]
+    fn a_process_without_a_free_slot_has_any_port() {
+        // No test uses this address of the loopback interface.
+        let host = Ipv4Addr::new(127, 75, 77, 1);
+        let taken: Vec<_> = (0..=u8::MAX).map(|_| free_slot(host).unwrap().unwrap()).collect();
+        assert!(free_slot(host).unwrap().is_none());
+        let slot = taken[3].1;
+        drop(taken);
+        assert!(UdpSocket::bind((host, slot.port())).is_ok());
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `wire_spec.rs` | the wire that the settings name |
 //! | `address.rs` | addresses on a wire |
+//! | `address_lease.rs` | addresses of our own that several processes of a host share |
+//! | `gids.rs` | the GIDs of the device, and the addresses that GIDs stand for |
 //! | `claim.rs` | the claims of bound identifiers, and which claims conflict |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
 //! | `local_names.rs`, `name_locks.rs` | the name service of a `local` wire, and its locks |
@@ -16,8 +18,10 @@
 //! | `presence.rs` | processes on wires, and the announcement of processes on wires that have no folder |
 
 mod address;
+mod address_lease;
 mod claim;
 mod end;
+mod gids;
 mod hash;
 mod hosts;
 mod kernel;
@@ -31,9 +35,10 @@ mod presence;
 mod private_data;
 mod wire_spec;
 
-pub(crate) use address::{Lookup, mapped, of_gid};
+pub(crate) use address::{Lookup, mapped};
 pub(crate) use claim::{Claim, Conflict};
 pub(crate) use end::{NameLease, Net};
+pub(crate) use gids::{GIDS, RoceVersion, version_of};
 pub use hash::fnv1a;
 pub use list::processes;
 pub(crate) use name_locks::NameError;

@@ -9,6 +9,7 @@ use iwarp_wire::{Kind, OpenError, Spec, Wire};
 use tcp_lite::AddressProbing;
 use tcp_lite::facade::IpCidr;
 
+use super::address_lease;
 use super::end::{NameService, Net};
 use super::hosts::{self, Hosts};
 use super::local_names::LocalNames;
@@ -73,9 +74,12 @@ fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
 /// Opens an interface. If the specification has an address, programs use this address on the wire. Otherwise
 /// programs use the kernels' addresses, and all peers use this library.
 fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
-    let open = |address: IpCidr| iwarp_wire::open_packet(spec, interface, address).map_err(text);
-    if let Some(address) = spec.address {
-        return Ok(on_a_network(open(address)?));
+    // As with a kernel device, the device is removed with its interface.
+    let open = |address: IpCidr| iwarp_wire::open_packet(spec, interface, address, true).map_err(text);
+    if let Some((address, lease)) = address_lease::take(spec, interface)? {
+        let (port, config, mut net) = on_a_network(open(address)?);
+        net.hold(lease);
+        return Ok((port, config, net));
     }
     let hosts = Hosts::open(interface)?;
     let own = hosts.address();

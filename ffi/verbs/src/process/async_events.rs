@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use iwarp::verbs::{AsyncEvent, AsyncEventKind};
+use iwarp::verbs::{AsyncEvent, AsyncEventKind, ConnectionError};
 use libc::c_int;
 
 use crate::ffi::abi::Outcome;
@@ -77,6 +77,13 @@ struct Elements {
     by_object: HashMap<usize, Element>,
 }
 
+/// Whether an event only reports that the peer has closed the connection. Then devices generate no event: siw
+/// only changes the state of the queue pair, and a RoCE device does not know that the peer's queue pair was
+/// destroyed. Requests that waited for the peer are flushed.
+fn is_of_closed_peer(kind: AsyncEventKind, cause: Option<ConnectionError>) -> bool {
+    kind == AsyncEventKind::QpFatal && cause == Some(ConnectionError::PeerClosed)
+}
+
 impl AsyncEvents {
     fn queues(&self) -> MutexGuard<'_, Vec<AsyncQueue>> {
         self.queues.lock().expect("no holder of this lock panics")
@@ -129,6 +136,9 @@ impl AsyncEvents {
     /// Puts an event of the engine's context into the queue of the object's context, or into all queues if
     /// the event concerns the port.
     pub(crate) fn on_event(&self, event: &AsyncEvent) {
+        if is_of_closed_peer(event.kind, event.cause) {
+            return;
+        }
         let (kind, code) = match event.kind {
             AsyncEventKind::QpFatal => (ObjectKind::Qp, sys::IBV_EVENT_QP_FATAL),
             AsyncEventKind::QpRequestError => (ObjectKind::Qp, sys::IBV_EVENT_QP_REQ_ERR),
@@ -140,6 +150,7 @@ impl AsyncEvents {
             AsyncEventKind::PortActive => return self.on_port(sys::IBV_EVENT_PORT_ACTIVE),
             AsyncEventKind::PortError => return self.on_port(sys::IBV_EVENT_PORT_ERR),
             AsyncEventKind::AddressConflict => return self.on_port(sys::IBV_EVENT_GID_CHANGE),
+            // `Removal` announces the removal of the device, after the connection manager's events.
             // libibverbs has no events of the other kinds, and this library does not enable them.
             _ => return,
         };
@@ -159,7 +170,36 @@ impl AsyncEvents {
         }
     }
 
+    /// Puts an event of the whole device into all queues.
+    pub(crate) fn on_device(&self, code: u32) {
+        self.on_port(code);
+    }
+
     fn on_port(&self, code: u32) {
         self.queues().iter().for_each(|queue| queue.push(code, None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tcp_lite::CloseReason;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_closes_is_no_error_and_a_peer_that_fails_is_one() {
+        use AsyncEventKind::{LastWqeReached, QpAccessError, QpFatal};
+        let closed = Some(ConnectionError::PeerClosed);
+        assert!(is_of_closed_peer(QpFatal, closed));
+        for (kind, cause) in [
+            (QpFatal, None),
+            (QpFatal, Some(ConnectionError::Tcp(CloseReason::Reset))),
+            (QpFatal, Some(ConnectionError::Tcp(CloseReason::TimedOut))),
+            (QpFatal, Some(ConnectionError::CloseTimeout)),
+            (QpAccessError, closed),
+            (LastWqeReached, closed),
+        ] {
+            assert!(!is_of_closed_peer(kind, cause), "{kind:?} {cause:?}");
+        }
     }
 }

@@ -4,23 +4,57 @@
 //! locked. An identifier is removed from the table before it is destroyed, so it is not destroyed while its
 //! handler runs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
+use iwarp::engine::SharedEngine;
 use iwarp::verbs::{CmEvent, CmEventKind, CmId};
 
 /// A function that handles an event. The second argument is the address of the program's identifier. The
 /// table is locked during the call. The handler of a connection request may insert the new identifier.
 pub(crate) type Handler = fn(&mut CmIds, usize, &CmEvent);
 
-#[derive(Default)]
+/// The time from the end of a connection until the program gets `RDMA_CM_EVENT_TIMEWAIT_EXIT`. On InfiniBand,
+/// this is the time until no packet of the connection can arrive any more, about one to four seconds. A
+/// program that destroys the identifier earlier gets no such event.
+pub(crate) const TIME_WAIT: Duration = Duration::from_secs(1);
+
+/// The time between two checks of the waiting identifiers.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The number of our limit on the engine's sleep.
+const SLEEP_LIMIT: usize = 1;
+
+/// The value of `CmIdTable::next_sweep` if no identifier is in time-wait.
+const NEVER: u64 = u64::MAX;
+
 pub(crate) struct CmIdTable {
     ids: Mutex<CmIds>,
+    /// The time in nanoseconds since `begun` of the next sweep, or [`NEVER`].
+    next_sweep: AtomicU64,
+    begun: Instant,
 }
 
 /// The table, locked.
 #[derive(Default)]
-pub(crate) struct CmIds(HashMap<CmId, Entry>);
+pub(crate) struct CmIds {
+    all: HashMap<CmId, Entry>,
+    /// The identifiers in time-wait, in the order in which they leave it.
+    time_waits: VecDeque<TimeWait>,
+    /// Whether the engine's sleep is limited because of a time-wait.
+    limits_sleep: bool,
+}
+
+/// An identifier whose connection has ended.
+struct TimeWait {
+    cm: CmId,
+    end: Instant,
+    /// The function that announces the end of the time-wait. The argument is the address of the program's
+    /// identifier.
+    announce: fn(usize),
+}
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -32,7 +66,20 @@ struct Entry {
 impl CmIds {
     /// From now on, events of `cm` go to the identifier at `address`.
     pub(crate) fn insert(&mut self, cm: &CmId, address: usize, handler: Handler) {
-        self.0.insert(cm.clone(), Entry { address, handler });
+        self.all.insert(cm.clone(), Entry { address, handler });
+    }
+
+    /// Begins the time-wait of an identifier whose connection has ended. At its end, `announce` is called
+    /// with the address of the program's identifier, unless the identifier has left the table.
+    pub(crate) fn begin_time_wait(&mut self, cm: &CmId, announce: fn(usize)) {
+        let end = Instant::now() + TIME_WAIT;
+        self.time_waits.push_back(TimeWait { cm: cm.clone(), end, announce });
+    }
+}
+
+impl Default for CmIdTable {
+    fn default() -> Self {
+        Self { ids: Mutex::default(), next_sweep: AtomicU64::new(NEVER), begun: Instant::now() }
     }
 }
 
@@ -49,8 +96,56 @@ impl CmIdTable {
     /// From now on, events of `cm` do not reach the program.
     pub(crate) fn remove(&self, cm: &CmId) {
         // The identifier is dropped after the table is unlocked, since dropping it may end a connection.
-        let removed = self.lock().0.remove_entry(cm);
-        drop(removed);
+        let mut ids = self.lock();
+        let removed = ids.all.remove_entry(cm);
+        let at = ids.time_waits.iter().position(|one| one.cm == *cm);
+        let left = at.and_then(|at| ids.time_waits.remove(at));
+        self.note_next_sweep(&ids);
+        drop(ids);
+        drop((removed, left));
+    }
+
+    /// Stores the time of the next sweep where a poll finds it without the lock.
+    fn note_next_sweep(&self, ids: &CmIds) {
+        let since_begin = |one: &TimeWait| one.end.saturating_duration_since(self.begun).as_nanos() as u64;
+        let next = match ids.time_waits.front() {
+            // The limit on the engine's sleep has to change.
+            first if first.is_some() != ids.limits_sleep => 0,
+            Some(first) => since_begin(first),
+            None => NEVER,
+        };
+        self.next_sweep.store(next, Ordering::Release);
+    }
+
+    /// Whether an identifier is in time-wait, or has just left it.
+    #[inline]
+    pub(crate) fn has_time_waits(&self) -> bool {
+        self.next_sweep.load(Ordering::Acquire) != NEVER
+    }
+
+    /// Announces the ends of time-waits. This function is called after a poll.
+    pub(crate) fn sweep(&self, engine: &SharedEngine) {
+        let now = Instant::now();
+        let since_begin = (now - self.begun).as_nanos() as u64;
+        if self.next_sweep.load(Ordering::Acquire) > since_begin {
+            return;
+        }
+        let mut ids = self.lock();
+        let waiting = ids.time_waits.iter().position(|one| one.end > now).unwrap_or(ids.time_waits.len());
+        let over: Vec<TimeWait> = ids.time_waits.drain(..waiting).collect();
+        for TimeWait { cm, announce, .. } in &over {
+            if let Some(entry) = ids.all.get(cm) {
+                announce(entry.address);
+            }
+        }
+        let limits_sleep = !ids.time_waits.is_empty();
+        if std::mem::replace(&mut ids.limits_sleep, limits_sleep) != limits_sleep {
+            engine.limit_sleep(SLEEP_LIMIT, limits_sleep.then_some(INTERVAL));
+        }
+        self.note_next_sweep(&ids);
+        drop(ids);
+        // `over` is dropped after the table is unlocked, since dropping an identifier may end a connection.
+        drop(over);
     }
 
     /// Calls the handler of the event's identifier, or the listener's handler for a connection request. If
@@ -61,8 +156,9 @@ impl CmIdTable {
             _ => Some(&event.id),
         };
         let mut ids = self.lock();
-        if let Some(Entry { address, handler }) = cm.and_then(|cm| ids.0.get(cm)).copied() {
+        if let Some(Entry { address, handler }) = cm.and_then(|cm| ids.all.get(cm)).copied() {
             handler(&mut ids, address, event);
+            self.note_next_sweep(&ids);
         }
     }
 }
@@ -70,10 +166,9 @@ impl CmIdTable {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::time::{Duration, Instant};
 
     use dp::link::{LinkConfig, pair};
-    use iwarp::engine::{Engine, EngineConfig};
+    use iwarp::engine::{Engine, EngineConfig, SharedOptions};
     use iwarp::verbs::{
         ConnParam, Context, ContextConfig, CqOptions, EventChannel, ListenOptions, QpInit, QueuePair,
     };
@@ -133,6 +228,54 @@ mod tests {
                 return event;
             }
         }
+    }
+
+    fn ended(address: usize) {
+        HANDLED.with_borrow_mut(|handled| handled.push(("ended", address)));
+    }
+
+    #[test]
+    fn a_time_wait_is_announced_at_its_end_unless_its_identifier_has_left() {
+        let (port, _other) = pair(&LinkConfig::default());
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
+        let engine = Engine::new(&context, port, config).unwrap();
+        let engine = SharedEngine::without_thread(engine, SharedOptions::default(), Box::new(|| {})).unwrap();
+        let channel = context.create_event_channel().unwrap();
+        let ids = CmIdTable::default();
+        let [first, second, third] = [(); 3].map(|()| context.create_id(&channel));
+        for (cm, address) in [(&first, 10), (&second, 20), (&third, 30)] {
+            ids.insert(cm, address, super::tests::first);
+        }
+        ids.sweep(&engine);
+        assert!(!ids.has_time_waits());
+        for cm in [&first, &second, &third] {
+            let mut locked = ids.lock();
+            locked.begin_time_wait(cm, ended);
+            ids.note_next_sweep(&locked);
+        }
+        ids.sweep(&engine);
+        assert!(ids.has_time_waits() && ids.lock().limits_sleep && HANDLED.take().is_empty());
+        ids.remove(&second);
+        // The time of the first identifier is over.
+        let advance = |seconds: u64| {
+            let mut locked = ids.lock();
+            for one in &mut locked.time_waits {
+                one.end -= Duration::from_secs(seconds);
+            }
+            ids.note_next_sweep(&locked);
+        };
+        ids.lock().time_waits[1].end += Duration::from_secs(60);
+        advance(1);
+        ids.sweep(&engine);
+        assert_eq!(HANDLED.take(), [("ended", 10)]);
+        ids.sweep(&engine);
+        assert!(HANDLED.take().is_empty() && ids.has_time_waits());
+        // The last identifier leaves before its time.
+        ids.remove(&third);
+        assert!(ids.has_time_waits(), "the engine's sleep is still limited");
+        ids.sweep(&engine);
+        assert!(!ids.has_time_waits() && !ids.lock().limits_sleep && HANDLED.take().is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use libc::c_int;
 
 use crate::ffi::c_str::copy_str;
 use crate::ffi::sys;
-use crate::net::Net;
+use crate::net::{GIDS, Net};
 use crate::process::identity;
 
 /// Maximum number of requests of one queue.
@@ -20,8 +20,21 @@ pub(crate) const MAX_SRQ_WR: usize = 1 << 16;
 pub(crate) const MAX_RD_ATOM: u8 = 128;
 /// Maximum number of elements of a request.
 pub(crate) const SGE: usize = MAX_SGE;
+/// The rate of the device's clock in kHz: the clock counts nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
 /// Maximum number of bytes of an inline request.
 pub(crate) const INLINE: usize = MAX_INLINE;
+
+/// The number of completion vectors: one per online processor, and at least 2. A vector is only a number that
+/// programs spread their completion queues over, since one thread delivers the events of all queues.
+pub(crate) fn comp_vectors() -> u32 {
+    // SAFETY: the call has no conditions.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u32::try_from(online.clamp(MIN_COMP_VECTORS, c_int::MAX.into())).unwrap_or(2)
+}
+
+/// Minimum number of completion vectors: programs for hardware devices hard-code vector 1.
+const MIN_COMP_VECTORS: libc::c_long = 2;
 
 /// The limits of the engine's context that implements the device.
 pub(crate) fn context() -> ContextLimits {
@@ -73,6 +86,20 @@ pub(crate) fn device() -> sys::ibv_device_attr {
 pub(crate) fn device_ex() -> sys::ibv_device_attr_ex {
     sys::ibv_device_attr_ex {
         orig_attr: device(),
+        odp_caps: sys::ibv_odp_caps {
+            general_caps: (sys::IBV_ODP_SUPPORT | sys::IBV_ODP_SUPPORT_IMPLICIT).into(),
+            per_transport_caps: sys::ibv_odp_caps__bindgen_ty_1 {
+                rc_odp_caps: sys::IBV_ODP_SUPPORT_SEND
+                    | sys::IBV_ODP_SUPPORT_RECV
+                    | sys::IBV_ODP_SUPPORT_WRITE
+                    | sys::IBV_ODP_SUPPORT_READ
+                    | sys::IBV_ODP_SUPPORT_ATOMIC
+                    | sys::IBV_ODP_SUPPORT_SRQ_RECV,
+                ..Default::default()
+            },
+        },
+        completion_timestamp_mask: u64::MAX,
+        hca_core_clock: CLOCK_KHZ,
         device_cap_flags_ex: device().device_cap_flags.into(),
         phys_port_cnt_ex: 1,
         ..Default::default()
@@ -85,7 +112,7 @@ pub(crate) fn port(net: &Net) -> sys::ibv_port_attr {
         state: if is_up { sys::IBV_PORT_ACTIVE } else { sys::IBV_PORT_DOWN },
         max_mtu: sys::IBV_MTU_4096,
         active_mtu: sys::IBV_MTU_1024,
-        gid_tbl_len: 1,
+        gid_tbl_len: GIDS as c_int,
         port_cap_flags: sys::IBV_PORT_CM_SUP,
         max_msg_sz: i32::MAX as u32,
         pkey_tbl_len: 1,

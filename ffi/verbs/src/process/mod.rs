@@ -12,6 +12,7 @@
 //! | `qp_table.rs` | finds queue pairs by the queue pair number that the program sees |
 //! | `async_events.rs` | delivery of asynchronous events |
 //! | `oob_connections.rs`, `retry_timeouts.rs`, `loopback_qps.rs` | queue pairs that programs connect out of band: those whose peer has not connected yet, and those connected to themselves |
+//! | `removal.rs` | the removal of the device |
 //! | `object_guard.rs` | the lock of a queue pair or an identifier, and its rule |
 //! | `drain.rs` | the end of queue pairs |
 
@@ -25,6 +26,7 @@ pub(crate) mod loopback_qps;
 mod object_guard;
 pub(crate) mod oob_connections;
 pub(crate) mod qp_table;
+mod removal;
 pub(crate) mod retry_timeouts;
 mod state;
 

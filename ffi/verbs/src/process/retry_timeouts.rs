@@ -18,6 +18,9 @@ use crate::ffi::sys;
 /// Time between two checks of the queue pairs.
 const INTERVAL: Duration = Duration::from_millis(20);
 
+/// The number of our limit on the engine's sleep.
+const SLEEP_LIMIT: usize = 0;
+
 /// The minimum wait for a peer. On hardware the peer's device answers, but here the peer's process may have
 /// to wait for a processor.
 const LEAST: Duration = Duration::from_secs(2);
@@ -89,7 +92,7 @@ impl RetryTimeouts {
         waiting.all.push(Unreached { number, qp: sender.clone(), limit, since: None });
         self.count.store(waiting.all.len(), Ordering::Release);
         // The lock is held, since another thread that removes the last queue pair also removes the limit.
-        engine.limit_sleep(Some(INTERVAL));
+        engine.limit_sleep(SLEEP_LIMIT, Some(INTERVAL));
     }
 
     #[inline]
@@ -136,7 +139,7 @@ impl RetryTimeouts {
         waiting.all = rest;
         self.count.store(waiting.all.len(), Ordering::Release);
         if waiting.all.is_empty() {
-            engine.limit_sleep(None);
+            engine.limit_sleep(SLEEP_LIMIT, None);
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use dp::LinkState;
 use iwarp::engine::{Engine, SharedEngine, SharedOptions};
 use iwarp::status::{self, StatusSocket};
 use iwarp::verbs::{
@@ -21,11 +22,12 @@ use super::loopback_qps::LoopbackQps;
 use super::object_guard::assert_none_locked;
 use super::oob_connections::OobConnections;
 use super::qp_table::QpTable;
+use super::removal::Removal;
 use super::retry_timeouts::RetryTimeouts;
 use super::{identity, limits};
 use crate::ffi::abi::{self, EIO, Errno, Outcome, StartError};
 use crate::ffi::settings::{self, Key};
-use crate::ffi::{fork, resources, signals};
+use crate::ffi::{fork, resources, signals, sys};
 use crate::net::{self, Net};
 
 /// The limit of two waits at the exit of the process. First the library waits until peers have received their
@@ -54,6 +56,8 @@ pub(crate) struct Process {
     pub(crate) retry_timeouts: RetryTimeouts,
     /// Out-of-band queue pairs that are connected to themselves.
     pub(crate) loopback_qps: LoopbackQps,
+    /// The removal of the device.
+    pub(crate) removal: Removal,
     /// Queue pairs by their numbers.
     pub(crate) qps: QpTable,
     /// The socket that serves `uwarp status`. The socket is removed when the process exits.
@@ -113,8 +117,12 @@ fn make() -> Result<Process, StartError> {
     // If the library has no thread, acknowledgements cannot wait, since it may take long until the program
     // calls again.
     config.acknowledge_at_once = !has_thread;
-    let config_of_context =
-        ContextConfig { limits: limits::context(), late_memory_checks: true, ..ContextConfig::default() };
+    let config_of_context = ContextConfig {
+        limits: limits::context(),
+        late_memory_checks: true,
+        qp_num_prefix: net.qp_num_prefix(),
+        ..ContextConfig::default()
+    };
     let context = Context::new(config_of_context).map_err(failed)?;
     let engine = Engine::new(&context, port, config).map_err(failed)?;
     let channel = context.create_event_channel().map_err(failed)?;
@@ -123,7 +131,7 @@ fn make() -> Result<Process, StartError> {
     let engine = start(engine, options, Box::new(after_poll)).map_err(failed)?;
     let status = Mutex::new(show(&context, has_thread));
     register_hooks()?;
-    let (ids, ports, async_events, oob, retry_timeouts, loopback_qps, qps) = Default::default();
+    let (ids, ports, async_events, oob, retry_timeouts, loopback_qps, removal, qps) = Default::default();
     Ok(Process {
         net,
         context,
@@ -136,6 +144,7 @@ fn make() -> Result<Process, StartError> {
         oob,
         retry_timeouts,
         loopback_qps,
+        removal,
         qps,
         status,
     })
@@ -165,14 +174,24 @@ fn after_poll() {
     assert_none_locked();
     let Some(process) = started() else { return };
     // Most polls have no event, and these checks are cheaper than polling the channels.
-    let Process { channel, ids, oob, retry_timeouts, loopback_qps, .. } = process;
-    if channel.is_empty() && !oob.has_parked() && !retry_timeouts.has_waiting() && !loopback_qps.any() {
+    let Process { channel, ids, oob, retry_timeouts, loopback_qps, removal, .. } = process;
+    if channel.is_empty()
+        && !oob.has_parked()
+        && !retry_timeouts.has_waiting()
+        && !loopback_qps.any()
+        && !removal.is_to_be_announced()
+        && !ids.has_time_waits()
+    {
         return;
     }
+    removal.announce(&process.async_events);
     while let Some(event) = channel.poll() {
         if !oob.takes(&event) {
             ids.on_event(&event);
         }
+    }
+    if ids.has_time_waits() {
+        ids.sweep(&process.engine);
     }
     oob.sweep();
     retry_timeouts.sweep(&process.engine);
@@ -184,8 +203,20 @@ fn after_poll() {
 /// while the engine may sleep.
 fn pass_async_events_on(process: &'static Process) {
     let handler = move |event: &AsyncEvent| {
-        if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
-            process.net.set_link(event.kind == AsyncEventKind::PortActive);
+        match event.kind {
+            AsyncEventKind::PortActive => process.net.set_link(true),
+            AsyncEventKind::PortError => process.net.set_link(false),
+            AsyncEventKind::PortGone => {
+                // The kernel first sets the link of a removed interface down.
+                if process.net.link() == LinkState::Up {
+                    process.net.set_link(false);
+                    process.async_events.on_device(sys::IBV_EVENT_PORT_ERR);
+                }
+                // The connection manager's locks cannot be taken here, so the removal is announced after the
+                // poll.
+                process.removal.remove();
+            }
+            _ => {}
         }
         process.async_events.on_event(event);
     };

@@ -21,6 +21,7 @@
 //! | passive | is gone before its first FPDU, or its first FPDU is wrong | `ESTABLISHED`, and `DISCONNECTED` | the same |
 //! | both | ends an established connection | `DISCONNECTED` 0 | `DISCONNECTED` |
 //! | both | resets an established connection, or sends or receives a Terminate | `DISCONNECTED` -104 | `DISCONNECTED` (siw: 0) |
+//! | both | has ended the connection a second ago | `TIMEWAIT_EXIT` (as on InfiniBand) | nothing |
 //! | both | stops answering | `DISCONNECTED` -110 (-113 if its host does not even answer ARP or NDP) | `DISCONNECTED` (siw: 0) |
 //!
 //! So an accepted request never leads to an event that reports a failed connection. Many servers exit at such
@@ -45,6 +46,13 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
     // SAFETY: an identifier in the table is not freed while the table is locked.
     let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
     let cm = &event.id;
+    // After the removal of the device, an identifier gets no event. A connection request is rejected.
+    if id.process.removal.is_over() {
+        if !matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
+            set_qp_state(id, sys::IBV_QPS_ERR);
+        }
+        return;
+    }
     match &event.kind {
         CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord, .. } => {
             on_request(ids, id, cm, private_data, *remote, [*peer_ird, *peer_ord]);
@@ -84,12 +92,12 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
             // will fail. As with the kernel, the program receives no event.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
-                disconnect(id, Some(error));
+                disconnect(ids, id, cm, Some(error));
             }
         }
         CmEventKind::Disconnected { error, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
-            disconnect(id, error.as_ref());
+            disconnect(ids, id, cm, error.as_ref());
         }
         // The other kinds are for streams that are not set up by MPA. No identifier of this library has such
         // a stream.
@@ -110,11 +118,23 @@ fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
     id.push(event.with_param(private_data, conn));
 }
 
-/// Adds the event that a connection has ended.
-fn disconnect(id: &Id, error: Option<&ConnectionError>) {
+/// Adds the event that a connection has ended. Begins the time-wait of the identifier, as InfiniBand devices
+/// do, since some servers free the resources of a client only at its end.
+fn disconnect(ids: &mut CmIds, id: &Id, cm: &CmId, error: Option<&ConnectionError>) {
     // librdmacm's rsockets ignore an event whose status is an error, so their threads would wait for ever.
     let status = if id.state().has_own_channel { 0 } else { error.map_or(0, status_of_end) };
     id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
+    ids.begin_time_wait(cm, on_time_wait_exit);
+}
+
+/// Adds the event that the time-wait of the identifier at `address` is over. The table of identifiers is
+/// locked. A synchronous identifier gets no such event, since its calls wait for other events.
+fn on_time_wait_exit(address: usize) {
+    // SAFETY: an identifier in the table is not freed while the table is locked.
+    let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
+    if !id.process.removal.is_over() && !id.state().has_own_channel {
+        id.announce(sys::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
+    }
 }
 
 /// The IRD and ORD of the identifier's queue pair, or `None` if there is no queue pair, or if the queue pair

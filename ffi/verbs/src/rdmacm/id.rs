@@ -169,6 +169,7 @@ impl Id {
             pending_acks: Arc::default(),
             state: Mutex::new(state),
         });
+        process.removal.on_removal(announce_removal);
         IDS.insert(new.as_c() as usize, ());
         Ok(new)
     }
@@ -239,13 +240,23 @@ impl Id {
     /// queued.
     fn pass_channel_on(&self, state: &State, event: &Event) {
         let Some(child) = event.new_id() else { return };
+        // The table of identifiers is not used here, since a thread that has locked the table locks states.
+        //
         // SAFETY: the program does not know this identifier yet, so the program does not destroy the
         // identifier.
-        if let Ok(child) = unsafe { Id::of(child) } {
-            let mut of_child = child.state();
-            of_child.events = Arc::clone(&state.events);
-            let channel = self.fields().channel;
-            child.update(|c| c.channel = channel);
+        let child = unsafe { &*child.cast::<Self>() };
+        let mut of_child = child.state();
+        of_child.events = Arc::clone(&state.events);
+        let channel = self.fields().channel;
+        child.update(|c| c.channel = channel);
+    }
+
+    /// Adds the event that the device was removed, if the identifier has the device. As in the kernel, an
+    /// identifier that the program has not accepted or rejected yet gets no event.
+    fn announce_removal(&self) {
+        let has_device = !self.fields().verbs.is_null();
+        if has_device && !self.state().undecided {
+            self.announce(sys::RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
         }
     }
 
@@ -278,6 +289,15 @@ impl Id {
             unsafe { super::event_channel::rdma_ack_cm_event(event) };
         }
     }
+}
+
+/// Announces the removal of the device to all identifiers.
+fn announce_removal() {
+    IDS.for_each(|address| {
+        // SAFETY: the C struct is the first field of an `Id`. An identifier is removed from the table before
+        // it is freed, and no identifier is removed during this call.
+        unsafe { &*(address as *const Id) }.announce_removal();
+    });
 }
 
 impl Drop for Id {

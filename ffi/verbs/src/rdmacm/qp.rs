@@ -105,6 +105,12 @@ fn prepare(
     make_cqs(id, cqs, [cap.max_send_wr, cap.max_recv_wr], *srq)
 }
 
+/// The rights of a queue pair of an identifier, until the program changes them. The kernel gives these rights
+/// to the queue pairs of InfiniBand and RoCE devices whose connection admits Reads. A new queue pair of the
+/// engine has them.
+const RIGHTS: u32 =
+    sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC;
+
 /// Assigns the queue pair to the identifier, and moves the queue pair to INIT, in which programs can post
 /// receives.
 fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
@@ -112,6 +118,7 @@ fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
     let qp = unsafe { Qp::of(made) };
     let mut attributes = qp.attributes();
     qp.manage();
+    attributes.attr.qp_access_flags = RIGHTS;
     qp.set_state(&mut attributes, sys::IBV_QPS_INIT);
     drop(attributes);
     take_ack_timeout(id, qp);
@@ -317,9 +324,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
         let attr = unsafe { &mut *attr };
         let needed = match attr.qp_state {
             sys::IBV_QPS_INIT => {
-                attr.qp_access_flags = sys::IBV_ACCESS_REMOTE_WRITE
-                    | sys::IBV_ACCESS_REMOTE_READ
-                    | sys::IBV_ACCESS_REMOTE_ATOMIC;
+                attr.qp_access_flags = RIGHTS;
                 sys::IBV_QP_STATE | sys::IBV_QP_ACCESS_FLAGS
             }
             // As with iWARP drivers, the connection changes the state, so no attribute is needed.

@@ -1,5 +1,5 @@
 //! Tests with our own C programs between interfaces: peers that violate the protocol, peers that are killed,
-//! and links that go down.
+//! links that go down or are removed, and GIDs.
 
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,33 @@ pub(crate) fn ports() -> Result<(), String> {
     let wire = Wire::between(Interfaces::new()?)?;
     let program = c::compile(&wire, "ports")?;
     let waits = Running::start(&wire, "server", &program)?;
+    wait_until_ready(&wire)?;
+    wire.take_link(1)?;
+    c::wait_for("server", waits, &wire)
+}
+
+/// Checks the events and the calls of a program whose interface is removed, with an address of its own.
+pub(crate) fn removed() -> Result<(), String> {
+    removed_between(Interfaces::new()?)
+}
+
+/// Does the same as [`removed`] with the kernel's address.
+pub(crate) fn removed_of_host() -> Result<(), String> {
+    removed_between(Interfaces::hosts()?)
+}
+
+fn removed_between(ends: Interfaces) -> Result<(), String> {
+    let address = ends.address(0);
+    let wire = Wire::between(ends)?;
+    let program = c::compile(&wire, "removed")?;
+    let waits = Running::start(&wire, "server", &format!("{program} {address}"))?;
+    wait_until_ready(&wire)?;
+    wire.remove_link(0)?;
+    c::wait_for("server", waits, &wire)
+}
+
+/// Waits until the program `server` has printed `ready`.
+fn wait_until_ready(wire: &Wire) -> Result<(), String> {
     let begun = Instant::now();
     while !wire.output("server").contains("ready") {
         if begun.elapsed() > STARTS_WITHIN {
@@ -49,8 +76,34 @@ pub(crate) fn ports() -> Result<(), String> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    wire.take_link(1)?;
-    c::wait_for("server", waits, &wire)
+    Ok(())
+}
+
+/// Checks that each pair of GIDs connects the two ends of an interface.
+pub(crate) fn gids_of_own_addresses() -> Result<(), String> {
+    by_gids(Interfaces::new()?)
+}
+
+/// Does the same as [`gids_of_own_addresses`] if programs use the kernels' addresses.
+pub(crate) fn gids_of_hosts() -> Result<(), String> {
+    by_gids(Interfaces::hosts()?)
+}
+
+/// Checks that two processes of one host on one interface get addresses of a range, and reach each other.
+pub(crate) fn shared_interface() -> Result<(), String> {
+    let wire = Wire::between(Interfaces::new()?)?.with("UWARP_ADDR", "10.77.0.21-10.77.0.24/24");
+    c::run_over("gids", &wire).map(drop)
+}
+
+fn by_gids(ends: Interfaces) -> Result<(), String> {
+    let addresses = [0, 1].map(|end| ends.address(end));
+    let wire = Wire::between(ends)?;
+    let program = c::compile(&wire, "gids")?;
+    let start =
+        |output, end: usize| Running::start(&wire, output, &format!("{program} {} {end}", addresses[end]));
+    let (first, second) = (start("server", 0)?, start("client", 1)?);
+    c::wait_for("server", first, &wire).map_err(|error| format!("{error}{}", wire.output("client")))?;
+    c::wait_for("client", second, &wire)
 }
 
 /// Runs a program with the kernel's address of an interface.

@@ -336,7 +336,7 @@ fn device() -> Result<(), String> {
         ("state", "PORT_ACTIVE (4)"),
         ("link_layer", "Ethernet"),
         ("max_msg_sz", "0x7fffffff"),
-        ("gid_tbl_len", "1"),
+        ("gid_tbl_len", "4"),
         ("active_speed", "25.0 Gbps (32)"),
     ] {
         let found = text.lines().filter_map(|line| line.trim().split_once(':'));
@@ -345,11 +345,19 @@ fn device() -> Result<(), String> {
             return Err(format!("{key} is {found:?}, not {value}:\n{text}"));
         }
     }
-    // The GID is the address on the wire, 100.64.x.y. The LID is the last two bytes of this address.
+    // All GIDs end with the address on the wire, 100.64.x.y. The LID is the last two bytes of this address.
     let lid = text.lines().find_map(|line| line.trim().strip_prefix("port_lid:")).unwrap_or_default().trim();
     let lid: u16 = lid.parse().map_err(|_| format!("no LID '{lid}'"))?;
-    if lid == 0 || !text.contains(&format!("0000:0000:0000:0000:0000:ffff:6440:{lid:04x}")) {
-        return Err(format!("the GID and the LID do not agree:\n{text}"));
+    let [first, second] = lid.to_be_bytes();
+    for gid in [
+        format!("GID[  0]:\t\tfe80:0000:0000:0000:0000:5efe:6440:{lid:04x}, RoCE v1"),
+        format!("GID[  1]:\t\tfe80::5efe:6440:{lid:x}, RoCE v2"),
+        format!("GID[  2]:\t\t0000:0000:0000:0000:0000:ffff:6440:{lid:04x}, RoCE v1"),
+        format!("GID[  3]:\t\t::ffff:100.64.{first}.{second}, RoCE v2"),
+    ] {
+        if lid == 0 || !text.contains(&gid) {
+            return Err(format!("no GID as the LID says ({gid}):\n{text}"));
+        }
     }
     if is_installed("fi_info") {
         let text = run(&["timeout", "20", "fi_info", "-p", "verbs"])?;

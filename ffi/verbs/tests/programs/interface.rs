@@ -129,6 +129,11 @@ impl Interfaces {
         ip(&format!("-n {} link set v{} down", self.namespaces[end], ["a", "b"][end]))
     }
 
+    /// Removes an end's interface, and with it the interface of the other end.
+    pub(crate) fn remove_link(&self, end: usize) -> Result<(), String> {
+        ip(&format!("-n {} link del v{}", self.namespaces[end], ["a", "b"][end]))
+    }
+
     /// Returns the command prefix that runs a program at an end, and the wire of that end. The wire has an
     /// address unless programs use the kernel's address.
     pub(crate) fn end(&self, end: usize) -> (Vec<String>, String) {

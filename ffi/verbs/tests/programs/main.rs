@@ -21,7 +21,7 @@
 //! | `docs.rs` | the commands of the README and the guide, the man pages, and the device's attributes |
 //! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
-//! | `cm.rs` | C programs that need interfaces: peers that violate the protocol, killed peers, links that go down |
+//! | `cm.rs` | C programs that need interfaces: peers that violate the protocol, killed peers, links that go down or are removed, GIDs |
 //! | `end.rs` | files that programs leave behind |
 //! | `listed.rs` | `uwarp ls` |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
@@ -130,6 +130,11 @@ fn main() {
         ("hosts_killed_peer", run(cm::killed_peer)),
         ("hosts_binds", run(cm::binds)),
         ("interface_ports", run(cm::ports)),
+        ("interface_gids", run(cm::gids_of_own_addresses)),
+        ("hosts_gids", run(cm::gids_of_hosts)),
+        ("interface_shared", run(cm::shared_interface)),
+        ("interface_removed", run(cm::removed)),
+        ("hosts_removed", run(cm::removed_of_host)),
     ] {
         trials.push(Trial::test(name, test).with_ignored_flag(!has_interfaces));
     }

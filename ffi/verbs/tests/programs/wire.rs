@@ -159,6 +159,11 @@ impl Wire {
         self.interfaces.as_ref().ok_or("a wire in memory has no link")?.take_link(end)
     }
 
+    /// Removes the interface of an end, on a wire between interfaces.
+    pub(crate) fn remove_link(&self, end: usize) -> Result<(), String> {
+        self.interfaces.as_ref().ok_or("a wire in memory has no link")?.remove_link(end)
+    }
+
     /// Whether the ends of the wire are on different interfaces or devices.
     pub(crate) fn has_interfaces(&self) -> bool {
         self.interfaces.is_some()

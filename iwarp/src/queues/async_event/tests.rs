@@ -236,7 +236,7 @@ fn no_event_is_missed_while_a_handler_is_set() {
             };
             events.set_handler(Box::new(handler)).unwrap();
         });
-        assert_eq!(seen.load(Ordering::Relaxed), 3 * 9);
+        assert_eq!(seen.load(Ordering::Relaxed), 3 * 10);
         assert!(events.poll().unwrap().is_none() && !is_readable(&events));
     }
 }

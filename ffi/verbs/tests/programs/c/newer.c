@@ -20,7 +20,7 @@ static void sizes(struct ibv_context *context)
 		union {
 			struct ibv_device_attr_ex device;
 			struct ibv_port_attr port;
-			struct ibv_gid_entry gid;
+			struct ibv_gid_entry gid, gids[4];
 			uint8_t bytes[sizeof(struct ibv_device_attr_ex) + MORE + GUARD];
 		} newer;
 	} s;
@@ -29,7 +29,7 @@ static void sizes(struct ibv_context *context)
 	for (int call = 0; call < 4; call++) {
 		size_t known = call == 0 ? sizeof(s.newer.device) : call == 1 ? sizeof(s.newer.port) : sizeof(s.newer.gid);
 		for (int less = 0; less < 2; less++) {
-			size_t size = less ? known - 4 : known + MORE;
+			size_t size = less ? known - 4 : known + MORE, from = known;
 			memset(&s, 0xee, sizeof(s));
 			switch (call) {
 			case 0:
@@ -45,11 +45,17 @@ static void sizes(struct ibv_context *context)
 				CHECK(s.newer.gid.port_num == 1);
 				break;
 			case 3:
-				CHECK(_ibv_query_gid_table(context, &s.newer.gid, 1, 0, size) == 1);
-				CHECK(s.newer.gid.port_num == 1);
+				/* The entries of a newer program lie `size` bytes apart. */
+				CHECK(_ibv_query_gid_table(context, &s.newer.gid, 4, 0, size) == 4);
+				for (uint32_t i = 0; i < 4; i++) {
+					struct ibv_gid_entry *at = (void *)(s.newer.bytes + i * size);
+					CHECK(at->port_num == 1 && at->gid_index == i);
+				}
+				size *= 4;
+				from = size;
 				break;
 			}
-			for (size_t i = known; i < size; i++)
+			for (size_t i = from; i < size; i++)
 				CHECK(s.newer.bytes[i] == 0);
 			for (size_t i = size; i < size + GUARD; i++)
 				CHECK(s.newer.bytes[i] == 0xee);
@@ -60,18 +66,20 @@ static void sizes(struct ibv_context *context)
 	char name[IF_NAMESIZE];
 	CHECK(!ibv_query_gid_ex(context, 1, 0, &entry, 0) && if_indextoname(entry.ndev_ifindex, name));
 	CHECK(!strcmp(name, "lo"));
-	/* There is one port with one GID and one partition key, and no flag is known. */
-	CHECK(_ibv_query_gid_ex(context, 1, 1, &entry, 0, sizeof(entry)) == ENODATA);
+	/* There is one port with one partition key, and no flag is known. A table does not fit into less room. */
+	CHECK(_ibv_query_gid_ex(context, 1, 4, &entry, 0, sizeof(entry)) == EINVAL);
 	CHECK(_ibv_query_gid_ex(context, 2, 0, &entry, 0, sizeof(entry)) == EINVAL);
 	CHECK(_ibv_query_gid_ex(context, 1, 0, &entry, 1, sizeof(entry)) == EINVAL);
 	CHECK(_ibv_query_gid_table(context, &entry, 0, 0, sizeof(entry)) == -EINVAL);
-	CHECK(_ibv_query_gid_table(context, &entry, 1, 1, sizeof(entry)) == -EINVAL);
+	CHECK(_ibv_query_gid_table(context, s.newer.gids, 3, 0, sizeof(entry)) == -EINVAL);
+	CHECK(_ibv_query_gid_table(context, s.newer.gids, 4, 1, sizeof(entry)) == -EINVAL);
 	CHECK(ibv_get_pkey_index(context, 1, 0xffff) == 0 && ibv_get_pkey_index(context, 1, 0x7fff) == -1);
 	CHECK(ibv_get_pkey_index(context, 2, 0xffff) == -1);
 	union ibv_gid gid;
 	__be16 pkey;
 	CHECK(!ibv_query_pkey(context, 1, 0, &pkey) && pkey == 0xffff);
-	CHECK(ibv_query_pkey(context, 1, 1, &pkey) && ibv_query_gid(context, 1, 1, &gid) && ibv_query_gid(context, 0, 0, &gid));
+	CHECK(ibv_query_pkey(context, 1, 1, &pkey) && ibv_query_gid(context, 1, 4, &gid));
+	CHECK(ibv_query_gid(context, 0, 0, &gid) && ibv_query_gid(context, 1, -1, &gid));
 	struct ibv_port_attr port;
 	CHECK(!ibv_query_port(context, 1, &port) && port.lid && ibv_query_port(context, 0, &port) == EINVAL);
 	CHECK(calls->query_device_ex(context, NULL, &s.newer.device, sizeof(struct ibv_device_attr) - 1) == EINVAL);

@@ -215,7 +215,7 @@ fn messages_of_infinibands_semantics_need_their_agreement() {
 fn a_fault_is_accepted_where_memory_is_checked_late() {
     for late in [false, true] {
         let memory = MemoryTable::new(16, [1; 32]);
-        let resources = Resources::new(ContextLimits::default(), memory, late).unwrap();
+        let resources = Resources::new(ContextLimits::default(), memory, late, None).unwrap();
         let pd = PdShared::new(&resources).unwrap();
         let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
         let region = region(&pd, Access::empty());
