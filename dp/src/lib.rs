@@ -61,6 +61,8 @@ pub mod sum {
     pub use crate::checksum::Avx2Lanes;
     pub use crate::checksum::{copy_partial as copy, partial as of};
 }
+#[doc(hidden)]
+pub mod thread;
 mod trace;
 pub mod tso;
 
