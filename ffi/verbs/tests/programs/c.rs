@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 38] = [
+pub(crate) const ALL: [&str; 39] = [
     "one_process",
     "destroyed",
     "exported",
@@ -47,6 +47,7 @@ pub(crate) const ALL: [&str; 38] = [
     "rejected",
     "short_memory",
     "requests",
+    "memory_calls",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
