@@ -22,8 +22,8 @@ pub(crate) struct QpConsumer {
     taken: usize,
     /// With a shared receive queue, the place for the request that is taken from that queue.
     shared: Option<Box<Option<RecvRequest>>>,
-    /// While no stream owns the consumer: the empty queue for the records of the next stream, with room for as many
-    /// records as the send queue has entries.
+    /// While no stream owns the consumer: the empty queue for the records of the next stream, with room for
+    /// as many records as the send queue has entries.
     records: VecDeque<Pending>,
 }
 
@@ -57,8 +57,8 @@ impl ConsumerPlace {
 }
 
 impl QpConsumer {
-    /// Returns the consumer that reads the requests from `sq`, which has `depth` entries, and from `rq`. `is_shared` says
-    /// whether the receive requests are in a shared receive queue.
+    /// Returns the consumer that reads the requests from `sq`, which has `depth` entries, and from `rq`.
+    /// `is_shared` says whether the receive requests are in a shared receive queue.
     pub(super) fn new(
         sq: RingReader<SendEntry>,
         rq: RingReader<RecvEntry>,
@@ -69,8 +69,8 @@ impl QpConsumer {
         Self { sq, rq, taken: 0, shared: is_shared.then(Box::default), records }
     }
 
-    /// Removes and returns the queue for the records of started requests, which is empty and has room for all requests
-    /// of the send queue.
+    /// Removes and returns the queue for the records of started requests, which is empty and has room for all
+    /// requests of the send queue.
     pub(crate) fn take_records(&mut self) -> VecDeque<Pending> {
         std::mem::take(&mut self.records)
     }
@@ -392,8 +392,8 @@ mod tests {
         assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
     }
 
-    /// The memory for the records of all requests of the send queue is there before the first stream, and the next
-    /// stream gets the same memory.
+    /// The memory for the records of all requests of the send queue is there before the first stream, and the
+    /// next stream gets the same memory.
     #[test]
     fn records_keep_their_memory_from_stream_to_stream() {
         let (_, pd, cq) = test_objects();
