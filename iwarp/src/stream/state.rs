@@ -46,8 +46,8 @@ pub(super) struct StreamState {
 }
 
 impl StreamState {
-    /// Creates the state. The records of pending requests use the memory of the queue pair, which has room for
-    /// as many records as the send queue has entries.
+    /// Creates the state. The records of pending requests use the memory of the queue pair, which has room
+    /// for as many records as the send queue has entries.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, rules: Rules) -> Self {
         let mut consumer = qp.consumer.take();
         Self {

@@ -1,9 +1,9 @@
 /*
  * Tests the calls and events of a connection, and the states of its queue pairs. A queue pair is in RTS when
- * `rdma_accept` returns, also if the identifier has moved to another channel, and if the program has made the queue pair
- * without the identifier. Programs can post sends at once, and the library sends them as soon as MPA allows. After
- * `rdma_disconnect` and after a change to ERR, programs can still post requests, which are flushed after all earlier
- * requests, by whichever call they are posted.
+ * `rdma_accept` returns, also if the identifier has moved to another channel, and if the program has made the queue
+ * pair without the identifier. Programs can post sends at once, and the library sends them as soon as MPA allows.
+ * After `rdma_disconnect` and after a change to ERR, programs can still post requests, which are flushed after all
+ * earlier requests, by whichever call they are posted.
  */
 #include <rdma/rdma_verbs.h>
 #include <string.h>
@@ -20,13 +20,13 @@ static int is_in(struct ibv_qp *qp, enum ibv_qp_state state)
 	return qp->state == state && state_of(qp) == state;
 }
 
-/* The server's queue pair is made by rdma_create_qp, by rdma_create_qp_ex for the calls ibv_wr_*, or by ibv_create_qp. In
- * the last case the identifier does not have the queue pair, and rdma_accept gets its number. */
+/* The server's queue pair is made by rdma_create_qp, by rdma_create_qp_ex for the calls ibv_wr_*, or by
+ * ibv_create_qp. In the last case the identifier does not have the queue pair, and rdma_accept gets its number. */
 enum kind { OF_ID, EXTENDED, OWN, KINDS };
 
 struct pair {
 	struct rdma_cm_id *server, *client;
-	/* The server's queue pair, and its completion queues. */
+	/* The server's queue pair, which `server` may not have. */
 	struct ibv_qp *qp;
 };
 
@@ -238,8 +238,9 @@ static void flushed_by_all_ways(struct rdma_cm_id *id, uint64_t first)
 }
 
 /*
- * Requests are flushed by whichever call they are posted, after `rdma_disconnect`, after the change to ERR, or after
- * both, and before and after the event. The end that calls is the client or the server. The peer gets none of the Sends.
+ * Requests are flushed by whichever call they are posted, after `rdma_disconnect`, after the change to ERR, or
+ * after both, and before and after the event. The end that calls is the client or the server. The peer gets none of
+ * the Sends.
  */
 static void all_ways(struct rdma_event_channel *servers, struct rdma_event_channel *clients)
 {

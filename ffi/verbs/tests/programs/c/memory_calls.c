@@ -1,16 +1,17 @@
 /*
  * Counts the system calls by which threads of the library change the mappings of the process. Libraries such as
- * libfabric and UCX rewrite the first instructions of libc's munmap, madvise and brk while the program runs. A thread
- * that is in such a function at this moment returns into the middle of another instruction, and the program does not know
- * the threads of the library.
+ * libfabric and UCX rewrite the first instructions of libc's munmap, madvise and brk while the program runs. A
+ * thread that is in such a function at this moment returns into the middle of another instruction, and the program
+ * does not know the threads of the library.
  *
- * So a thread of the library takes its memory before the call returns that has started the thread. Afterwards, while the
- * library waits and while messages are sent, the thread makes no such call. When connections are made and end, the thread
- * calls none of these functions, even if the queues are deep. On a `local` wire, the thread maps and unmaps the memory that
- * it shares with a peer, but by instructions of the library.
+ * So a thread of the library takes its memory before the call returns that has started the thread. Afterwards,
+ * while the library waits and while messages are sent, the thread makes no such call. When connections are made and
+ * end, the thread calls none of these functions, even if the queues are deep. On a `local` wire, the thread maps
+ * and unmaps the memory that it shares with a peer, but by instructions of the library.
  *
- * A filter of seccomp reports each memory call of the process to an observer, which is a child. The observer delays the
- * calls of all threads except the first thread. So if a thread is not ready when the program goes on, its calls are seen.
+ * A filter of seccomp reports each memory call of the process to an observer, which is a child. The observer delays
+ * the calls of all threads except the first thread. So if a thread is not ready when the program goes on, its calls
+ * are seen.
  *
  * `memory_calls [HOST]`: both ends are at this address.
  */
