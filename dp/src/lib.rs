@@ -54,6 +54,8 @@ pub mod prefetch;
 pub mod profile;
 pub mod region;
 pub mod rss;
+#[doc(hidden)]
+pub mod thread;
 mod trace;
 pub mod tso;
 

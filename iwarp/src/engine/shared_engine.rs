@@ -135,10 +135,8 @@ impl SharedEngine {
             }
             of_thread.serve(options, port.as_ref(), None);
         };
-        let thread = std::thread::Builder::new()
-            .name(format!("iwarp-engine-{}", inner.handle.index()))
-            .spawn(run)
-            .map_err(VerbsError::System)?;
+        let name = format!("iwarp-engine-{}", inner.handle.index());
+        let thread = dp::thread::start(name, run).map_err(VerbsError::System)?;
         Ok(Self { inner, thread: Some(thread) })
     }
 

@@ -63,13 +63,12 @@ impl EngineThread {
         let handle = Arc::clone(engine.handle());
         let control = Arc::new(ThreadControl::default());
         let inner = Arc::clone(&control);
-        let thread = std::thread::Builder::new()
-            .name(format!("iwarp-engine-{}", handle.index()))
-            .spawn(move || {
-                run(&mut engine, &inner, options);
-                engine
-            })
-            .map_err(VerbsError::System)?;
+        let name = format!("iwarp-engine-{}", handle.index());
+        let thread = dp::thread::start(name, move || {
+            run(&mut engine, &inner, options);
+            engine
+        });
+        let thread = thread.map_err(VerbsError::System)?;
         Ok(Self { handle, control, thread: Some(thread) })
     }
 

@@ -5,11 +5,14 @@
 //! one thread at a time takes and completes requests. To take a request from the queue pair's own queues,
 //! this thread needs no locked instruction.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use super::qp::{Receives, RecvEntry, SendQueue, Signals};
 use super::request_ring::{Oldest, RingReader};
-use super::{ConnectionError, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode};
+use super::{
+    ConnectionError, Pending, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode,
+};
 
 pub(crate) struct QpConsumer {
     sq: RingReader<SendEntry>,
@@ -19,6 +22,9 @@ pub(crate) struct QpConsumer {
     taken: usize,
     /// With a shared receive queue, the place for the request that is taken from that queue.
     shared: Option<Box<Option<RecvRequest>>>,
+    /// While no stream owns the consumer: the empty queue for the records of the next stream, with room for
+    /// as many records as the send queue has entries.
+    records: VecDeque<Pending>,
 }
 
 /// The place of a queue pair's consumer while no stream owns the consumer. The consumer is boxed, since the
@@ -51,10 +57,28 @@ impl ConsumerPlace {
 }
 
 impl QpConsumer {
-    /// Returns the consumer that reads the requests from `sq` and `rq`. `is_shared` says whether the receive
-    /// requests are in a shared receive queue.
-    pub(super) fn new(sq: RingReader<SendEntry>, rq: RingReader<RecvEntry>, is_shared: bool) -> Self {
-        Self { sq, rq, taken: 0, shared: is_shared.then(Box::default) }
+    /// Returns the consumer that reads the requests from `sq`, which has `depth` entries, and from `rq`.
+    /// `is_shared` says whether the receive requests are in a shared receive queue.
+    pub(super) fn new(
+        sq: RingReader<SendEntry>,
+        rq: RingReader<RecvEntry>,
+        is_shared: bool,
+        depth: usize,
+    ) -> Self {
+        let records = VecDeque::with_capacity(depth.max(1));
+        Self { sq, rq, taken: 0, shared: is_shared.then(Box::default), records }
+    }
+
+    /// Removes and returns the queue for the records of started requests, which is empty and has room for all
+    /// requests of the send queue.
+    pub(crate) fn take_records(&mut self) -> VecDeque<Pending> {
+        std::mem::take(&mut self.records)
+    }
+
+    /// Keeps the memory of `records` for the next stream.
+    pub(crate) fn put_records(&mut self, mut records: VecDeque<Pending>) {
+        records.clear();
+        self.records = records;
     }
 
     /// Returns the oldest send request that is not started, if any.
@@ -366,6 +390,33 @@ mod tests {
         }
         assert!(!consumer.take_recv(&qp.receives, &qp.signals), "it is empty");
         assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
+    }
+
+    /// The memory for the records of all requests of the send queue is there before the first stream, and the
+    /// next stream gets the same memory.
+    #[test]
+    fn records_keep_their_memory_from_stream_to_stream() {
+        let (_, pd, cq) = test_objects();
+        let qp = QpShared::new(&pd, &QpInit { max_send_wr: 300, ..QpInit::new(&cq) }).unwrap();
+        let (mut places, record) = (Vec::new(), |wr_id| Pending {
+            wr_id,
+            opcode: WcOpcode::Send,
+            signaled: true,
+            byte_len: 0,
+            awaits: None,
+            sent_to: super::super::SentTo::default(),
+            fault: None,
+        });
+        for _ in 0..3 {
+            let mut consumer = qp.consumer.take();
+            let mut records = consumer.take_records();
+            assert!(records.is_empty() && records.capacity() >= 300);
+            records.extend((0..300).map(record));
+            places.push(records.as_slices().0.as_ptr());
+            consumer.put_records(records);
+            qp.consumer.put_back(consumer);
+        }
+        assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
     }
 
     /// An unsignaled send that succeeds generates no completion, and its entry becomes free at once.

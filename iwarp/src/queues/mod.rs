@@ -16,6 +16,7 @@
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `line.rs` | the queue pairs whose messages wait for a request of a shared receive queue |
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the side of both queues that takes and completes requests |
+//! | `pending.rs` | the record of a request between its start and its completion |
 //! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |
 //! | `doorbells.rs`, `rung.rs`, `work_list.rs` | how users signal work to an engine, and how the engine sleeps without missing work |
 //! | `request_ring.rs`, `shared_cell.rs`, `lock.rs` | the ring of a work queue, its entries, and the lock of one side of a ring |
@@ -39,6 +40,7 @@ mod line;
 mod lock;
 mod outcome;
 mod pd;
+mod pending;
 mod qp;
 mod qp_init;
 mod qp_state;
@@ -79,6 +81,7 @@ pub(crate) use consumer::QpConsumer;
 pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use pd::PdShared;
+pub(crate) use pending::{Awaited, Pending, SentTo};
 pub(crate) use qp::{Ask, QpShared, request_buffers};
 pub(crate) use qp_status::Listed;
 pub(crate) use resources::Resources;

@@ -74,9 +74,7 @@ pub fn serve_while_idle(context: &Context, folder: &Path, poll: Poll) -> io::Res
     let of_thread = Arc::clone(&stop);
     let context = Arc::downgrade(&context.shared);
     let socket = StatusSocket { path, pid, stop };
-    std::thread::Builder::new()
-        .name("iwarp-status".into())
-        .spawn(move || run(&listener, &of_thread, &context, &poll))?;
+    dp::thread::start("iwarp-status".into(), move || run(&listener, &of_thread, &context, &poll))?;
     Ok(socket)
 }
 

@@ -25,7 +25,7 @@ use dp::invariant::{Check, ensure};
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Framer, Negotiated};
-use crate::queues::{QpShared, QpState, TerminateReport, WcStatus};
+use crate::queues::{Awaited, QpShared, QpState, TerminateReport, WcStatus};
 use crate::rdmap::Terminate;
 
 mod counters;
@@ -53,7 +53,6 @@ pub(crate) use request_pool::{RequestPool, Waiting};
 use ib_profile::{News, Rules};
 use inbound::Inbound;
 use outbound::Outbound;
-use outstanding::Awaited;
 use state::StreamState;
 
 /// The part of the engine's state that a stream uses during a call.
@@ -491,7 +490,8 @@ impl Stream {
         let (inbound, outstanding) = self.reserved();
         pool.peer_requests.release(inbound);
         pool.outstanding.release(outstanding);
-        let StreamState { qp, consumer, .. } = self.state;
+        let StreamState { qp, mut consumer, pending, .. } = self.state;
+        consumer.put_records(pending);
         qp.consumer.put_back(consumer);
     }
 }

@@ -6,44 +6,18 @@ use arrayvec::ArrayVec;
 use dp::invariant::{Check, ensure};
 
 use crate::ddp::UntaggedQueue;
-use crate::queues::{SendEntry, SendFlags, Sge, Signaled, WcOpcode, WcStatus, send_opcode};
+use crate::queues::{
+    Awaited, Pending, SendEntry, SendFlags, SentTo, Sge, Signaled, WcOpcode, WcStatus, send_opcode,
+};
 use crate::rdmap::{ReadSink, Terminate, TerminateError};
 
-use super::sent_to::{Refused, SentTo};
+use super::sent_to::Refused;
 use super::slot_pool::SlotPool;
 use super::state::StreamState;
 
 /// Maximum number of requests that complete together. With a higher limit, the first request would wait
 /// longer, and the cost of a request would hardly fall.
 pub(super) const TOGETHER: usize = 16;
-
-/// A request that was started and is not yet completed.
-pub(super) struct Pending {
-    pub(super) wr_id: u64,
-    pub(super) opcode: WcOpcode,
-    pub(super) signaled: bool,
-    pub(super) byte_len: u32,
-    /// The event that the request waits for; `None`: it waits only for the completion of earlier requests.
-    pub(super) awaits: Option<Awaited>,
-    /// The targets of the request at the peer, once the request is sent.
-    pub(super) sent_to: SentTo,
-    /// The status of the request's completion, if the request is the cause of the stream's end.
-    pub(super) fault: Option<WcStatus>,
-}
-
-/// The event that a started request waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaited {
-    /// The write of the request's last segment.
-    LastSegment,
-    /// The response to a Read or an atomic.
-    Response,
-    /// TCP's acknowledgement of the bytes below this offset of the stream. A request waits for this
-    /// acknowledgement if its bytes are sent without a copy, or if both peers have agreed on InfiniBand's
-    /// semantics. In the second case, a message that needs a receive request also waits until the peer has
-    /// promised one.
-    Acknowledgement(u64),
-}
 
 /// Returns the record of a request that starts.
 #[inline]

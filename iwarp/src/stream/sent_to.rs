@@ -3,18 +3,8 @@
 
 use crate::ddp::Header;
 use crate::memory::Stag;
-use crate::queues::{RemoteAddr, SendEntry, SendOp};
+use crate::queues::{SendEntry, SendOp, SentTo};
 use crate::rdmap::{Queue, Terminate};
-
-/// The targets of one request: the memory of a Write, and the MSNs of the request's messages to queue 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SentTo {
-    memory: Option<RemoteAddr>,
-    /// Length in bytes of the memory of a Write.
-    length: u32,
-    /// The MSN of the request's last message to queue 0, and the number of the request's messages to queue 0.
-    sends: (u32, u32),
-}
 
 /// The message that a Terminate of the peer names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +73,7 @@ impl Refused {
 mod tests {
     use super::*;
     use crate::ddp::{TaggedHeader, UntaggedHeader};
+    use crate::queues::RemoteAddr;
     use crate::rdmap::TerminateError;
 
     fn tagged(stag: u32, to: u64) -> Header {

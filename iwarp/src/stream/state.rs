@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use crate::ddp::UntaggedQueue;
 use crate::memory::{Accessor, PdId};
-use crate::queues::{QpConsumer, QpShared, SendEntry, WorkCompletion};
+use crate::queues::{Pending, QpConsumer, QpShared, SendEntry, WorkCompletion};
 use crate::rdmap::Extensions;
 
 use super::ib_profile::Rules;
-use super::outstanding::Pending;
 use super::slot_pool::PoolQueue;
 
 /// The state that sending and receiving share: the queue pair, and its requests that are started.
@@ -47,8 +46,10 @@ pub(super) struct StreamState {
 }
 
 impl StreamState {
-    /// Creates the state, and allocates room for as many pending requests as the send queue has entries.
+    /// Creates the state. The records of pending requests use the memory of the queue pair, which has room
+    /// for as many records as the send queue has entries.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, rules: Rules) -> Self {
+        let mut consumer = qp.consumer.take();
         Self {
             extensions: qp.config.extensions,
             rules,
@@ -56,8 +57,8 @@ impl StreamState {
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
-            pending: VecDeque::with_capacity(qp.sends.depth().max(1)),
-            consumer: qp.consumer.take(),
+            pending: consumer.take_records(),
+            consumer,
             qp,
             unsent: 0,
             acknowledged: 0,

@@ -48,7 +48,7 @@ impl NameServer {
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let server = Arc::new(Self { waits, names: Mutex::default(), next: AtomicU64::new(0) });
         let serves = Arc::clone(&server);
-        std::thread::Builder::new().name("uwarp-names".into()).spawn(move || serves.serve())?;
+        dp::thread::start("uwarp-names".into(), move || serves.serve())?;
         Ok(server)
     }
 

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 45] = [
+pub(crate) const ALL: [&str; 46] = [
     "one_process",
     "destroyed",
     "exported",
@@ -54,6 +54,7 @@ pub(crate) const ALL: [&str; 45] = [
     "timestamps",
     "timewait",
     "orderly",
+    "memory_calls",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.

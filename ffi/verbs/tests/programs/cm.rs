@@ -1,5 +1,5 @@
 //! Tests with our own C programs between interfaces: peers that violate the protocol, peers that are killed,
-//! links that go down or are removed, and GIDs.
+//! links that go down or are removed, GIDs, and the memory calls of threads.
 
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,11 @@ pub(crate) fn killed_peer() -> Result<(), String> {
 /// Tests binding to ports on an interface, where each port is a UDP port of the kernel.
 pub(crate) fn binds() -> Result<(), String> {
     at_kernel_address("binds")
+}
+
+/// Counts the memory calls of the library's threads on an interface.
+pub(crate) fn memory_calls() -> Result<(), String> {
+    at_kernel_address("memory_calls")
 }
 
 /// Checks that two contexts of one process get an event when the link of their port goes down.

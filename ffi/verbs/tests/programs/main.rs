@@ -21,7 +21,7 @@
 //! | `docs.rs` | the commands of the README and the guide, the man pages, and the device's attributes |
 //! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
-//! | `cm.rs` | C programs that need interfaces: peers that violate the protocol, killed peers, links that go down or are removed, GIDs |
+//! | `cm.rs` | C programs that need interfaces: peers that violate the protocol, killed peers, links that go down or are removed, GIDs, memory calls |
 //! | `end.rs` | files that programs leave behind |
 //! | `listed.rs` | `uwarp ls` |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
@@ -129,6 +129,7 @@ fn main() {
         ("interface_odd_peers", run(cm::odd_peers)),
         ("hosts_killed_peer", run(cm::killed_peer)),
         ("hosts_binds", run(cm::binds)),
+        ("hosts_memory_calls", run(cm::memory_calls)),
         ("interface_ports", run(cm::ports)),
         ("interface_gids", run(cm::gids_of_own_addresses)),
         ("hosts_gids", run(cm::gids_of_hosts)),

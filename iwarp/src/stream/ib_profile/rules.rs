@@ -6,9 +6,8 @@
 use super::{Change, IbProfile, Impossible, News, ProfileMessage};
 use crate::ddp::UntaggedHeader;
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};
-use crate::queues::SendOp;
+use crate::queues::{SendOp, SentTo};
 use crate::rdmap::Terminate;
-use crate::stream::sent_to::SentTo;
 
 /// The rules of one stream, with the state that InfiniBand's rules need.
 pub(in crate::stream) struct Rules(Option<Box<IbProfile>>);

@@ -4,12 +4,13 @@
 use crate::memory::{Accessor, EpochGuard, Stag};
 use crate::mpa::startup::RtrKind;
 use crate::queues::{
-    Payload, PreparedPayload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, WcStatus, ZERO_COPY_MIN_BYTES,
+    Payload, Pending, PreparedPayload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, WcStatus,
+    ZERO_COPY_MIN_BYTES,
 };
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError, join_immediate};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::{Outstanding, Pending, ReadPart, pending_of};
+use super::super::outstanding::{Outstanding, ReadPart, pending_of};
 use super::super::state::StreamState;
 use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};

@@ -14,11 +14,11 @@ use dp::profile::{self, Layer};
 
 use crate::memory::Stag;
 use crate::mpa::{FpduPlan, Framer, UlpduHead};
-use crate::queues::{Payload, PreparedPayload, SendEntry, SendFlags, SendOp, Signaled, send_opcode};
+use crate::queues::{Payload, Pending, PreparedPayload, SendEntry, SendFlags, SendOp, Signaled, send_opcode};
 use crate::rdmap::Opcode;
 
 use super::super::message::{head_of, untagged_header};
-use super::super::outstanding::{Pending, TOGETHER, acknowledged_of};
+use super::super::outstanding::{TOGETHER, acknowledged_of};
 use super::super::state::StreamState;
 use super::{Outbound, Phase, SendContext};
 

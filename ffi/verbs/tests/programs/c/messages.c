@@ -18,6 +18,10 @@ static struct ibv_cq *cq;
 static struct ibv_cq_ex *far_cq;
 static struct ibv_mr *mr;
 static struct ibv_qp *qp, *far;
+/* The shared receive queue of the far end, or NULL. */
+static struct ibv_srq *far_srq;
+/* Whether the completions of the far end are polled by ibv_poll_cq, and not by the extended interface. */
+static int polls_plainly;
 static uint64_t memory[512];
 
 static uint8_t *at(size_t offset)
@@ -41,7 +45,9 @@ static void make_pair(int sig_all)
 	};
 	CHECK((qp = ibv_create_qp_ex(context, &init)));
 	init_qp(qp);
-	far = make_qp(pd, ibv_cq_ex_to_cq(far_cq), DEPTH);
+	struct ibv_qp_init_attr of_far = qp_init(ibv_cq_ex_to_cq(far_cq), far_srq, DEPTH);
+	CHECK((far = ibv_create_qp(pd, &of_far)));
+	init_qp(far);
 	connect_qp(qp, far->qp_num);
 	connect_qp(far, qp->qp_num);
 }
@@ -72,14 +78,23 @@ static void post_far_recv(uint64_t wr_id)
 {
 	struct ibv_sge sge = { (uintptr_t)at(2048), 256, mr->lkey };
 	struct ibv_recv_wr *bad, wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 };
-	CHECK(!ibv_post_recv(far, &wr, &bad));
+	CHECK(!(far_srq ? ibv_post_srq_recv(far_srq, &wr, &bad) : ibv_post_recv(far, &wr, &bad)));
 }
 
-/* Checks the far end's next completion, field by field. */
+/* Checks the far end's next completion, field by field, by one of the two interfaces. */
 static void arrives(uint64_t wr_id, enum ibv_wc_opcode opcode, uint32_t length, unsigned flags, uint32_t data)
 {
 	struct ibv_poll_cq_attr attr = { 0 };
 	time_t limit = time(NULL) + 30;
+	if (polls_plainly) {
+		struct ibv_wc wc;
+		while (!ibv_poll_cq(ibv_cq_ex_to_cq(far_cq), 1, &wc))
+			CHECK(time(NULL) < limit);
+		CHECK(wc.wr_id == wr_id && wc.status == IBV_WC_SUCCESS && wc.opcode == opcode);
+		CHECK(wc.byte_len == length && wc.qp_num == far->qp_num && wc.wc_flags == flags);
+		CHECK(!(flags & IBV_WC_WITH_IMM) || wc.imm_data == data);
+		return;
+	}
 	while (ibv_start_poll(far_cq, &attr) == ENOENT)
 		CHECK(time(NULL) < limit);
 	CHECK(far_cq->wr_id == wr_id && far_cq->status == IBV_WC_SUCCESS && ibv_wc_read_opcode(far_cq) == opcode);
@@ -351,7 +366,19 @@ int main(void)
 	immediates();
 	atomics();
 	invalidations();
+	polls_plainly = 1;
+	immediates();
 	destroy_pair();
+	/* An immediate takes a receive of a shared queue, and its completion has the same fields. */
+	struct ibv_srq_init_attr of_srq = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	CHECK((far_srq = ibv_create_srq(pd, &of_srq)));
+	make_pair(0);
+	immediates();
+	polls_plainly = 0;
+	immediates();
+	destroy_pair();
+	CHECK(!ibv_destroy_srq(far_srq));
+	far_srq = NULL;
 	solicited();
 	signals();
 	shared_limit();
