@@ -38,6 +38,7 @@ mod acks;
 mod carrier;
 mod config;
 mod connection;
+mod datagrams;
 mod listening;
 mod orphans;
 mod polled_time;

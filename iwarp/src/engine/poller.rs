@@ -20,6 +20,7 @@ use super::EngineConfig;
 use super::acks::Acks;
 use super::carrier::Carrier;
 use super::connection::{self, Connection, Retry};
+use super::datagrams::{DatagramCounters, Datagrams};
 use super::orphans::Orphans;
 use super::polled_time::PolledTime;
 use super::siblings::Siblings;
@@ -50,6 +51,7 @@ pub(super) struct Poller {
     carrier: Carrier,
     connections: Vec<Option<Box<Connection>>>,
     connection_count: usize,
+    datagrams: Datagrams,
     /// The next deadline of each connection, with the connection's slot: at most one entry per connection.
     /// Deadlines of queue pairs without a peer have the slot [`ORPHANS`].
     deadlines: BTreeSet<(Instant, u32)>,
@@ -108,6 +110,7 @@ impl Poller {
             port,
             connections: Vec::new(),
             connection_count: 0,
+            datagrams: Datagrams::default(),
             deadlines: BTreeSet::new(),
             retries: Vec::new(),
             rx,
@@ -157,6 +160,8 @@ impl Poller {
             tx_fetched_bytes,
             tx_zero_copy_bytes,
         } = self.state.stream_counters;
+        let DatagramCounters { rx_ud, rx_ud_invalid, rx_ud_refused, rx_ud_not_ready, tx_ud, tx_ud_dropped } =
+            self.datagrams.counters;
         let mut port = self.port.counters();
         self.siblings.adopted.iter().for_each(|adopted| port += adopted.counters());
         EngineCounters {
@@ -169,6 +174,12 @@ impl Poller {
             rx_placed_bytes,
             tx_fetched_bytes,
             tx_zero_copy_bytes,
+            rx_ud,
+            rx_ud_invalid,
+            rx_ud_refused,
+            rx_ud_not_ready,
+            tx_ud,
+            tx_ud_dropped,
             request_growths: self.state.request_pool.growths(),
             ..self.state.counters
         }
@@ -203,6 +214,9 @@ impl Poller {
             self.tell_limits(limits);
         }
         busy |= self.fill_tcp(guard);
+        if self.datagrams.is_waiting() {
+            busy |= self.send_datagrams(guard);
+        }
         if owed > 0 {
             self.acknowledge(owed);
         }
@@ -257,6 +271,7 @@ impl Poller {
         let again =
             [self.port_backoff.next_try(now), self.mbuf_backoff.next_try(now)].into_iter().flatten().min();
         let own = self.deadlines.first().map(|(at, _)| *at);
+        let datagrams = self.datagrams.next_deadline(now);
         let link = self.carrier.next_deadline();
         let wire = self.port.next_due_us().map(|us| self.time.of(Instant::from_micros(us as i64)));
         // While the port accepts no frames, TCP generates no frames, so only TCP's timers matter.
@@ -264,7 +279,7 @@ impl Poller {
             true => self.state.tcp.next_timer(now),
             false => self.state.tcp.next_deadline(now),
         };
-        [own, wire, link, again, tcp].into_iter().flatten().min()
+        [own, datagrams, wire, link, again, tcp].into_iter().flatten().min()
     }
 
     /// Ends the engine: refuses the queued commands, resets all connections and sends the resets, and fails
@@ -283,6 +298,7 @@ impl Poller {
             });
         }
         self.state.orphans.end_all();
+        self.datagrams.end_all();
         for retry in std::mem::take(&mut self.retries) {
             retry.id.not_connected(&retry.qp, ConnectionError::Tcp(CloseReason::Aborted));
         }
@@ -361,6 +377,10 @@ impl Poller {
                 Event::AddressConflict { address, mac, lost } => {
                     trace::address_conflict(&self.state, address, mac, lost);
                     self.state.push_async_event(AsyncEventKind::AddressConflict);
+                }
+                Event::Datagram(datagram) => {
+                    let Self { datagrams, state: EngineState { now, tcp, .. }, .. } = self;
+                    datagrams.receive(*now, tcp, guard, &datagram);
                 }
             }
         }

@@ -62,7 +62,7 @@ pub use async_event::{AsyncEvent, AsyncEventHandler, AsyncEventKind, AsyncEvents
 pub use channel::CompletionChannel;
 pub use cq::{CompletionQueue, CqAttr, CqEventHandler, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
-pub use qp_init::{QpGrants, QpInit};
+pub use qp_init::{QpGrants, QpInit, QpType};
 pub use qp_state::QpState;
 pub use qp_status::QpStatus;
 pub use resources::ContextLimits;
@@ -71,8 +71,8 @@ pub use terminate::{TerminateOrigin, TerminateReport};
 pub use usage::{ContextUsage, Usage};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
-    BindWindow, FastRegister, MAX_INLINE, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
-    Sge, ZERO_COPY_MIN_BYTES,
+    AddressVector, BindWindow, FastRegister, MAX_INLINE, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp,
+    SendRequest, Sge, ZERO_COPY_MIN_BYTES,
 };
 
 pub(crate) use async_event::EventSource;
@@ -82,7 +82,7 @@ pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use pd::PdShared;
 pub(crate) use pending::{Awaited, Pending, SentTo};
-pub(crate) use qp::{Ask, QpShared, request_buffers};
+pub(crate) use qp::{Ask, DATAGRAM_SLOT, QpShared, request_buffers};
 pub(crate) use qp_status::Listed;
 pub(crate) use resources::Resources;
 pub(crate) use send_entry::{Payload, PreparedPayload, SendEntry, Signaled, send_opcode};

@@ -7,10 +7,11 @@ use std::sync::atomic::{Ordering, fence};
 use super::consumer::ConsumerPlace;
 use super::cq::CqShared;
 use super::cq_users::Demand;
-use super::{Doorbells, PdShared, QpConsumer, QpInit, QpState, Resources, StreamError, VerbsError};
+use super::{Doorbells, PdShared, QpConsumer, QpInit, QpState, QpType, Resources, StreamError, VerbsError};
 
 mod attributes;
 mod config;
+mod datagrams;
 mod doorbell;
 mod engine_link;
 mod orphan;
@@ -24,6 +25,7 @@ mod status;
 
 pub(crate) use attributes::Attributes;
 pub(crate) use config::{QpConfig, request_buffers};
+pub(crate) use datagrams::DATAGRAM_SLOT;
 pub(crate) use engine_link::EngineLink;
 pub(crate) use receives::Receives;
 pub(in crate::queues) use receives::RecvEntry;
@@ -90,6 +92,9 @@ impl QpShared {
         ird: u16,
     ) -> Result<(), VerbsError> {
         context.same(self.config.resources())?;
+        if self.config.qp_type != QpType::Rc {
+            return Err(VerbsError::Invalid("a queue pair of type UD has no connection".into()));
+        }
         let state = self.state.get();
         if state != QpState::Idle || self.engine.is_there() {
             return Err(VerbsError::InvalidState(state));

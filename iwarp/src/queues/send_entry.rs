@@ -97,7 +97,10 @@ impl Default for SendEntry {
 #[inline]
 pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
     match op {
-        SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::SendImmediate { .. } => WcOpcode::Send,
+        SendOp::Send
+        | SendOp::SendInvalidate { .. }
+        | SendOp::SendImmediate { .. }
+        | SendOp::Datagram { .. } => WcOpcode::Send,
         SendOp::Write { .. } => WcOpcode::Write,
         SendOp::Read { .. } => WcOpcode::Read,
         SendOp::Immediate { .. } => WcOpcode::Immediate,

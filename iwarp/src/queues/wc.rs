@@ -114,6 +114,9 @@ pub struct WorkCompletion {
     pub invalidated: Option<u32>,
     /// Whether the peer requested a solicited event.
     pub solicited: bool,
+    /// Of a received datagram: the number of the sender's queue pair. The first 40 bytes of the receive
+    /// buffer are then the Global Routing Header (GRH), and count in `byte_len`. 0 in other completions.
+    pub source_qpn: u32,
     /// Why the connection ended, if the request failed because of this: the first known reason, as in
     /// [`QueuePair::cause`](crate::verbs::QueuePair::cause). `None` if the request succeeded, or if the
     /// request itself was wrong, which its status shows. Also `None` if the request was flushed because this
@@ -141,6 +144,7 @@ impl Default for WorkCompletion {
             immediate: None,
             invalidated: None,
             solicited: false,
+            source_qpn: 0,
             cause: None,
         }
     }

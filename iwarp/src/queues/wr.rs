@@ -1,5 +1,7 @@
 //! Work requests: the requests that users post to a queue pair.
 
+use std::net::IpAddr;
+
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
 
@@ -35,6 +37,26 @@ pub struct RemoteAddr {
     pub addr: u64,
     /// The STag that the peer advertised.
     pub rkey: u32,
+}
+
+/// The destination of a datagram, and the fields of the IP header that the sender chooses (`ibv_ah_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The address of the host, or of a multicast group.
+    pub addr: IpAddr,
+    /// The traffic class (IPv6) or the type of service (IPv4).
+    pub traffic_class: u8,
+    /// The hop limit (IPv6) or the time to live (IPv4).
+    pub hop_limit: u8,
+    /// The flow label (IPv6), 20 bits. IPv4 has no flow label.
+    pub flow_label: u32,
+}
+
+impl AddressVector {
+    /// Returns an address vector with traffic class 0, hop limit 64 and flow label 0.
+    pub fn new(addr: IpAddr) -> Self {
+        Self { addr, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+    }
 }
 
 /// Minimum number of bytes of a message for which [`SendFlags::ZERO_COPY`] has an effect. To copy a shorter
@@ -148,6 +170,19 @@ pub enum SendOp {
     /// Registers a range of a [`FastRegion`](crate::verbs::FastRegion) (`IB_WR_REG_MR`), in order with the
     /// requests before and after this request.
     FastRegister(FastRegister),
+    /// A datagram: the only operation of a queue pair of type [`QpType::Ud`](super::QpType::Ud).
+    Datagram {
+        /// The destination.
+        to: AddressVector,
+        /// The number of the destination's queue pair. 0xFF_FFFF: each queue pair that is attached to the
+        /// multicast group of the destination.
+        remote_qpn: u32,
+        /// The Q_Key of the destination's queue pair. If the highest bit is set, the Q_Key of the sending
+        /// queue pair is sent instead.
+        remote_qkey: u32,
+        /// Immediate data, in the order in which they are sent.
+        immediate: Option<[u8; 4]>,
+    },
 }
 
 impl SendOp {
@@ -161,6 +196,7 @@ impl SendOp {
                 | Self::SendImmediate { .. }
                 | Self::Write { .. }
                 | Self::WriteImmediate { .. }
+                | Self::Datagram { .. }
         )
     }
 

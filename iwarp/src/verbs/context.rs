@@ -1,6 +1,7 @@
 //! The context, which owns all state that its protection domains, regions and queue pairs share.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use crate::queues::Resources;
 use super::engine_handle::EngineHandle;
 use super::{
     AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextLimits, ContextStatus,
-    ContextUsage, CqOptions, EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
+    ContextUsage, CqOptions, DatagramOptions, EventChannel, ListenerShared, ProtectionDomain, QueuePair,
+    Usage, VerbsError,
 };
 
 /// Options of a new context.
@@ -309,6 +311,54 @@ impl Context {
     /// [`VerbsError::System`] if no descriptor is left, [`VerbsError::Limit`] if `max_cm_events` is 0.
     pub fn create_event_channel(&self) -> Result<EventChannel, VerbsError> {
         EventChannel::new(self.shared.resources.limits.max_cm_events)
+    }
+
+    /// Opens a queue pair of type UD, so that it sends and receives datagrams (the states RTR and RTS of
+    /// `ibv_modify_qp`). The queue pair stays in one engine until its end. Datagrams reach a queue pair at
+    /// the addresses of its engine. An engine that cannot open the queue pair, for example because its number
+    /// is in use, moves the queue pair to [`QpState::Error`](super::QpState::Error).
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] if the queue pair is not of type UD, or the number is out of range.
+    /// [`VerbsError::InvalidState`] if the queue pair was opened before. [`VerbsError::NoEngine`] without an
+    /// engine.
+    pub fn open_datagrams(&self, qp: &QueuePair, options: &DatagramOptions) -> Result<(), VerbsError> {
+        let number = options.number.unwrap_or(qp.qp_num());
+        let engine = self.shared.engine(Some(options.engine))?;
+        qp.shared.reserve_for_datagrams(&self.shared.resources, engine.doorbells(), number)?;
+        qp.shared.attributes.set_qkey(options.qkey);
+        engine.command(CmCommand::OpenDatagrams { qp: Arc::clone(&qp.shared), number });
+        Ok(())
+    }
+
+    /// Attaches an open queue pair of type UD to a multicast group (`ibv_attach_mcast`): from the engine's
+    /// next poll on, the queue pair receives the datagrams to this group that have its Q_Key. An engine can
+    /// join a limited number of groups ([`tcp_lite::MAX_GROUPS`]), and ignores further groups.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] if the address is not a multicast address. [`VerbsError::NoEngine`] if the
+    /// queue pair is not open in an engine that still runs.
+    pub fn attach_group(&self, qp: &QueuePair, group: IpAddr) -> Result<(), VerbsError> {
+        self.set_group(qp, group, true)
+    }
+
+    /// Detaches a queue pair from a multicast group (`ibv_detach_mcast`).
+    ///
+    /// # Errors
+    /// The errors of [`attach_group`](Self::attach_group).
+    pub fn detach_group(&self, qp: &QueuePair, group: IpAddr) -> Result<(), VerbsError> {
+        self.set_group(qp, group, false)
+    }
+
+    fn set_group(&self, qp: &QueuePair, group: IpAddr, attach: bool) -> Result<(), VerbsError> {
+        if !group.is_multicast() {
+            return Err(VerbsError::Invalid(format!("{group} is not a multicast address")));
+        }
+        let number = qp.shared.datagram_number().ok_or(VerbsError::NoEngine)?;
+        let engines = self.shared.engines();
+        let engine = engines.iter().find(|engine| qp.shared.engine.is_of(engine.doorbells()));
+        engine.ok_or(VerbsError::NoEngine)?.command(CmCommand::Group { group, number, attach });
+        Ok(())
     }
 
     /// Creates an identifier for one connection or listener (`rdma_create_id`).

@@ -28,6 +28,19 @@ dp::counters! {
         /// The bytes of `tx_fetched_bytes` that were sent without a copy
         /// ([`SendFlags::ZERO_COPY`](crate::verbs::SendFlags)).
         pub tx_zero_copy_bytes: u64,
+        /// Datagrams delivered to a receive request, one for each queue pair of a multicast group.
+        pub rx_ud: u64,
+        /// Datagrams dropped because they are not valid: a wrong ICRC, or a header that is not one of UD.
+        pub rx_ud_invalid: u64,
+        /// Datagrams dropped because no open queue pair has their number and their Q_Key.
+        pub rx_ud_refused: u64,
+        /// Datagrams dropped because no receive request was posted, or the receive request was too short.
+        pub rx_ud_not_ready: u64,
+        /// Datagrams handed to the stack.
+        pub tx_ud: u64,
+        /// Datagrams of completed sends that were not handed to the stack: no route leads to their
+        /// destination.
+        pub tx_ud_dropped: u64,
         /// Terminates handed to TCP.
         pub tx_terminates: u64,
         /// Terminates received, including unreadable Terminates.

@@ -40,14 +40,14 @@ pub use fast::{FastOptions, FastRegion};
 pub use mr::{BoundRegion, MemoryRegion, MrOptions};
 pub use mw::{MemoryWindow, MwOptions};
 pub use pd::ProtectionDomain;
-pub use qp::{QpAttr, QueuePair, SendBatch};
+pub use qp::{DatagramOptions, QpAttr, QueuePair, SendBatch};
 pub use status::{ConnectionPhase, ConnectionStatus, ContextStatus, EngineStatus};
 
 pub use crate::memory::WindowKind;
 pub use crate::queues::{
-    AsyncEvent, AsyncEventHandler, AsyncEventKind, AsyncEvents, BindWindow, CompletionChannel,
+    AddressVector, AsyncEvent, AsyncEventHandler, AsyncEventKind, AsyncEvents, BindWindow, CompletionChannel,
     CompletionQueue, ConnectionError, ContextLimits, ContextUsage, CqAttr, CqEventHandler, CqOptions,
-    FastRegister, MAX_INLINE, MAX_SGE, QpGrants, QpInit, QpState, QpStatus, RecvRequest, RemoteAddr,
+    FastRegister, MAX_INLINE, MAX_SGE, QpGrants, QpInit, QpState, QpStatus, QpType, RecvRequest, RemoteAddr,
     SendFlags, SendOp, SendRequest, Sge, SharedReceiveQueue, SrqAttr, SrqInit, StreamError, TerminateOrigin,
     TerminateReport, Usage, VerbsError, WcOpcode, WcStatus, WorkCompletion, ZERO_COPY_MIN_BYTES, cqe_for,
 };

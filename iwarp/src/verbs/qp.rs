@@ -10,7 +10,7 @@ use crate::queues::{Ask, QpShared, post_each};
 use crate::rdmap::Extensions;
 
 use super::{
-    ConnectionError, ProtectionDomain, QpInit, QpState, RecvRequest, SendRequest, StreamError,
+    ConnectionError, ProtectionDomain, QpInit, QpState, QpType, RecvRequest, SendRequest, StreamError,
     TerminateReport, VerbsError,
 };
 
@@ -67,6 +67,17 @@ pub struct QpAttr {
     pub recv_taken: u64,
     /// Number of taken receive requests whose message is not complete yet.
     pub recv_in_process: u64,
+}
+
+/// How a queue pair of type UD is opened ([`Context::open_datagrams`](super::Context::open_datagrams)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramOptions {
+    /// The index of the engine. Default: 0.
+    pub engine: usize,
+    /// The number of the queue pair on the wire, from 2 to 0xFF_FFFE. `None`: [`QueuePair::qp_num`].
+    pub number: Option<u32>,
+    /// The Q_Key: datagrams with another Q_Key are dropped. Default: 0.
+    pub qkey: u32,
 }
 
 /// A queue pair, which is one RDMA stream. Cheap to clone. Dropping the last clone aborts an open connection,
@@ -260,7 +271,7 @@ impl QueuePair {
     pub fn modify(&self, to: QpState) -> Result<(), VerbsError> {
         let from = self.shared.state.get();
         let ask = match (from, to) {
-            (QpState::Rts | QpState::Orphaned, QpState::Closing) => Ask::Close,
+            (QpState::Rts | QpState::Orphaned, QpState::Closing) if self.has_connections() => Ask::Close,
             (QpState::Rts | QpState::Closing, QpState::Terminate) => Ask::Terminate,
             (_, QpState::Error) if from != QpState::Error => Ask::Abort,
             _ if from == to => return Ok(()),
@@ -271,6 +282,11 @@ impl QueuePair {
         }
         self.shared.ask(ask);
         Ok(())
+    }
+
+    /// Whether the type of the queue pair has connections.
+    fn has_connections(&self) -> bool {
+        self.shared.config.qp_type == QpType::Rc
     }
 
     /// Gives up a peer that has not been reached. The oldest send completes with
@@ -306,6 +322,11 @@ impl QueuePair {
         }
         self.shared.attributes.set_remote_access(access);
         Ok(())
+    }
+
+    /// Sets the Q_Key of a queue pair of type UD: datagrams that arrive with another Q_Key are dropped.
+    pub fn set_qkey(&self, qkey: u32) {
+        self.shared.attributes.set_qkey(qkey);
     }
 
     /// Sets how often a message of ours is retried if it finds no receive request at the peer (`rnr_retry`):

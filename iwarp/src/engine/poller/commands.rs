@@ -9,9 +9,11 @@ use super::Poller;
 use crate::engine::connection::{Attempt, Connection, Event, Reject, Retry};
 use crate::engine::listening::EngineListener;
 use crate::engine::rate::Rate;
+use crate::engine::state::EngineState;
 use crate::engine::trace;
 use crate::memory::EpochGuard;
 use crate::queues::{Ask, QpShared};
+use crate::roce::Qpn;
 use crate::verbs::{CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared};
 
 impl Poller {
@@ -89,6 +91,21 @@ impl Poller {
             }
             CmCommand::Abort { id } => {
                 self.with_id(&id, |connection, state| connection.abort(state));
+            }
+            CmCommand::OpenDatagrams { qp, number } => match Qpn::new(number) {
+                Some(number) => {
+                    self.datagrams.open(&mut self.state.tcp, qp, number);
+                }
+                None => qp.enter_error(),
+            },
+            CmCommand::Group { group, number, attach } => {
+                let Self { datagrams, state: EngineState { now, tcp, .. }, .. } = self;
+                match attach {
+                    true => {
+                        datagrams.attach(*now, tcp, group, number);
+                    }
+                    false => datagrams.detach(*now, tcp, group, number),
+                }
             }
             CmCommand::Adopt { port } => self.siblings.adopted.push(port),
             CmCommand::Status { engine } => engine.status().answer(Some(self.status())),

@@ -9,6 +9,7 @@ use super::super::state::EngineState;
 use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
+use crate::queues::DATAGRAM_SLOT;
 
 /// Once queue pairs have handed this number of payload bytes to TCP in a poll, bulk senders get no further
 /// turns before frames are received again. One poll can receive more bytes than this number, so a peer with
@@ -58,6 +59,9 @@ impl Poller {
         self.set_time(clock);
         self.serve_users(guard);
         self.fill_tcp(guard);
+        if self.datagrams.is_waiting() {
+            self.send_datagrams(guard);
+        }
         self.step(guard, Self::send_frames);
     }
 
@@ -72,22 +76,29 @@ impl Poller {
     /// Returns whether there was a doorbell that was not lost.
     #[inline]
     fn schedule_rung(&mut self) -> bool {
-        let EngineState { handle, tx_scheduler, .. } = &mut self.state;
+        let Self { connections, datagrams, state: EngineState { handle, tx_scheduler, .. }, .. } = self;
         let doorbells = handle.doorbells();
         let mut schedule = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
             // The slot is scheduled as by `Connection::schedule_tx`. The doorbell of a connection that has
             // ended has no effect, or schedules the next connection in its slot.
-            if let Some(Some(_)) = connection {
-                tx_scheduler.schedule(slot as u32);
+            match connection {
+                Some(Some(_)) => tx_scheduler.schedule(slot as u32),
+                Some(None) => {}
+                // A slot beyond all connections is that of a queue pair of datagrams, if it is in use at all.
+                None => datagrams.schedule(slot as u32 & !DATAGRAM_SLOT),
             }
         };
-        if doorbells.take_lost() {
-            (0..self.connections.len()).for_each(|slot| schedule(slot, self.connections.get(slot)));
+        let is_lost = doorbells.take_lost();
+        if is_lost {
+            (0..connections.len()).for_each(|slot| schedule(slot, connections.get(slot)));
         }
         let mut busy = false;
         while let Some(slot) = doorbells.next() {
             busy = true;
-            schedule(slot as usize, self.connections.get(slot as usize));
+            schedule(slot as usize, connections.get(slot as usize));
+        }
+        if is_lost {
+            datagrams.schedule_all();
         }
         busy
     }
@@ -112,6 +123,16 @@ impl Poller {
             self.mbuf_backoff.succeeded();
         }
         pass.busy
+    }
+
+    /// Lets the queue pairs of datagrams hand datagrams to the stack. Returns whether there was any work.
+    #[inline(never)]
+    pub(super) fn send_datagrams(&mut self, guard: &EpochGuard<'_>) -> bool {
+        let sends = |poller: &mut Self| {
+            let Self { datagrams, state: EngineState { now, tcp, .. }, .. } = poller;
+            datagrams.send(*now, tcp, guard)
+        };
+        self.step(guard, sends).0
     }
 
     /// Returns the connection that sends next, and the number of bytes that it may send; `None` at the end of

@@ -32,6 +32,8 @@ pub(crate) struct Attributes {
     rnr_retry: AtomicU8,
     /// Time in microseconds for which send requests are retried when the queue pair has no peer.
     retry_us: AtomicU32,
+    /// The Q_Key of a queue pair of datagrams.
+    qkey: AtomicU32,
     /// Whether send requests are being retried because the queue pair has no peer. During that time these
     /// requests stay in the send queue.
     retries: AtomicBool,
@@ -48,8 +50,18 @@ impl Attributes {
             outlives_peer: AtomicBool::new(false),
             rnr_retry: AtomicU8::new(UNSET),
             retry_us: AtomicU32::new(0),
+            qkey: AtomicU32::new(0),
             retries: AtomicBool::new(false),
         }
+    }
+
+    /// Sets the Q_Key that datagrams to this queue pair need.
+    pub(crate) fn set_qkey(&self, qkey: u32) {
+        self.qkey.store(qkey, Ordering::Relaxed);
+    }
+
+    pub(crate) fn qkey(&self) -> u32 {
+        self.qkey.load(Ordering::Relaxed)
     }
 
     /// Records, before a connection is made, whether the queue pair outlives its peer. Until the endpoints

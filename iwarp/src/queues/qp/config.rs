@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::memory::StreamId;
 use crate::queues::usage::within;
-use crate::queues::{MAX_INLINE, MAX_SGE, PdShared, QpGrants, QpInit, Resources, VerbsError};
+use crate::queues::{MAX_INLINE, MAX_SGE, PdShared, QpGrants, QpInit, QpType, Resources, VerbsError};
 use crate::rdmap::Extensions;
 
 /// Limits of a request.
@@ -13,6 +13,9 @@ use crate::rdmap::Extensions;
 pub(crate) struct Caps {
     /// Maximum number of elements of a send request, at most [`MAX_SGE`].
     max_send_sge: u8,
+    /// As `max_send_sge`, for the requests that the fast path of posting accepts. 0 for a queue pair of
+    /// datagrams, whose requests take the general path.
+    max_fast_sge: u8,
     max_recv_sge: u8,
     /// Maximum number of bytes of an inline request, at most [`MAX_INLINE`].
     max_inline: u8,
@@ -30,6 +33,7 @@ impl Caps {
         within("MAX_INLINE", init.max_inline, MAX_INLINE)?;
         Ok(Self {
             max_send_sge: init.max_send_sge as u8,
+            max_fast_sge: if init.qp_type == QpType::Rc { init.max_send_sge as u8 } else { 0 },
             max_recv_sge: init.max_recv_sge as u8,
             max_inline: init.max_inline as u8,
         })
@@ -37,6 +41,11 @@ impl Caps {
 
     pub(crate) fn max_send_sge(&self) -> usize {
         self.max_send_sge.into()
+    }
+
+    #[inline]
+    pub(super) fn max_fast_sge(&self) -> usize {
+        self.max_fast_sge.into()
     }
 
     pub(crate) fn max_recv_sge(&self) -> usize {
@@ -59,6 +68,7 @@ pub(crate) struct QpConfig {
     pub(crate) early_sends: bool,
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
+    pub(crate) qp_type: QpType,
 }
 
 impl QpConfig {
@@ -90,6 +100,7 @@ impl QpConfig {
             early_sends: init.early_sends,
             extensions: init.extensions,
             grants: init.grants,
+            qp_type: init.qp_type,
         })
     }
 

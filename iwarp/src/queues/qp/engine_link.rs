@@ -37,6 +37,15 @@ impl EngineLink {
         self.slot.store(slot as u32, Ordering::Release);
     }
 
+    pub(super) fn slot(&self) -> u32 {
+        self.slot.load(Ordering::Acquire)
+    }
+
+    /// Whether the queue pair's engine is the engine with these doorbells.
+    pub(crate) fn is_of(&self, doorbells: &Arc<Doorbells>) -> bool {
+        self.doorbells.get().is_some_and(|own| Arc::ptr_eq(own, doorbells))
+    }
+
     /// Rings the doorbell, so that the engine visits the queue pair again. Returns `false` if the queue pair
     /// has no engine.
     #[inline]

@@ -4,7 +4,9 @@
 use arrayvec::ArrayVec;
 
 use crate::memory::{Access, Fault, Found, Stag, WindowKind};
-use crate::queues::{MAX_INLINE, PreparedPayload, QpGrants, SendFlags, SendOp, SendRequest, Sge, VerbsError};
+use crate::queues::{
+    MAX_INLINE, PreparedPayload, QpGrants, QpType, SendFlags, SendOp, SendRequest, Sge, VerbsError,
+};
 use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 
 use super::attributes::Attributes;
@@ -29,7 +31,7 @@ impl QpConfig {
         const OTHER: SendFlags = SendFlags::FENCE.union(SendFlags::INLINE).union(SendFlags::ZERO_COPY);
         let starts_at_once = is_one_message(&request.op) && !request.flags.intersects(OTHER);
         match request.sg_list[..] {
-            [Sge { addr, length, lkey }] if starts_at_once && self.caps.max_send_sge() > 0 => {
+            [Sge { addr, length, lkey }] if starts_at_once && self.caps.max_fast_sge() > 0 => {
                 let memory = &self.resources().memory;
                 let found = memory.find_source(self.pd.id(), lkey, addr, length).map_err(protection)?;
                 Ok(found.map(|found| (length, found)))
@@ -105,6 +107,7 @@ impl QpConfig {
         if sg_list.len() > self.caps.max_send_sge() {
             return Err(VerbsError::TooManySge { got: sg_list.len(), max: self.caps.max_send_sge() });
         }
+        self.check_type(&request.op, length)?;
         self.check_extension(&request.op)?;
         check_agreement(&request.op, attributes)?;
         match request.op {
@@ -130,7 +133,8 @@ impl QpConfig {
             | SendOp::SendInvalidate { .. }
             | SendOp::SendImmediate { .. }
             | SendOp::Write { .. }
-            | SendOp::WriteImmediate { .. } => {
+            | SendOp::WriteImmediate { .. }
+            | SendOp::Datagram { .. } => {
                 // The elements of an inline request are checked when their bytes are copied.
                 if !request.flags.contains(SendFlags::INLINE) {
                     self.pd.check_local(sg_list, Access::empty())?;
@@ -138,6 +142,23 @@ impl QpConfig {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the operation fits the type of the queue pair. A datagram has at most one path MTU.
+    fn check_type(&self, op: &SendOp, length: u64) -> Result<(), VerbsError> {
+        match (self.qp_type, op) {
+            (QpType::Ud { max_message }, SendOp::Datagram { .. }) => match u64::from(max_message) {
+                max if length > max => Err(VerbsError::TooLong { got: length, max }),
+                _ => Ok(()),
+            },
+            (QpType::Rc, SendOp::Datagram { .. }) => {
+                Err(VerbsError::Invalid("a queue pair of type RC sends no datagrams".into()))
+            }
+            (QpType::Rc, _) => Ok(()),
+            (QpType::Ud { .. }, _) => {
+                Err(VerbsError::Invalid("a queue pair of type UD sends only datagrams".into()))
+            }
+        }
     }
 
     /// Checks that the queue pair has enabled the message of this operation.

@@ -92,6 +92,10 @@ impl Outbound {
             }
             // Posting makes this check, as for Immediate Data above. Only a request that was posted before
             // the connection existed has to be checked here.
+            SendOp::Datagram { .. } => {
+                debug_assert!(false, "posting refuses a datagram on a queue pair of type RC");
+                return Err(fail_next(state, WcStatus::LocalQpOperationError));
+            }
             SendOp::Read { .. } | SendOp::Atomic { .. } if state.ord == 0 => {
                 return Err(fail_next(state, WcStatus::LocalQpOperationError));
             }

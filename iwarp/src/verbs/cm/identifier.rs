@@ -148,6 +148,10 @@ pub(crate) enum CmCommand {
     Disconnect { id: Arc<CmShared> },
     /// Reset the connection.
     Abort { id: Arc<CmShared> },
+    /// Open a queue pair of datagrams, with this number on the wire.
+    OpenDatagrams { qp: Arc<QpShared>, number: u32 },
+    /// Attach the open queue pair of datagrams with this number to a multicast group, or detach it.
+    Group { group: IpAddr, number: u32, attach: bool },
     /// Poll the port queue of an engine that was dropped.
     Adopt { port: Box<dyn Port> },
     /// Report the engine's status.
@@ -173,7 +177,7 @@ impl CmCommand {
             }
             Self::Status { engine } => engine.status().answer(None),
             // The end of the connection generates the event of the identifier.
-            Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => {
+            Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } | Self::OpenDatagrams { qp, .. } => {
                 qp.state.blame(ConnectionError::Tcp(CloseReason::Aborted));
                 qp.enter_error();
             }
@@ -184,6 +188,7 @@ impl CmCommand {
             | Self::Reject { .. }
             | Self::Disconnect { .. }
             | Self::Abort { .. }
+            | Self::Group { .. }
             | Self::Adopt { .. } => {}
         }
     }

@@ -7,6 +7,7 @@ mod cm_events;
 mod connect;
 mod cq;
 mod cq_handler;
+mod datagrams;
 mod depths;
 mod discard;
 mod early;
