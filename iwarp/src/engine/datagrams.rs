@@ -63,7 +63,12 @@ impl Datagrams {
 
     /// Opens `qp` with `number` on the wire. Returns `false`, and ends the queue pair, if the number is in
     /// use or the UDP port of RoCEv2 cannot be opened.
-    pub(super) fn open(&mut self, tcp: &mut Stack, qp: Arc<QpShared>, number: Qpn) -> bool {
+    pub(super) fn open(&mut self, now: Instant, tcp: &mut Stack, qp: Arc<QpShared>, number: Qpn) -> bool {
+        // The user may have dropped the number's former queue pair, whose doorbell is not answered yet.
+        let has_ended = |former: &DatagramQp| former.qp().signals.asked() >= Ask::Close;
+        if self.qps.get(&number.get()).is_some_and(has_ended) {
+            self.end(now, tcp, number.get(), None);
+        }
         let is_possible =
             !self.qps.contains_key(&number.get()) && (!self.qps.is_empty() || tcp.open_udp(UDP_PORT).is_ok());
         if !is_possible {

@@ -94,10 +94,11 @@ pub(crate) struct Resources {
 }
 
 /// Numbers for queue pairs. A number has 24 bits, the size in which programs exchange these numbers, and is
-/// never 0. With a prefix, the first 8 bits of each number are the prefix, and the other bits are never 0. A
-/// freed number is used again only after every other free number. So even if a peer still uses a freed
-/// number, for a long time the number does not name another queue pair. (A region that is limited to a queue
-/// pair names the queue pair's stream, whose number is never reused.)
+/// not a number with a special meaning in InfiniBand: 0, 1 and 0xFF_FFFF. With a prefix, the first 8 bits of
+/// each number are the prefix, and the other bits are neither 0 nor 1 nor 0xFFFF. A freed number is used again
+/// only after every other free number. So even if a peer still uses a freed number, for a long time the number
+/// does not name another queue pair. (A region that is limited to a queue pair names the queue pair's stream,
+/// whose number is never reused.)
 struct QpNumbers {
     range: RangeInclusive<u32>,
     in_use: Mutex<QpNumbersInUse>,
@@ -224,12 +225,15 @@ impl Resources {
 }
 
 impl QpNumbers {
-    const LAST_NUMBER: u32 = (1 << 24) - 1;
+    /// Numbers 0 and 1 are those of InfiniBand's management, and the number after the last number means all
+    /// queue pairs of a multicast group.
+    const FIRST_NUMBER: u32 = 2;
+    const LAST_NUMBER: u32 = (1 << 24) - 2;
 
     fn new(prefix: Option<u8>) -> Self {
         let range = match prefix {
-            None => 1..=Self::LAST_NUMBER,
-            Some(prefix) => u32::from(prefix) << 16 | 1..=u32::from(prefix) << 16 | 0xffff,
+            None => Self::FIRST_NUMBER..=Self::LAST_NUMBER,
+            Some(prefix) => u32::from(prefix) << 16 | 2..=u32::from(prefix) << 16 | 0xfffe,
         };
         let in_use = QpNumbersInUse { next: *range.start(), used: BTreeMap::new() };
         Self { range, in_use: Mutex::new(in_use) }
@@ -291,12 +295,12 @@ mod tests {
     #[test]
     fn a_queue_pair_gets_the_number_that_was_free_for_longest() {
         let numbers = QpNumbers::new(None);
-        assert_eq!([(); 3].map(|()| numbers.take().unwrap()), [1, 2, 3]);
-        numbers.free(1);
-        numbers.free(3);
-        assert_eq!(numbers.take().unwrap(), 4);
+        assert_eq!([(); 3].map(|()| numbers.take().unwrap()), [2, 3, 4]);
+        numbers.free(2);
+        numbers.free(4);
+        assert_eq!(numbers.take().unwrap(), 5);
         numbers.in_use().next = QpNumbers::LAST_NUMBER;
-        assert_eq!([(); 4].map(|()| numbers.take().unwrap()), [0xff_ffff, 1, 3, 5], "2 and 4 are in use");
+        assert_eq!([(); 4].map(|()| numbers.take().unwrap()), [0xff_fffe, 2, 4, 6], "3 and 5 are in use");
     }
 
     #[test]
@@ -304,10 +308,10 @@ mod tests {
         for prefix in [0, 1, 0xff] {
             let numbers = QpNumbers::new(Some(prefix));
             let with_prefix = |rest: u32| u32::from(prefix) << 16 | rest;
-            assert_eq!([(); 2].map(|()| numbers.take().unwrap()), [1, 2].map(with_prefix));
-            numbers.in_use().next = with_prefix(0xffff);
-            assert_eq!([(); 2].map(|()| numbers.take().unwrap()), [0xffff, 3].map(with_prefix));
-            (0..0xffff - 4).for_each(|_| _ = numbers.take().unwrap());
+            assert_eq!([(); 2].map(|()| numbers.take().unwrap()), [2, 3].map(with_prefix));
+            numbers.in_use().next = with_prefix(0xfffe);
+            assert_eq!([(); 2].map(|()| numbers.take().unwrap()), [0xfffe, 4].map(with_prefix));
+            (0..0xfffd - 4).for_each(|_| _ = numbers.take().unwrap());
             assert!(numbers.take().is_err());
             numbers.free(with_prefix(7));
             assert_eq!(numbers.take().unwrap(), with_prefix(7));

@@ -430,12 +430,14 @@ pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
 
 /// The immediate data or the invalidated key of a completion, and the corresponding flags.
 pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
-    match (completion.immediate, completion.invalidated) {
+    let (word, flags) = match (completion.immediate, completion.invalidated) {
         // The program's immediate data are the first four of the eight bytes sent, in network byte order.
         (Some([a, b, c, d, ..]), _) => (u32::from_ne_bytes([a, b, c, d]), sys::IBV_WC_WITH_IMM),
         (None, Some(rkey)) => (rkey, sys::IBV_WC_WITH_INV),
         (None, None) => (0, 0),
-    }
+    };
+    // A received datagram has a GRH.
+    (word, if completion.source_qpn == 0 { flags } else { flags | sys::IBV_WC_GRH })
 }
 
 /// The length of the message in bytes. For the receive of a Write with immediate, this is the length of the
@@ -466,7 +468,7 @@ fn wc_of(completion: &WorkCompletion) -> sys::ibv_wc {
         byte_len: byte_len_of(completion),
         __bindgen_anon_1: sys::ibv_wc__bindgen_ty_1 { imm_data },
         qp_num: completion.qp_num,
-        src_qp: 0,
+        src_qp: completion.source_qpn,
         wc_flags,
         ..Default::default()
     }

@@ -169,8 +169,8 @@ unsafe extern "C" fn read_qp_num(at: *mut sys::ibv_cq_ex) -> u32 {
     read(at, |polled| polled.completion.qp_num)
 }
 
-unsafe extern "C" fn read_src_qp(_at: *mut sys::ibv_cq_ex) -> u32 {
-    0
+unsafe extern "C" fn read_src_qp(at: *mut sys::ibv_cq_ex) -> u32 {
+    read(at, |_, completion| completion.source_qpn)
 }
 
 unsafe extern "C" fn read_wc_flags(at: *mut sys::ibv_cq_ex) -> u32 {

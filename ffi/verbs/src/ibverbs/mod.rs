@@ -10,12 +10,14 @@
 //! | `clock.rs` | the device's clock, for completion timestamps |
 //! | `srq.rs` | shared receive queues |
 //! | `qp.rs`, `qp_state.rs`, `engine_qps.rs` | queue pairs, their states, and the engine's queue pairs behind each of them |
+//! | `ah.rs` | address handles and multicast groups |
 //! | `oob_connect.rs` | connections that programs set up out of band |
 //! | `post.rs`, `work_request.rs` | posting work requests |
 //! | `qp_ex.rs`, `wr_batch.rs`, `critical_section.rs` | posting work requests call by call (`ibv_wr_start`) |
 //! | `async_events.rs` | reading and acknowledging asynchronous events |
-//! | `strings.rs`, `unsupported.rs` | names of constants, and calls that have no counterpart in iWARP |
+//! | `strings.rs`, `unsupported.rs` | names of constants, and calls that have no counterpart here |
 
+pub(crate) mod ah;
 pub(crate) mod async_events;
 pub(crate) mod clock;
 pub(crate) mod comp_channel;

@@ -143,7 +143,7 @@ pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnectio
 
 /// The address on the wire for an address vector of the program and the number of the peer's queue pair.
 /// Every GID of ours has the same address on the wire, so a valid `sgid_index` makes no difference.
-fn remote_of(process: &Process, vector: &sys::ibv_ah_attr, number: u32) -> Outcome<IpAddr> {
+pub(crate) fn remote_of(process: &Process, vector: &sys::ibv_ah_attr, number: u32) -> Outcome<IpAddr> {
     if vector.is_global != 0 {
         if usize::from(vector.grh.sgid_index) >= GIDS {
             return Err(EINVAL);

@@ -9,7 +9,9 @@ use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::engine_qps::SendBatches;
 use crate::ibverbs::qp::Qp;
-use crate::ibverbs::work_request::{bytes_at, elements, flags_of, mark_in_child, op_of, post_each, sge_of};
+use crate::ibverbs::work_request::{
+    bytes_at, datagram_of, elements, flags_of, mark_in_child, op_of, post_each, sge_of,
+};
 
 /// Implements `ibv_post_send(3)`.
 pub(crate) unsafe extern "C" fn post_send(
@@ -30,12 +32,12 @@ pub(crate) unsafe extern "C" fn post_send(
             // SAFETY: the caller passes a list that ends with NULL.
             while let Some(request) = unsafe { next.as_ref() } {
                 // SAFETY: the request is in the caller's list.
-                unsafe { post_one(request, list) }?;
+                unsafe { post_one(request, list, this.is_ud()) }?;
                 next = request.next;
             }
             Ok(())
         };
-        let result = sends_in(this.state_of(&current)).and_then(|()| this.post(current, post));
+        let result = sends_in(this.state_of(&current), this.is_ud()).and_then(|()| this.post(current, post));
         if result.is_err() {
             // SAFETY: the caller passes a pointer to writable memory.
             unsafe { *bad = next };
@@ -45,8 +47,9 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 /// Checks that send requests may be posted in `state`.
-fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
+fn sends_in(state: sys::ibv_qp_state, is_ud: bool) -> Outcome<()> {
     match state {
+        sys::IBV_QPS_RTR if is_ud => Err(EINVAL),
         sys::IBV_QPS_RESET | sys::IBV_QPS_INIT => {
             abi::log(|| format!("refused: a send in state {state} of the queue pair"));
             Err(EINVAL)
@@ -60,11 +63,11 @@ fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
 ///
 /// # Safety
 /// The list of elements is readable. If the request is inline, the memory of its elements is readable.
-unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut SendBatches<'_>) -> Outcome<()> {
+unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut SendBatches<'_>, is_ud: bool) -> Outcome<()> {
     // SAFETY: the caller promises that the list of elements is readable.
     let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
     let flags = flags_of(request.send_flags);
-    let op = op_of(request)?;
+    let op = if is_ud { datagram_of(request) } else { op_of(request) }?;
     let is_inline =
         flags.contains(SendFlags::INLINE) && !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
     let mut sends = SendRequest::empty(request.wr_id, op).flags(flags);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use iwarp::memory::Access;
-use iwarp::verbs::{CompletionQueue, QpInit, QueuePair, SharedReceiveQueue};
+use iwarp::verbs::{CompletionQueue, DatagramOptions, QpInit, QpType, QueuePair, SharedReceiveQueue};
 use libc::{c_int, c_uint};
 
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
@@ -62,6 +62,7 @@ struct InitAttr {
     srq: *mut sys::ibv_srq,
     cap: sys::ibv_qp_cap,
     sq_sig_all: bool,
+    qp_type: QpType,
 }
 
 /// The attributes that the program has set.
@@ -196,6 +197,12 @@ impl Qp {
         unsafe { (*self.c.get()).qp_base.context }
     }
 
+    /// Whether the queue pair is of type UD.
+    #[inline]
+    pub(crate) fn is_ud(&self) -> bool {
+        matches!(self.init.qp_type, QpType::Ud { .. })
+    }
+
     pub(crate) fn has_srq(&self) -> bool {
         !self.init.srq.is_null()
     }
@@ -209,8 +216,8 @@ impl Qp {
         init: &mut sys::ibv_qp_init_attr,
         batch: Option<WrBatch>,
     ) -> Outcome<Box<Self>> {
-        if init.qp_type != sys::IBV_QPT_RC {
-            // UD, UC, XRC and raw queue pairs have no counterpart in iWARP.
+        if !matches!(init.qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UD) {
+            // UC, XRC and raw queue pairs have no counterpart here.
             return Err(EOPNOTSUPP);
         }
         if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
@@ -229,6 +236,10 @@ impl Qp {
             srq: init.srq,
             cap: init.cap,
             sq_sig_all: init.sq_sig_all != 0,
+            qp_type: match init.qp_type {
+                sys::IBV_QPT_UD => QpType::Ud { max_message: open.process.net.max_datagram() },
+                _ => QpType::Rc,
+            },
         };
         made_with.cqs().try_for_each(Cq::check)?;
         made_with.srq().map_or(Ok(()), Srq::check)?;
@@ -309,6 +320,16 @@ impl Qp {
         oob_connect::start(self.process, self.number(), &self.current(), peer, attr, oob)
     }
 
+    /// Opens a queue pair of type UD in the engine, so that it receives datagrams.
+    fn open_datagrams(&self, attributes: &Attributes) -> Outcome<()> {
+        let options = DatagramOptions {
+            number: Some(self.number()),
+            qkey: attributes.attr.qkey,
+            ..DatagramOptions::default()
+        };
+        Ok(self.process.context.open_datagrams(&self.current().qp, &options)?)
+    }
+
     /// Makes the second engine queue pair for a queue pair that is connected to itself.
     fn add_far_end(&self, attributes: &Attributes) -> Outcome<()> {
         let far = self.init.make()?;
@@ -370,6 +391,7 @@ impl InitAttr {
             sq_sig_all: self.sq_sig_all,
             grants: iwarp::verbs::QpGrants::BIND_WINDOWS,
             early_sends: true,
+            qp_type: self.qp_type,
             ..QpInit::new(send_cq)
         };
         let qp = pd.pd.create_qp(&init)?;
@@ -428,10 +450,16 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         }
         let mut attributes = this.attributes();
         let from = this.state();
-        let change = qp_state::check(from, attr, mask as c_uint, this.is_managed())?;
+        let change = match this.is_ud() {
+            true => qp_state::check_ud(from, attr, mask as c_uint, this.is_managed())?,
+            false => qp_state::check(from, attr, mask as c_uint, this.is_managed())?,
+        };
         qp_state::merge(&mut attributes.attr, attr, mask as c_uint);
         if mask as c_uint & sys::IBV_QP_ACCESS_FLAGS != 0 {
             this.current().set_remote_access(attributes.remote_access())?;
+        }
+        if mask as c_uint & sys::IBV_QP_QKEY != 0 {
+            this.current().qp.set_qkey(attr.qkey);
         }
         if mask as c_uint & sys::IBV_QP_RNR_RETRY != 0 {
             this.current().set_rnr_retry(attr.rnr_retry)?;
@@ -441,7 +469,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             Transition::To(state) => {
                 this.set_state(&mut attributes, state);
                 match (from, state) {
-                    (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) => {
+                    (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) if !this.is_ud() => {
                         this.current().set_retry_time(after_the_end(&attributes.attr));
                         let Process { retry_timeouts, engine, .. } = this.process;
                         retry_timeouts.insert(
@@ -460,11 +488,16 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 }
             }
             Transition::ToInit => {
-                oob_connect::prepare(this.process)?;
+                if !this.is_ud() {
+                    oob_connect::prepare(this.process)?;
+                }
                 this.set_state(&mut attributes, sys::IBV_QPS_INIT);
             }
             Transition::ToRtr => {
-                this.connect_to_peer(&mut attributes)?;
+                match this.is_ud() {
+                    true => this.open_datagrams(&attributes)?,
+                    false => this.connect_to_peer(&mut attributes)?,
+                }
                 this.set_state(&mut attributes, sys::IBV_QPS_RTR);
             }
             Transition::ToError => {
@@ -522,7 +555,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             recv_cq: this.init.recv_cq,
             srq: this.init.srq,
             cap: out.cap,
-            qp_type: sys::IBV_QPT_RC,
+            qp_type: if this.is_ud() { sys::IBV_QPT_UD } else { sys::IBV_QPT_RC },
             sq_sig_all: this.init.sq_sig_all.into(),
         };
         // SAFETY: the caller passes a pointer to a writable struct.

@@ -74,6 +74,7 @@ fn give_calls(qp: &mut sys::ibv_qp_ex) {
     qp.wr_send = Some(wr_send);
     qp.wr_send_imm = Some(wr_send_imm);
     qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
     qp.wr_set_inline_data = Some(wr_set_inline_data);
     qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     qp.wr_set_sge = Some(wr_set_sge);
@@ -137,6 +138,24 @@ fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut WrBuilder) -> Outcome<(
     });
 }
 
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut sys::ibv_qp_ex,
+    ah: *mut sys::ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    set(qp, |builder| {
+        let immediate = match builder.request.op {
+            SendOp::Send => None,
+            SendOp::SendImmediate { data } => Some(u32::from_ne_bytes(data)),
+            _ => return Err(EINVAL),
+        };
+        // SAFETY: the program passes a handle that is valid during the call.
+        builder.request.op = unsafe { work_request::datagram(ah, (remote_qpn, remote_qkey), immediate) }?;
+        Ok(())
+    });
+}
+
 unsafe extern "C" fn wr_start(qp: *mut sys::ibv_qp_ex) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a queue pair that is valid during the call.
@@ -165,7 +184,8 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         if let Some(error) = error {
             return Err(error);
         }
-        if this.state() < sys::IBV_QPS_RTR {
+        let sends_from = if this.is_ud() { sys::IBV_QPS_RTS } else { sys::IBV_QPS_RTR };
+        if this.state() < sends_from {
             return Err(EINVAL);
         }
         let current = this.current();

@@ -103,6 +103,46 @@ pub(crate) fn check(
     }
 }
 
+/// As [`check`], for a queue pair of type UD.
+pub(crate) fn check_ud(
+    from: sys::ibv_qp_state,
+    attr: &sys::ibv_qp_attr,
+    mask: c_uint,
+    is_managed: bool,
+) -> Outcome<Transition> {
+    use sys::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
+    const INIT: c_uint = sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_QKEY;
+    const KEYS: c_uint = sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_QKEY;
+    const AGAIN: c_uint = sys::IBV_QP_CUR_STATE | sys::IBV_QP_QKEY;
+    let to = match mask & sys::IBV_QP_STATE {
+        0 => from,
+        _ => attr.qp_state,
+    };
+    if is_managed || matches!((from, to), (_, IBV_QPS_RESET | IBV_QPS_ERR)) || to > IBV_QPS_ERR {
+        return check(from, attr, mask, is_managed);
+    }
+    // Checks the values of the attributes.
+    check(from, attr, mask & !sys::IBV_QP_STATE, is_managed)?;
+    if mask & sys::IBV_QP_STATE == 0 {
+        return Ok(Transition::None);
+    }
+    let rest = mask & !sys::IBV_QP_STATE;
+    let has = |must: c_uint, may: c_uint| rest & must == must && rest & !(must | may) == 0;
+    match (from, to) {
+        (IBV_QPS_RESET, IBV_QPS_INIT) if has(INIT, 0) => Ok(Transition::ToInit),
+        (IBV_QPS_INIT, IBV_QPS_INIT) if has(0, INIT) => Ok(Transition::None),
+        (IBV_QPS_INIT, IBV_QPS_RTR) if has(0, KEYS) => Ok(Transition::ToRtr),
+        (IBV_QPS_RTR, IBV_QPS_RTS) if has(sys::IBV_QP_SQ_PSN, AGAIN) => Ok(Transition::To(IBV_QPS_RTS)),
+        (IBV_QPS_RTS, IBV_QPS_RTS) if has(0, AGAIN) => Ok(Transition::None),
+        (IBV_QPS_RTS, IBV_QPS_SQD) if has(0, sys::IBV_QP_EN_SQD_ASYNC_NOTIFY) => {
+            Ok(Transition::To(IBV_QPS_SQD))
+        }
+        (IBV_QPS_SQD, IBV_QPS_RTS) if has(0, AGAIN) => Ok(Transition::To(IBV_QPS_RTS)),
+        (IBV_QPS_SQD, IBV_QPS_SQD) if has(0, KEYS) => Ok(Transition::None),
+        _ => Err(EINVAL),
+    }
+}
+
 /// The state that the program sees. `stream` is the state of the queue pair's stream, and `last` is the state
 /// that was set last. If the stream of a connected queue pair has failed, the program sees ERR.
 ///

@@ -1,5 +1,5 @@
-//! Calls that have no counterpart in iWARP, such as those for address handles, multicast, objects that
-//! processes share, and InfiniBand's rates. Most of these calls fail at once with `EOPNOTSUPP`. Others have
+//! Calls that have no counterpart here, such as those for objects that processes share, and for InfiniBand's
+//! rates. Most of these calls fail at once with `EOPNOTSUPP`. Others have
 //! no effect, for example the calls for `fork` and the calls that undo an import. The calls for rates convert
 //! numbers.
 
@@ -9,7 +9,6 @@ use libc::{c_int, c_void};
 
 use crate::ffi::abi::{self, EOPNOTSUPP};
 use crate::ffi::sys;
-use crate::process::identity;
 
 /// This function has the symbols of all functions that libibverbs exports for drivers. A program may be
 /// linked with drivers. The drivers find no device, so they do not call this function.
@@ -62,19 +61,11 @@ macro_rules! unsupported {
 type Object = *mut c_void;
 
 unsupported! { status:
-    /// Implements `ibv_attach_mcast(3)`: fails, since iWARP has no multicast.
-    ibv_attach_mcast(Object, Object, u16);
-    /// Implements `ibv_detach_mcast(3)`: fails, since iWARP has no multicast.
-    ibv_detach_mcast(Object, Object, u16);
-    /// Implements `ibv_init_ah_from_wc(3)`: fails, since iWARP has no datagrams.
-    ibv_init_ah_from_wc(Object, u8, Object, Object, Object);
     /// Implements `ibv_resolve_eth_l2_from_gid(3)`: fails, since the stack resolves link addresses itself.
     ibv_resolve_eth_l2_from_gid(Object, Object, Object, Object);
 }
 
 unsupported! { pointer:
-    /// Implements `ibv_create_ah_from_wc(3)`: fails, since iWARP has no datagrams.
-    ibv_create_ah_from_wc(Object, Object, Object, u8);
     /// Implements `ibv_import_pd(3)`: fails, since objects of another process cannot be shared.
     ibv_import_pd(Object, u32);
     /// Implements `ibv_import_dm(3)`: fails, since objects of another process cannot be shared.
@@ -96,40 +87,6 @@ unsupported! { nothing:
     ibv_copy_path_rec_to_kern(Object, Object);
     /// Exported because rdma-core's librdmacm uses this symbol.
     ibv_copy_qp_attr_from_kern(Object, Object);
-}
-
-/// Implements `ibv_create_ah(3)`. Some programs make an address handle on every device. The call succeeds
-/// only if the device reports itself as an InfiniBand device (`UWARP_PRETEND=ib`). No queue pair can use the
-/// handle.
-///
-/// # Safety
-/// `pd` is valid.
-#[unsafe(export_name = "uw_ibv_create_ah")]
-pub(crate) unsafe extern "C" fn ibv_create_ah(
-    pd: *mut sys::ibv_pd,
-    _attr: *mut sys::ibv_ah_attr,
-) -> *mut sys::ibv_ah {
-    abi::pointer(|| {
-        if !identity::pretends_ib() {
-            return Err(EOPNOTSUPP);
-        }
-        // SAFETY: the caller passes a domain that is valid during the call.
-        let context = unsafe { (*pd).context };
-        Ok(Box::into_raw(Box::new(sys::ibv_ah { context, pd, handle: 0 })))
-    })
-}
-
-/// Implements `ibv_destroy_ah(3)`.
-///
-/// # Safety
-/// `ah` was returned by [`ibv_create_ah`], and is not used after the call.
-#[unsafe(export_name = "uw_ibv_destroy_ah")]
-pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut sys::ibv_ah) -> c_int {
-    abi::status(|| {
-        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
-        drop(unsafe { Box::from_raw(ah) });
-        Ok(())
-    })
 }
 
 /// Implements `ibv_fork_init(3)`. No memory is pinned, so there is nothing to do.

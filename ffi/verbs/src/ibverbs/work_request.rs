@@ -5,6 +5,7 @@ use libc::c_int;
 
 use crate::ffi::abi::{EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::{fork, sys};
+use crate::ibverbs::ah::Ah;
 use crate::ibverbs::mr::{Flags, access_of};
 
 /// # Safety
@@ -93,6 +94,37 @@ pub(crate) fn op_of(request: &sys::ibv_send_wr) -> Outcome<SendOp> {
         }
         _ => return Err(EOPNOTSUPP),
     })
+}
+
+/// The operation of a request on a queue pair of type UD.
+pub(crate) fn datagram_of(request: &sys::ibv_send_wr) -> Outcome<SendOp> {
+    let immediate = match request.opcode {
+        sys::IBV_WR_SEND => None,
+        // SAFETY: both members of the union are numbers of 32 bits.
+        sys::IBV_WR_SEND_WITH_IMM => Some(unsafe { request.__bindgen_anon_1.imm_data }),
+        _ => return Err(EINVAL),
+    };
+    // SAFETY: the program has set this member, and the member has no invalid values.
+    let ud = unsafe { request.wr.ud };
+    // SAFETY: the program passes NULL or a handle that is valid during the call.
+    unsafe { datagram(ud.ah, (ud.remote_qpn, ud.remote_qkey), immediate) }
+}
+
+/// Returns a datagram to a queue pair with this number and Q_Key. `imm_data` is in network byte order.
+///
+/// # Safety
+/// `ah` is NULL, or is valid during the call.
+pub(crate) unsafe fn datagram(
+    ah: *mut sys::ibv_ah,
+    (remote_qpn, remote_qkey): (u32, u32),
+    imm_data: Option<u32>,
+) -> Outcome<SendOp> {
+    if ah.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: the caller passes a handle that is valid during the call.
+    let to = unsafe { Ah::of(ah) }.to(remote_qpn)?;
+    Ok(SendOp::Datagram { to, remote_qpn, remote_qkey, immediate: imm_data.map(u32::to_ne_bytes) })
 }
 
 pub(crate) fn compare_swap(compare: u64, swap: u64) -> AtomicOp {

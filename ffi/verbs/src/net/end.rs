@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dp::LinkState;
+use iwarp::roce::{self, Mtu};
 
 use super::address::{Lookup, mapped};
 use super::address_lease::AddressLease;
@@ -18,6 +19,9 @@ use super::name_locks::NameError;
 use super::name_server::UdpNameLease;
 use super::presence::Presence;
 
+/// The MTU of Ethernet, before the wire's own MTU is known.
+const DEFAULT_MTU: u16 = 1500;
+
 /// This process's end of the wire.
 ///
 /// `getaddrinfo` returns IPv4-mapped addresses (`::ffff:10.0.0.1`) if the kernel's interfaces have only IPv6
@@ -29,6 +33,8 @@ pub(crate) struct Net {
     /// The name of the kernel interface that the device reports as its own.
     interface: CString,
     up: AtomicBool,
+    /// Maximum number of bytes of an IP packet on the wire.
+    mtu: u16,
     /// The announcement of this process, on a wire that has no folder.
     presence: Option<Presence>,
     /// The lease of our address, on an interface whose addresses several processes share.
@@ -59,6 +65,7 @@ impl Net {
             service,
             interface: c"lo".into(),
             up: AtomicBool::new(true),
+            mtu: DEFAULT_MTU,
             presence: None,
             lease: None,
         }
@@ -67,6 +74,20 @@ impl Net {
     /// Holds the lease of our address as long as the value exists.
     pub(super) fn hold(&mut self, lease: Option<AddressLease>) {
         self.lease = lease;
+    }
+
+    pub(super) fn set_mtu(&mut self, mtu: u16) {
+        self.mtu = mtu;
+    }
+
+    /// The path MTU of InfiniBand: the largest message of a datagram that one packet of the wire can carry.
+    pub(crate) fn path_mtu(&self) -> Mtu {
+        roce::max_message(self.mtu.into()).unwrap_or(Mtu::Mtu256)
+    }
+
+    /// Maximum number of bytes of a datagram's message.
+    pub(crate) fn max_datagram(&self) -> u16 {
+        self.path_mtu().bytes() as u16
     }
 
     /// Sets the interface of the wire. On a wire without a kernel interface, the device reports the loopback

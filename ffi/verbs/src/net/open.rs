@@ -33,6 +33,7 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     if let Kind::Packet { interface } = &spec.kind {
         net.set_interface(interface);
     }
+    net.set_mtu(config.stack.mtu);
     if !matches!(spec.kind, Kind::Local { .. }) {
         net.show(&spec.to_string());
     }

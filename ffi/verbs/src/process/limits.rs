@@ -36,6 +36,9 @@ pub(crate) fn comp_vectors() -> u32 {
 /// Minimum number of completion vectors: programs for hardware devices hard-code vector 1.
 const MIN_COMP_VECTORS: libc::c_long = 2;
 
+/// Number of address handles that queries return. Address handles are limited by memory only.
+const MAX_AH: usize = 1 << 20;
+
 /// The limits of the engine's context that implements the device.
 pub(crate) fn context() -> ContextLimits {
     ContextLimits { max_mr: 1 << 20, max_qp_wr: MAX_QP_WR, max_cm_events: 16_384, ..ContextLimits::default() }
@@ -74,6 +77,10 @@ pub(crate) fn device() -> sys::ibv_device_attr {
         max_srq: count(limits.max_srq),
         max_srq_wr: count(MAX_SRQ_WR),
         max_srq_sge: count(SGE),
+        max_ah: count(MAX_AH),
+        max_mcast_grp: count(tcp_lite::MAX_GROUPS),
+        max_mcast_qp_attach: count(limits.max_qp),
+        max_total_mcast_qp_attach: count(limits.max_qp),
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
@@ -111,7 +118,7 @@ pub(crate) fn port(net: &Net) -> sys::ibv_port_attr {
     sys::ibv_port_attr {
         state: if is_up { sys::IBV_PORT_ACTIVE } else { sys::IBV_PORT_DOWN },
         max_mtu: sys::IBV_MTU_4096,
-        active_mtu: sys::IBV_MTU_1024,
+        active_mtu: net.path_mtu().number().into(),
         gid_tbl_len: GIDS as c_int,
         port_cap_flags: sys::IBV_PORT_CM_SUP,
         max_msg_sz: i32::MAX as u32,

@@ -94,7 +94,8 @@ impl Poller {
             }
             CmCommand::OpenDatagrams { qp, number } => match Qpn::new(number) {
                 Some(number) => {
-                    self.datagrams.open(&mut self.state.tcp, qp, number);
+                    let Self { datagrams, state: EngineState { now, tcp, .. }, .. } = self;
+                    datagrams.open(*now, tcp, qp, number);
                 }
                 None => qp.enter_error(),
             },
