@@ -185,6 +185,7 @@ impl Datagrams {
             return done(0, TurnOutcome::Ended);
         }
         for sent in 0..limit {
+            let Some(qp) = self.qps.get_mut(&number) else { return done(sent, TurnOutcome::Ended) };
             let outgoing = match qp.next() {
                 None => return done(sent, TurnOutcome::Done),
                 Some(Ok(outgoing)) => outgoing,
@@ -193,23 +194,43 @@ impl Datagrams {
                     return done(sent, TurnOutcome::Ended);
                 }
             };
+            let to = outgoing.to.addr;
+            let members = || self.attached.range((to, 0)..);
+            let has_members = to.is_multicast() && members().next().is_some_and(|(group, _)| *group == to);
+            let copy = &mut self.joined;
             let result = match header_of(tcp, &outgoing) {
-                Some(header) => {
-                    tcp.send_datagram(now, &header, outgoing.bytes, |packet, at| qp.write(guard, packet, at))
-                }
+                Some(header) => tcp.send_datagram(now, &header, outgoing.bytes, |packet, at| {
+                    qp.write(guard, packet, at)?;
+                    if has_members {
+                        copy.clear();
+                        copy.extend_from_slice(packet);
+                    }
+                    Ok(())
+                }),
                 None => Err(SendDatagramError::NoAddress),
             };
             match result {
-                Ok(()) => self.counters.tx_ud += 1,
+                Ok(()) => {
+                    self.counters.tx_ud += 1;
+                    qp.complete_next();
+                    if has_members {
+                        // The port does not return a datagram to a group to its sender.
+                        let packet = std::mem::take(&mut self.joined);
+                        self.receive_packet(now, tcp, guard, (to, Some(number)), &packet);
+                        self.joined = packet;
+                    }
+                }
                 Err(SendDatagramError::NoBuffer) => return done(sent, TurnOutcome::NoMbuf),
                 Err(SendDatagramError::Fill(invalid)) => {
                     self.end(now, tcp, number, Some(invalid));
                     return done(sent, TurnOutcome::Ended);
                 }
                 // A datagram may be lost, so the request succeeds.
-                Err(_) => self.counters.tx_ud_dropped += 1,
+                Err(_) => {
+                    self.counters.tx_ud_dropped += 1;
+                    qp.complete_next();
+                }
             }
-            qp.complete_next();
         }
         done(limit, TurnOutcome::More)
     }
@@ -234,14 +255,28 @@ impl Datagrams {
                 joined.get(ip.clone()).unwrap_or_default()
             }
         };
+        self.receive_packet(now, tcp, guard, (local.ip(), None), packet);
+        self.joined = joined;
+    }
+
+    /// Delivers the message of an IP packet that was sent to `to`, one of our addresses or a group. The queue
+    /// pair with the number `sender`, which has sent the packet, does not get its own message to a group.
+    fn receive_packet(
+        &mut self,
+        now: Instant,
+        tcp: &mut Stack,
+        guard: &EpochGuard<'_>,
+        (to, sender): (IpAddr, Option<u32>),
+        packet: &[u8],
+    ) {
         match UdSend::of_packet(packet) {
             Err(_) => self.counters.rx_ud_invalid += 1,
             Ok((send, payload)) if send.dest_qp == Qpn::MULTICAST => {
-                let first = (local.ip(), 0);
-                let mut next = self.attached.range(first..).next().copied();
-                // Each queue pair of the group gets the message once.
-                while let Some((group, number)) = next.filter(|(group, _)| *group == local.ip()) {
-                    self.deliver(now, tcp, guard, number, (packet, &send, payload.clone()));
+                let mut next = self.attached.range((to, 0)..).next().copied();
+                while let Some((group, number)) = next.filter(|(group, _)| *group == to) {
+                    if sender != Some(number) {
+                        self.deliver(now, tcp, guard, number, (packet, &send, payload.clone()));
+                    }
                     next = self.attached.range((group, number + 1)..).next().copied();
                 }
             }
@@ -249,7 +284,6 @@ impl Datagrams {
                 self.deliver(now, tcp, guard, send.dest_qp.get(), (packet, &send, payload));
             }
         }
-        self.joined = joined;
     }
 
     fn deliver(

@@ -285,6 +285,30 @@ fn a_message_to_a_group_reaches_its_members() {
     assert_eq!((counters.rx_ud, counters.stack.rx_datagram_dropped), (3, 1));
 }
 
+/// A message to a group also reaches the other members on the sender's own host, but not the sender.
+#[test]
+fn a_message_to_a_group_reaches_members_beside_the_sender() {
+    let (mut pair, a, b) = ends();
+    let group: IpAddr = GROUP.parse().unwrap();
+    let beside = end(&pair.a, 0x11);
+    pair.run_us(10);
+    for qp in [&a.qp, &beside.qp] {
+        pair.a.context.attach_group(qp, group).unwrap();
+    }
+    pair.b.context.attach_group(&b.qp, group).unwrap();
+    pair.run_us(10);
+    a.region.write_at(0, &[9; 30]).unwrap();
+    for (wr_id, end) in (1..).zip([&a, &beside, &b]) {
+        end.recv(wr_id, 0, 200);
+    }
+    a.qp.post_send(&a.request(11, to(GROUP, 0xFF_FFFF), 30)).unwrap();
+    assert_eq!(pair.wc_b().wr_id, 3);
+    assert_eq!([pair.wc_a(), pair.wc_a()].map(|wc| (wc.wr_id, wc.source_qpn)), [(11, 0), (2, a.number)]);
+    assert_eq!(beside.received(GRH, 30), [9; 30]);
+    pair.run_us(1000);
+    assert!(pair.a.cq.is_empty(), "the sender gets nothing");
+}
+
 /// With a shared receive queue, a message takes a request of the queue. A message that is too long for it
 /// fails the request, and ends the queue pair alone.
 #[test]
