@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 46] = [
+pub(crate) const ALL: [&str; 47] = [
     "one_process",
     "destroyed",
     "exported",
@@ -55,6 +55,7 @@ pub(crate) const ALL: [&str; 46] = [
     "timewait",
     "orderly",
     "memory_calls",
+    "ud",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
