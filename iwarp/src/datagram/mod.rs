@@ -231,3 +231,47 @@ fn scatter(guard: &EpochGuard<'_>, pd: PdId, request: &RecvRequest, pieces: [&[u
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queues::{QpInit, QpType, SendRequest, test_objects};
+
+    /// Bytes of the headers of IPv4 and UDP.
+    const HEADERS: usize = 28;
+
+    /// Each message has the next packet sequence number, which has 24 bits.
+    #[test]
+    fn messages_are_numbered() {
+        let (resources, pd, cq) = test_objects();
+        let init = QpInit { qp_type: QpType::Ud { max_message: 256 }, early_sends: true, ..QpInit::new(&cq) };
+        let qp = QpShared::new(&pd, &init).unwrap();
+        let op = SendOp::Datagram {
+            to: AddressVector::new("10.0.0.2".parse().unwrap()),
+            remote_qpn: 9,
+            remote_qkey: 3,
+            immediate: None,
+        };
+        (0..3).for_each(|wr_id| qp.queue_send(&SendRequest::empty(wr_id, op)).unwrap());
+        let participant = resources.memory.join();
+        let guard = participant.enter();
+        let mut ud = DatagramQp::new(qp, Qpn::new(7).unwrap());
+        ud.psn = 0xFF_FFFE;
+        for psn in [0xFF_FFFE, 0xFF_FFFF, 0] {
+            let Outgoing { bytes, .. } = ud.next().unwrap().unwrap();
+            let mut packet = vec![0; HEADERS + bytes];
+            packet[0] = 0x45;
+            packet[2..4].copy_from_slice(&((HEADERS + bytes) as u16).to_be_bytes());
+            packet[9] = 17;
+            packet[24..26].copy_from_slice(&((8 + bytes) as u16).to_be_bytes());
+            ud.write(&guard, &mut packet, HEADERS).unwrap();
+            let (send, payload) = UdSend::of_packet(&packet).unwrap();
+            assert_eq!((send.psn, send.qkey, send.src_qp.get(), send.dest_qp.get()), (psn, 3, 7, 9));
+            assert!(payload.is_empty());
+            ud.complete_next();
+        }
+        assert!(ud.next().is_none());
+        drop(guard);
+        ud.end(None);
+    }
+}

@@ -36,17 +36,23 @@ pub(super) struct DatagramCounters {
 #[derive(Default)]
 pub(super) struct Datagrams {
     /// The queue pairs by their numbers on the wire.
-    qps: BTreeMap<u32, DatagramQp>,
+    qps: BTreeMap<u32, Member>,
     /// The queue pairs that are attached to a group, as (group, number).
     attached: BTreeSet<(IpAddr, u32)>,
-    /// The numbers of the queue pairs that may have something to send, in the order of their turns. No number
-    /// is in the list twice.
+    /// The numbers of the queue pairs that may have something to send, in the order of their turns.
     waiting: VecDeque<u32>,
     /// The backoff while no packet buffer is free.
     backoff: Backoff,
     /// A packet that the port has received in several buffers.
     joined: Vec<u8>,
     pub(super) counters: DatagramCounters,
+}
+
+/// An open queue pair.
+struct Member {
+    qp: DatagramQp,
+    /// Whether the queue pair's number is in the list `waiting`.
+    is_waiting: bool,
 }
 
 impl Datagrams {
@@ -65,7 +71,7 @@ impl Datagrams {
     /// use or the UDP port of RoCEv2 cannot be opened.
     pub(super) fn open(&mut self, now: Instant, tcp: &mut Stack, qp: Arc<QpShared>, number: Qpn) -> bool {
         // The user may have dropped the number's former queue pair, whose doorbell is not answered yet.
-        let has_ended = |former: &DatagramQp| former.qp().signals.asked() >= Ask::Close;
+        let has_ended = |former: &Member| former.qp.qp().signals.asked() >= Ask::Close;
         if self.qps.get(&number.get()).is_some_and(has_ended) {
             self.end(now, tcp, number.get(), None);
         }
@@ -78,7 +84,7 @@ impl Datagrams {
         self.joined.reserve(usize::from(u16::MAX));
         self.waiting.reserve(self.qps.len() + 1);
         qp.opened();
-        self.qps.insert(number.get(), DatagramQp::new(qp, number));
+        self.qps.insert(number.get(), Member { qp: DatagramQp::new(qp, number), is_waiting: false });
         // Requests that were posted before this call rang no doorbell.
         self.schedule(number.get());
         true
@@ -87,7 +93,9 @@ impl Datagrams {
     /// Schedules the queue pair with this number, whose doorbell was rung.
     #[cold]
     pub(super) fn schedule(&mut self, number: u32) {
-        if self.qps.contains_key(&number) && !self.waiting.contains(&number) {
+        if let Some(member) = self.qps.get_mut(&number)
+            && !std::mem::replace(&mut member.is_waiting, true)
+        {
             self.waiting.push_back(number);
         }
     }
@@ -96,21 +104,24 @@ impl Datagrams {
     #[cold]
     pub(super) fn schedule_all(&mut self) {
         self.waiting.clear();
-        self.waiting.extend(self.qps.keys());
+        for (number, member) in &mut self.qps {
+            member.is_waiting = true;
+            self.waiting.push_back(*number);
+        }
     }
 
     /// Ends all queue pairs, because no thread polls the engine any more.
     pub(super) fn end_all(&mut self) {
         self.waiting.clear();
         self.attached.clear();
-        while let Some((_, qp)) = self.qps.pop_first() {
+        while let Some((_, Member { qp, .. })) = self.qps.pop_first() {
             qp.end(None);
         }
     }
 
     /// Ends a queue pair. When the last queue pair has ended, closes the UDP port.
     fn end(&mut self, now: Instant, tcp: &mut Stack, number: u32, failure: Option<InvalidSend>) {
-        let Some(qp) = self.qps.remove(&number) else { return };
+        let Some(Member { qp, .. }) = self.qps.remove(&number) else { return };
         let groups: Vec<IpAddr> =
             self.attached.iter().filter(|(_, of)| *of == number).map(|(group, _)| *group).collect();
         groups.into_iter().for_each(|group| self.detach(now, tcp, group, number));
@@ -152,9 +163,9 @@ impl Datagrams {
             is_busy |= turn.sent > 0 || turn.outcome == TurnOutcome::Ended;
             match turn.outcome {
                 TurnOutcome::Done | TurnOutcome::Ended => {}
-                TurnOutcome::More => self.waiting.push_back(number),
+                TurnOutcome::More => self.schedule(number),
                 TurnOutcome::NoMbuf => {
-                    self.waiting.push_front(number);
+                    self.schedule(number);
                     self.backoff.refused(now);
                     return is_busy;
                 }
@@ -177,7 +188,10 @@ impl Datagrams {
         limit: usize,
     ) -> Turn {
         let done = |sent, outcome| Turn { sent, outcome };
-        let Some(qp) = self.qps.get_mut(&number) else { return done(0, TurnOutcome::Done) };
+        let Some(Member { qp, is_waiting }) = self.qps.get_mut(&number) else {
+            return done(0, TurnOutcome::Ended);
+        };
+        *is_waiting = false;
         // The doorbell is answered before the requests are read.
         qp.qp().engine.clear_doorbell();
         if qp.qp().signals.take_asked() >= Ask::Close {
@@ -185,7 +199,9 @@ impl Datagrams {
             return done(0, TurnOutcome::Ended);
         }
         for sent in 0..limit {
-            let Some(qp) = self.qps.get_mut(&number) else { return done(sent, TurnOutcome::Ended) };
+            let Some(Member { qp, .. }) = self.qps.get_mut(&number) else {
+                return done(sent, TurnOutcome::Ended);
+            };
             let outgoing = match qp.next() {
                 None => return done(sent, TurnOutcome::Done),
                 Some(Ok(outgoing)) => outgoing,
@@ -294,7 +310,7 @@ impl Datagrams {
         number: u32,
         (packet, send, payload): (&[u8], &UdSend, std::ops::Range<usize>),
     ) {
-        let Some(qp) = self.qps.get_mut(&number) else {
+        let Some(Member { qp, .. }) = self.qps.get_mut(&number) else {
             self.counters.rx_ud_refused += 1;
             return;
         };
