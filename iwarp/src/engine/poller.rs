@@ -362,6 +362,8 @@ impl Poller {
                     trace::address_conflict(&self.state, address, mac, lost);
                     self.state.push_async_event(AsyncEventKind::AddressConflict);
                 }
+                // The engine has no UDP port open.
+                Event::Datagram(_) => {}
             }
         }
         while let Some(conn) = self.state.acks.next_arrived() {
