@@ -202,6 +202,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
+mod datagram;
 pub mod ddp;
 pub mod engine;
 #[allow(unsafe_code, reason = "registered memory is shared with peers: raw copies, proved one by one")]

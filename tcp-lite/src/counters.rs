@@ -47,6 +47,17 @@ dp::counters! {
         pub rx_fragments_dropped: u64,
         /// TCP segments that IP reassembly put together.
         pub rx_reassembled: u64,
+        /// UDP datagrams passed to the user.
+        pub rx_datagrams: u64,
+        /// UDP datagrams to an open port that were dropped: broadcasts, datagrams to groups that are not
+        /// joined, from an address that no peer can have, in fragments, with IP options, with a wrong length
+        /// or checksum, and datagrams for which no event or packet buffer was left.
+        pub rx_datagram_dropped: u64,
+        /// UDP datagrams of the user that were sent.
+        pub tx_datagrams: u64,
+        /// UDP datagrams of the user that were dropped, because the Ethernet address of the next hop was not
+        /// found in time, too many datagrams waited, or the port had no link.
+        pub tx_datagram_dropped: u64,
         /// Bytes that all connections together hold: received ahead of their frontiers or held in order, and
         /// not released by the user.
         pub out_of_order: OutOfOrder,

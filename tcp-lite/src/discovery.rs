@@ -4,7 +4,7 @@
 //!
 //! smoltcp answers ordinary queries for our addresses; it does not answer probes.
 
-use crate::ethernet;
+use crate::ethernet::{self, multicast_mac};
 use crate::facade::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, Icmpv6Packet, Icmpv6Repr, IpAddress, IpProtocol,
     Ipv4Address, Ipv6Address, Ipv6Packet, Ipv6Repr, NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, phy,
@@ -180,7 +180,7 @@ pub(crate) fn emit_query(
                 lladdr: Some(RawHardwareAddress::from(mac)),
             };
             let group = solicited_node(target);
-            let to = to.map_or((multicast_mac(group), group), |to| (to, target));
+            let to = to.map_or((multicast_mac(&group.into()), group), |to| (to, target));
             Some(emit_ndisc(out, mac, vlan, to, source, solicit))
         }
         _ => None,
@@ -217,7 +217,14 @@ pub(crate) fn emit_assertion(
         Assertion::Probe(IpAddress::Ipv6(address)) => {
             let solicit = NdiscRepr::NeighborSolicit { target_addr: address, lladdr: None };
             let group = solicited_node(address);
-            emit_ndisc(out, mac, vlan, (multicast_mac(group), group), Ipv6Address::UNSPECIFIED, solicit)
+            emit_ndisc(
+                out,
+                mac,
+                vlan,
+                (multicast_mac(&group.into()), group),
+                Ipv6Address::UNSPECIFIED,
+                solicit,
+            )
         }
         // A host that probes has no address to which the answer could be sent, so the answer is sent to all
         // nodes (RFC 4861 section 7.2.4).
@@ -227,7 +234,7 @@ pub(crate) fn emit_assertion(
                 target_addr: address,
                 lladdr: Some(RawHardwareAddress::from(mac)),
             };
-            emit_ndisc(out, mac, vlan, (multicast_mac(ALL_NODES), ALL_NODES), address, advert)
+            emit_ndisc(out, mac, vlan, (multicast_mac(&ALL_NODES.into()), ALL_NODES), address, advert)
         }
     }
 }
@@ -296,10 +303,4 @@ fn solicited_node(address: Ipv6Address) -> Ipv6Address {
     let o = address.octets();
     let last = [u16::from_be_bytes([0xff, o[13]]), u16::from_be_bytes([o[14], o[15]])];
     Ipv6Address::new(0xff02, 0, 0, 0, 0, 1, last[0], last[1])
-}
-
-/// The Ethernet address of a multicast group (RFC 2464 section 7).
-fn multicast_mac(group: Ipv6Address) -> EthernetAddress {
-    let o = group.octets();
-    EthernetAddress([0x33, 0x33, o[12], o[13], o[14], o[15]])
 }

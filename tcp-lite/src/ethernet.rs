@@ -1,6 +1,6 @@
 //! Parses and writes Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q).
 
-use crate::facade::EthernetAddress;
+use crate::facade::{EthernetAddress, IpAddress};
 
 /// Number of bytes of an untagged header.
 pub(crate) const HEADER_BYTES: usize = 14;
@@ -74,9 +74,31 @@ pub(crate) fn emit(
     }
 }
 
+/// The Ethernet address of a multicast group (RFC 1112 section 6.4, RFC 2464 section 7).
+pub(crate) fn multicast_mac(group: &IpAddress) -> EthernetAddress {
+    match group {
+        IpAddress::Ipv4(group) => {
+            let [_, b, c, d] = group.octets();
+            EthernetAddress([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddress::Ipv6(group) => {
+            let [.., a, b, c, d] = group.octets();
+            EthernetAddress([0x33, 0x33, a, b, c, d])
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_group_has_its_last_23_or_32_bits() {
+        let mac = |group: &str| multicast_mac(&group.parse().unwrap()).0;
+        assert_eq!(mac("224.0.0.251"), [0x01, 0x00, 0x5e, 0, 0, 251]);
+        assert_eq!(mac("239.129.2.3"), [0x01, 0x00, 0x5e, 1, 2, 3], "the 24th bit is not in the address");
+        assert_eq!(mac("ff15::1234:5678"), [0x33, 0x33, 0x12, 0x34, 0x56, 0x78]);
+    }
 
     #[test]
     fn what_is_written_is_read() {

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 use dp::Mbuf;
 
@@ -22,6 +23,22 @@ pub struct Received {
     /// The frontier (stream offset of the next expected byte) after these bytes: all bytes below this offset
     /// have been passed to the user.
     pub frontier: u64,
+}
+
+/// A UDP datagram to an open port ([`Stack::open_udp`](crate::Stack::open_udp)), which passed all checks.
+pub struct Datagram {
+    /// The destination: one of our addresses or a joined group, and the open port.
+    pub local: SocketAddr,
+    /// The source. The address is a unicast address.
+    pub remote: SocketAddr,
+    /// The frame from the Ethernet header to the last byte of the datagram. The first buffer has all headers;
+    /// the payload may continue in further buffers of the chain.
+    pub frame: Mbuf,
+    /// The IP packet within the frame. The range begins at the IP header and ends with the datagram, even if
+    /// the IP header states more bytes.
+    pub ip: Range<usize>,
+    /// The payload within the frame. The UDP header precedes it.
+    pub payload: Range<usize>,
 }
 
 /// An event of a stack. [`Stack::event`](crate::Stack::event) returns events in the order in which they
@@ -93,6 +110,8 @@ pub enum Event {
         /// that we do not use it. False if we keep the address.
         lost: bool,
     },
+    /// A UDP datagram to an open port arrived.
+    Datagram(Datagram),
 }
 
 /// Why a connection ended.
@@ -183,6 +202,8 @@ pub(crate) struct EventQueue {
     received: VecDeque<Received>,
     /// The addresses of the [`QueuedEvent::AddressConflict`] in `rest`.
     conflicts: VecDeque<(IpAddr, EthernetAddress)>,
+    /// The datagrams of the [`QueuedEvent::Datagram`] in `rest`.
+    datagrams: VecDeque<Datagram>,
 }
 
 enum QueuedEvent {
@@ -195,12 +216,13 @@ enum QueuedEvent {
     PeerClosed { conn: ConnId },
     Closed { conn: ConnId, reason: CloseReason },
     AddressConflict { lost: bool },
+    Datagram,
 }
 
 const _: () = assert!(size_of::<QueuedEvent>() <= 12);
 
 impl EventQueue {
-    /// An empty queue with memory for `capacity` events of any kind.
+    /// An empty queue with memory for `capacity` events of any kind, except datagrams.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self {
             first: None,
@@ -209,6 +231,7 @@ impl EventQueue {
             evictions: VecDeque::with_capacity(capacity),
             received: VecDeque::with_capacity(capacity),
             conflicts: VecDeque::with_capacity(capacity),
+            datagrams: VecDeque::new(),
         }
     }
 
@@ -233,6 +256,16 @@ impl EventQueue {
         self.listeners.reserve_exact(accepted.saturating_sub(self.listeners.len()));
     }
 
+    /// Allocates memory for `datagrams` datagrams, unless the queue has this memory already.
+    pub(crate) fn reserve_datagrams(&mut self, datagrams: usize) {
+        self.datagrams.reserve_exact(datagrams.saturating_sub(self.datagrams.len()));
+    }
+
+    /// The number of datagrams in the queue.
+    pub(crate) fn datagrams(&self) -> usize {
+        self.datagrams.len()
+    }
+
     pub(crate) fn push_back(&mut self, event: Event) {
         let queued = match event {
             Event::Established { conn, listener: None } => QueuedEvent::Connected { conn },
@@ -252,6 +285,10 @@ impl EventQueue {
             Event::AddressConflict { address, mac, lost } => {
                 self.conflicts.push_back((address, mac));
                 QueuedEvent::AddressConflict { lost }
+            }
+            Event::Datagram(datagram) => {
+                self.datagrams.push_back(datagram);
+                QueuedEvent::Datagram
             }
         };
         self.rest.push_back(queued);
@@ -287,6 +324,7 @@ impl EventQueue {
                 let (address, mac) = self.conflicts.pop_front()?;
                 Event::AddressConflict { address, mac, lost }
             }
+            QueuedEvent::Datagram => Event::Datagram(self.datagrams.pop_front()?),
         })
     }
 
@@ -363,5 +401,29 @@ mod tests {
             assert_eq!((of, bytes), (conn(slot), slot as usize));
         }
         assert!(queue.is_empty() && queue.evictions() == 0);
+    }
+
+    #[test]
+    fn datagrams_are_counted_and_come_in_their_order_between_other_events() {
+        let (pool, conn) = (Mempool::heap("events", 8, 64), ConnId { slot: 1, generation: 0 });
+        let mut queue = EventQueue::with_capacity(8);
+        queue.reserve_datagrams(2);
+        let datagram = |port| Datagram {
+            local: SocketAddr::from(([10, 0, 0, 1], port)),
+            remote: SocketAddr::from(([10, 0, 0, 2], 1)),
+            frame: pool.alloc().unwrap(),
+            ip: 14..42,
+            payload: 42..42,
+        };
+        queue.push_back(Event::Datagram(datagram(7)));
+        queue.push_back(Event::Writable { conn });
+        queue.push_back(Event::Datagram(datagram(8)));
+        assert_eq!((queue.len(), queue.datagrams()), (3, 2));
+        let next = |queue: &mut EventQueue| match queue.pop_front() {
+            Some(Event::Datagram(datagram)) => Some(datagram.local.port()),
+            _ => None,
+        };
+        assert_eq!([0; 3].map(|_| next(&mut queue)), [Some(7), None, Some(8)]);
+        assert_eq!((queue.len(), queue.datagrams()), (0, 0));
     }
 }

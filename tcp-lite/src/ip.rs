@@ -7,6 +7,7 @@ use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
 pub(crate) const PROTOCOL_ICMP: u8 = 1;
+pub(crate) const PROTOCOL_IGMP: u8 = 2;
 pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 const IPV6_HOP_BY_HOP: u8 = 0;
 const IPV6_ROUTING: u8 = 43;

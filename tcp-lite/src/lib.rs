@@ -1,6 +1,6 @@
 //! A host stack for poll-mode ports. smoltcp answers ordinary ARP and neighbour discovery queries, and echo
-//! requests. This crate itself implements addresses, neighbours, reassembly and TCP. Its TCP queues segments,
-//! not bytes.
+//! requests. This crate itself implements addresses, neighbours, reassembly, TCP, and UDP datagrams. Its TCP
+//! queues segments, not bytes.
 //!
 //! This crate is deterministic, does no I/O, reads no clock and starts no thread. The inputs of the crate are
 //! frames, times, a seed, and the calls of its user. The outputs are frames and events. A test can run whole
@@ -14,7 +14,7 @@
 //! | 0 | `facade`, `id`, `invariant`, `out_of_order` | addresses and times; ids; invariant checks; a gauge of memory |
 //! | 1 | `backoff`, `checksum`, `config`, `counters`, `deadline`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | shared basics |
 //! | 2 | `ip`, `route`, `secrets` | packets, routes, keys |
-//! | 3 | `discovery`, `icmp_error`, `listener`, `slow_path`, `table` | ARP and NDP, ICMP errors, listeners, the connection table |
+//! | 3 | `discovery`, `icmp_error`, `listener`, `membership`, `slow_path`, `table`, `udp` | ARP and NDP, ICMP errors, listeners, multicast groups, the connection table, datagrams |
 //! | 4 | `address_conflict`, `neighbor`, `steering` | address conflict detection; the neighbour table; several stacks of one host |
 //! | 5 | `tcp` | connections |
 //! | 6 | `frame`, `reassembly`, `syn_cookie` | modules that know TCP headers |
@@ -43,6 +43,7 @@ mod id;
 mod invariant;
 mod ip;
 mod listener;
+mod membership;
 mod neighbor;
 mod out_of_order;
 mod reassembly;
@@ -55,6 +56,7 @@ mod syn_cookie;
 mod table;
 pub mod tcp;
 mod timer_wheel;
+mod udp;
 
 pub use backoff::Backoff;
 pub use config::{
@@ -62,12 +64,14 @@ pub use config::{
     StackConfig, TcpConfig,
 };
 pub use deadline::Deadline;
-pub use event::{CloseReason, Event, Received};
+pub use event::{CloseReason, Datagram, Event, Received};
 pub use facade::{Duration, Instant};
 pub use listener::{AddressFilter, ListenConfig, ListenerCounters};
+pub use membership::{JoinGroupError, MAX_GROUPS};
 pub use stack::{
     Ahead, ConnId, ConnectError, ListenError, ListenerId, SegmentBuf, Sender, Stack, StackCounters,
     StackUsage,
 };
 pub use steering::Member;
 pub use tcp::{ConnInfo, OutOfOrder, SendError, State};
+pub use udp::{DatagramHeader, MAX_UDP_PORTS, OpenUdpError, SendDatagramError};

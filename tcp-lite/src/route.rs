@@ -85,6 +85,12 @@ impl Routes {
         self.on_link(target).or_else(|| self.first(|a| same_family(a, target)))
     }
 
+    /// The source address of packets to a multicast group: our first address of the same family that is not
+    /// link-local, or otherwise our first address of the same family.
+    pub(crate) fn group_source(&self, group: &IpAddress) -> Option<IpAddress> {
+        self.first_global(group).or_else(|| self.first(|a| same_family(a, group)))
+    }
+
     /// Whether `address` is the broadcast address of one of our links, or 255.255.255.255.
     pub(crate) fn is_broadcast(&self, address: &IpAddress) -> bool {
         let IpAddress::Ipv4(address) = address else { return false };

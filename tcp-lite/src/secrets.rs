@@ -66,6 +66,12 @@ impl Secrets {
         Duration::from_millis(hash(&self.timestamp, &"probe wait") % 1000)
     }
 
+    /// A pseudo-random wait of at most `most` before a report of a multicast group (RFC 2236 section 3).
+    pub(crate) fn report_delay(&self, now: Instant, group: &IpAddress, most: Duration) -> Duration {
+        let random = hash(&self.timestamp, &("report", now.total_micros(), group));
+        Duration::from_micros(random % (most.total_micros() + 1))
+    }
+
     /// The offset of the connection's timestamp clock (RFC 7323 section 5.4).
     pub(crate) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         hash(&self.timestamp, tuple) as u32

@@ -140,6 +140,13 @@ impl SlowPath {
         true
     }
 
+    /// Queues a frame to send, or drops it if too many frames wait.
+    pub(crate) fn queue(&mut self, frame: Mbuf) {
+        if self.device.tx.frames.len() < TX_FRAMES {
+            self.device.tx.frames.push_back(frame);
+        }
+    }
+
     /// Removes and returns the next frame to send; `None` if no frame waits.
     pub(crate) fn next_frame(&mut self) -> Option<Mbuf> {
         self.device.tx.frames.pop_front()

@@ -15,6 +15,7 @@
 //! | `opening.rs`, `errors.rs` | active opens, and their errors |
 //! | `acknowledgements.rs` | calls of users that wait for acknowledgements, or decide when ours are sent |
 //! | `slow.rs` | ARP, neighbour discovery, ICMP, fragments |
+//! | `udp.rs` | UDP datagrams and multicast groups |
 //! | `steering.rs` | calls of a stack that is one of several stacks of a host |
 //! | `departure.rs`, `link.rs` | neighbours that are gone, the link of the port |
 //! | `usage.rs`, `trace.rs`, `invariants.rs` | resources in use, events of `tracing`, invariants |
@@ -40,6 +41,7 @@ mod steering;
 mod tests;
 mod trace;
 mod transmit;
+mod udp;
 mod usage;
 mod usual;
 
@@ -60,6 +62,7 @@ pub use crate::listener::ListenError;
 
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
+use self::udp::Udp;
 use crate::address_conflict::{ADDRESSES, ConflictDetection};
 use crate::event::EventQueue;
 use crate::facade::IpCidr;
@@ -120,6 +123,8 @@ pub struct Stack {
     /// Buffer in which a packet that reassembly or smoltcp has returned is passed on.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
+    /// Ports, groups and datagrams; `None` until they are first used.
+    udp: Option<Box<Udp>>,
     /// The times at which the stack tries again to send, while the pool has no buffer.
     pool_retry: Backoff,
     segments: SegmentSlab,
@@ -169,6 +174,7 @@ impl Stack {
             reassembly: Reassembly::default(),
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
+            udp: None,
             pool_retry: Backoff::default(),
             // Unacknowledged segments use at most half of the buffers, because received acknowledgements need
             // buffers as well.
@@ -225,9 +231,9 @@ impl Stack {
         }
     }
 
-    /// Runs the timers of connections, neighbours and addresses that are due, and the slow path. If the user
-    /// does not call [`next_deadline`](Self::next_deadline) between polls, a retransmission or an
-    /// acknowledgement may be up to 100 us late.
+    /// Runs the timers of connections, neighbours, addresses, datagrams and groups that are due, and the slow
+    /// path. If the user does not call [`next_deadline`](Self::next_deadline) between polls, a retransmission
+    /// or an acknowledgement may be up to 100 us late.
     pub fn poll(&mut self, now: Instant) {
         if now > self.now {
             self.arm_before(now);
@@ -256,7 +262,10 @@ impl Stack {
             has_news |= self.follow_leader(now);
         }
         if moved || has_news {
-            self.connections.wake_waiting();
+            self.wake_waiting(now);
+        }
+        if self.udp.is_some() {
+            self.poll_udp(now);
         }
         self.slow_path.poll(now);
         if self.link_deadline.is_some_and(|at| at <= now) {
@@ -340,6 +349,7 @@ impl Stack {
             self.neighbors.next_deadline(),
             self.conflicts.next_deadline(),
             self.link_deadline.filter(|_| self.connections.len() > 0),
+            self.next_udp_deadline(),
         ];
         due.into_iter().flatten().min()
     }

@@ -5,7 +5,7 @@ use crate::Instant;
 
 impl Stack {
     /// Tells the stack whether the port has a link. The stack starts with the link up. While the link is
-    /// down, the stack sends nothing, timers keep running, and after
+    /// down, the stack sends nothing and drops the datagrams of its user, timers keep running, and after
     /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout) all connections end that are not in
     /// SYN-SENT or TIME-WAIT. When the link comes up again, each connection with unacknowledged bytes at once
     /// retransmits its oldest segment and probes the peer; the other segments follow by slow start. Our
@@ -19,6 +19,7 @@ impl Stack {
         if std::mem::replace(&mut self.link_up, up) == up {
             return;
         }
+        self.on_link_for_udp(self.now, up);
         if !up {
             self.counters.link_downs += 1;
             self.link_deadline = Some(self.now + self.config.tcp.link_timeout);

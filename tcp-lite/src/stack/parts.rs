@@ -67,6 +67,7 @@ impl Stack {
             reassembly: _,
             scratch: _,
             answers: _,
+            udp: _,
             pool_retry: _,
             conflicts: _,
             link_up: _,

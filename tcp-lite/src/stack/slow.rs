@@ -25,6 +25,7 @@ impl Stack {
         ip: Option<IpHeader>,
         frame: Mbuf,
     ) {
+        let Some(frame) = self.take_datagram(ethernet, ip.as_ref(), frame) else { return };
         self.counters.rx_slow += 1;
         let copy = self.slow_path.frame();
         let packet_at = ethernet::HEADER_BYTES;
@@ -42,6 +43,9 @@ impl Stack {
         if let Some((error, ip)) = error.zip(ip.as_ref()) {
             // The error is not passed to smoltcp, which has no TCP connections.
             return self.icmp_error(now, &ip.dst, &error, frame);
+        }
+        if let Some(ip) = &ip {
+            self.on_membership_query(now, ip);
         }
         if let Some(leader) = self.other_leader() {
             return self.hand_over(leader, frame);
@@ -118,6 +122,10 @@ impl Stack {
         match parsed {
             Ok(header) if matches!(header.upper, Upper::Whole { protocol: PROTOCOL_TCP, .. }) => {
                 self.reassembled(now, ethernet.src, &header, &packet);
+                self.scratch = packet;
+            }
+            Ok(header) if self.is_datagram(&header, &packet) => {
+                self.counters.rx_datagram_dropped += 1;
                 self.scratch = packet;
             }
             Ok(_) => {
@@ -203,7 +211,7 @@ impl Stack {
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard {
             if self.neighbors.heard(now, heard) {
-                self.connections.wake_waiting();
+                self.wake_waiting(now);
             }
             if let Some(member) = &mut self.member {
                 member.publish(*heard);

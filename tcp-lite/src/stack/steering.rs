@@ -54,7 +54,7 @@ impl Stack {
         }
         member.next_turn();
         if woken {
-            self.connections.wake_waiting();
+            self.wake_waiting(self.now);
         }
     }
 

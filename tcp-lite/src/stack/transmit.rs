@@ -1,10 +1,10 @@
 //! The implementation of [`Stack::transmit`], which builds the frames to send.
 //!
-//! Frames are sent in this order: frames of the slow path; probes, announcements and answers to probes of our
-//! own addresses; ARP and NDP queries that already wait; answers to segments of no connection; segments of
-//! the connections; and ARP and NDP queries that these segments need. The connections are served round robin,
-//! and each of them sends a few segments. If the pool is empty, nothing is lost, because the next call tries
-//! to send the same frames again.
+//! Frames are sent in this order: frames of the slow path; datagrams of the user; probes, announcements and
+//! answers to probes of our own addresses; ARP and NDP queries that already wait; answers to segments of no
+//! connection; segments of the connections; and ARP and NDP queries that these segments need. The connections
+//! are served round robin, and each of them sends a few segments. If the pool is empty, nothing is lost,
+//! because the next call tries to send the same frames again.
 
 use dp::{Burst, Offloads};
 
@@ -106,6 +106,7 @@ impl Stack {
             || !self.answers.is_empty()
             || self.neighbors.has_query()
             || self.conflicts.has_assertion()
+            || self.udp.as_ref().is_some_and(|udp| udp.outbox.has_ready())
     }
 
     /// Sends frames that belong to no connection. Returns `false` if the pool is empty.
@@ -115,7 +116,19 @@ impl Stack {
             let Some(frame) = self.slow_path.next_frame() else { break };
             out.push(frame);
         }
+        self.fill_datagrams(out);
         self.fill_assertions(out) && self.fill_queries(out) && self.fill_answers(out)
+    }
+
+    /// Sends the datagrams of the user. They need no more buffers, and free theirs when they are sent.
+    fn fill_datagrams(&mut self, out: &mut Burst) {
+        let Some(udp) = &mut self.udp else { return };
+        while !out.is_full()
+            && let Some(frame) = udp.outbox.pop_ready()
+        {
+            out.push(frame);
+            self.counters.tx_datagrams += 1;
+        }
     }
 
     /// Sends probes, announcements and answers to probes of our addresses. Returns `false` if the pool is

@@ -20,6 +20,8 @@ pub struct StackUsage {
     pub events: usize,
     /// Answers to segments of no connection that wait to be sent.
     pub answers: usize,
+    /// Datagrams of the user that wait to be sent, or for the Ethernet addresses of their next hops.
+    pub datagrams: usize,
 }
 
 impl Stack {
@@ -33,6 +35,7 @@ impl Stack {
             neighbors: self.neighbors.len(),
             events: self.events.len(),
             answers: self.answers.len(),
+            datagrams: self.udp.as_ref().map_or(0, |udp| udp.outbox.len()),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use dp::{Mbuf, Queue};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -16,6 +16,7 @@ use crate::StackConfig;
 use crate::discovery::Heard;
 use crate::four_tuple::FourTuple;
 use crate::secrets::{KeyedState, Secrets};
+use crate::udp::MAX_UDP_PORTS;
 
 /// Maximum number of frames that wait in a ring from one stack to another. The number is the default size of
 /// a device's receive ring. So this ring overflows only if the receiving stack is not polled for so long that
@@ -45,7 +46,11 @@ struct Group {
     /// The states of our addresses that the leader published last.
     addresses: AtomicU32,
     inboxes: Box<[Inbox]>,
+    /// The UDP ports that each stack has open, in any order; 0 for no port.
+    udp_ports: Box<[UdpPorts]>,
 }
+
+type UdpPorts = [AtomicU16; MAX_UDP_PORTS];
 
 /// A bit for each stack that has put something into its ring to this stack. The bits have their own cache
 /// line, because this stack reads them in each poll.
@@ -87,6 +92,7 @@ impl Member {
             present: AtomicU64::new(u64::MAX >> (MAX_MEMBERS - count)),
             addresses: AtomicU32::new(UNSAID),
             inboxes: (0..count).map(|_| Inbox::default()).collect(),
+            udp_ports: (0..count).map(|_| UdpPorts::default()).collect(),
         });
         let mut members: Vec<Self> = (0..count)
             .map(|index| Self {
@@ -207,6 +213,27 @@ impl Member {
         }
     }
 
+    // ---- UDP ports ----
+
+    /// The first of the other stacks that has this UDP port open; `None` if no other stack has it open.
+    pub(crate) fn udp_owner(&self, port: u16) -> Option<u8> {
+        let has = |ports: &UdpPorts| ports.iter().any(|open| open.load(Ordering::Relaxed) == port);
+        if port == 0 {
+            return None;
+        }
+        let all = self.group.udp_ports.iter().zip(0_u8..);
+        all.filter(|(_, index)| *index != self.index).find(|(ports, _)| has(ports)).map(|(_, index)| index)
+    }
+
+    /// Tells the other stacks which UDP ports this stack has open: at most [`MAX_UDP_PORTS`] ports.
+    pub(crate) fn publish_ports(&self, open: &[u16]) {
+        // Relaxed is enough. A frame that is handed over while a port is opened or closed is lost or answered
+        // like an earlier or a later frame.
+        for (place, nr) in self.group.udp_ports[usize::from(self.index)].iter().zip(0..) {
+            place.store(open.get(nr).copied().unwrap_or_default(), Ordering::Relaxed);
+        }
+    }
+
     // ---- rings ----
 
     /// Puts `what` into the ring to stack `to`, which can read `what` after [`flush`](Self::flush). Returns
@@ -285,6 +312,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
+        self.publish_ports(&[]);
         self.group.flows.release_all(self.index);
         self.group.present.fetch_and(!(1 << self.index), Ordering::Relaxed);
     }

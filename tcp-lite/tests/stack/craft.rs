@@ -4,7 +4,8 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr,
     Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpProtocol, IpRepr,
-    Ipv4Address, Ipv4Repr, Ipv6Address, NdiscRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+    Ipv4Address, Ipv4Repr, Ipv6Address, NdiscRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber, UdpPacket,
+    UdpRepr,
 };
 
 pub(crate) fn ethernet(src: EthernetAddress, dst: EthernetAddress, ethertype: EthernetProtocol) -> Vec<u8> {
@@ -150,6 +151,30 @@ pub(crate) fn answer(
     let checksums = ChecksumCapabilities::default();
     repr.emit(&mut TcpPacket::new_unchecked(&mut bytes), &src.0, &dst.0, &checksums);
     ip(macs, src.0, dst.0, IpProtocol::Tcp, 64, &bytes)
+}
+
+/// Returns a frame with a UDP datagram.
+pub(crate) fn udp(
+    macs: [EthernetAddress; 2],
+    src: (IpAddress, u16),
+    dst: (IpAddress, u16),
+    payload: &[u8],
+) -> Vec<u8> {
+    let repr = UdpRepr { src_port: src.1, dst_port: dst.1 };
+    let mut bytes = vec![0; repr.header_len() + payload.len()];
+    let checksums = ChecksumCapabilities::default();
+    let fill = |room: &mut [u8]| room.copy_from_slice(payload);
+    let packet = &mut UdpPacket::new_unchecked(&mut bytes);
+    repr.emit(packet, &src.0, &dst.0, payload.len(), fill, &checksums);
+    ip(macs, src.0, dst.0, IpProtocol::Udp, 64, &bytes)
+}
+
+/// Computes the header checksum of the IPv4 packet of an untagged frame, after the header was changed.
+pub(crate) fn fix_ipv4_checksum(frame: &mut [u8]) {
+    let end = 14 + 4 * usize::from(frame[14] & 0x0f);
+    frame[24..26].fill(0);
+    let checksum = !smoltcp::wire::checksum::data(&frame[14..end]);
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// The arguments of [`data`].

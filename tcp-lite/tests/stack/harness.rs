@@ -7,7 +7,8 @@ use dp::link::{LinkConfig, pair};
 use dp::{Burst, Mbuf, Port};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{
-    AddressProbing, CloseReason, ConnId, Event, Instant, Limits, SendError, Stack, StackConfig, TcpConfig,
+    AddressProbing, CloseReason, ConnId, Datagram, Event, Instant, Limits, SendError, Stack, StackConfig,
+    TcpConfig,
 };
 
 use crate::in_order::InOrder;
@@ -67,6 +68,8 @@ pub(crate) struct Host {
     pub(crate) sent_frames: Option<Vec<Vec<u8>>>,
     /// Address conflicts: the address, the other host, and whether our host gave the address up.
     pub(crate) conflicts: Vec<(IpAddr, EthernetAddress, bool)>,
+    /// The datagrams that arrived at open UDP ports.
+    pub(crate) datagrams: Vec<Datagram>,
 }
 
 impl Host {
@@ -84,6 +87,7 @@ impl Host {
             keeps_open: false,
             sent_frames: None,
             conflicts: Vec::new(),
+            datagrams: Vec::new(),
         }
     }
 
@@ -207,6 +211,7 @@ impl Host {
             Event::PeerClosed { conn } => self.find(conn).peer_closed = true,
             Event::Closed { conn, reason } => self.find(conn).closed = Some(reason),
             Event::AddressConflict { address, mac, lost } => self.conflicts.push((address, mac, lost)),
+            Event::Datagram(datagram) => self.datagrams.push(datagram),
         }
     }
 

@@ -27,6 +27,8 @@ struct One {
     closed: Vec<CloseReason>,
     received: u64,
     conflicts: usize,
+    /// The destinations of the datagrams that arrived.
+    datagrams: Vec<SocketAddr>,
 }
 
 impl One {
@@ -44,6 +46,7 @@ impl One {
             closed: Vec::new(),
             received: 0,
             conflicts: 0,
+            datagrams: Vec::new(),
         }
     }
 
@@ -81,6 +84,7 @@ impl One {
                 Event::Established { conn, .. } => self.established.push(conn),
                 Event::Closed { reason, .. } => self.closed.push(reason),
                 Event::AddressConflict { .. } => self.conflicts += 1,
+                Event::Datagram(datagram) => self.datagrams.push(datagram.local),
                 Event::Received { conn, received } => {
                     let bytes = received.buf.len();
                     let whole = bytes_of(&received.buf);
@@ -165,6 +169,12 @@ impl Members {
         let mut all = StackCounters::default();
         self.a.iter().filter_map(|one| one.stack.as_ref()).for_each(|stack| all += stack.counters());
         all
+    }
+
+    /// Makes the leader learn B's Ethernet address, so that a later answer to B needs no query.
+    fn meet(&mut self) {
+        self.arrive(&datagram(A, 1));
+        self.run(10_000);
     }
 
     /// Connects stack `n` of A to B.
@@ -414,4 +424,80 @@ impl Members {
     fn port(&mut self, n: usize, conn: ConnId) -> u16 {
         self.a[n].stack().info(conn).expect("a connection").local.port()
     }
+}
+
+/// Returns a frame from B to the UDP port 4791 of `dst`.
+fn datagram(dst: Ipv4Address, port: u16) -> Vec<u8> {
+    craft::udp([MAC_B, MAC_A], (B.into(), 50_000), (dst.into(), port), b"x")
+}
+
+#[test]
+fn a_datagram_reaches_the_stack_with_its_port_whatever_queue_it_arrives_at() {
+    for queue in 0..STACKS {
+        let mut hosts = Members::new(at(queue));
+        hosts.a[2].stack().open_udp(4791).unwrap();
+        hosts.arrive(&datagram(A, 4791));
+        hosts.run(10_000);
+        let datagrams: Vec<_> = hosts.a.iter().map(|one| one.datagrams.len()).collect();
+        assert_eq!(datagrams, [0, 0, 1, 0]);
+        assert_eq!(hosts.counters().handed_over, u64::from(queue != 2));
+        // Fragments are not taken, and are not answered either.
+        for fragment in craft::fragments(&datagram(A, 4791), 8, 7) {
+            hosts.arrive(&fragment);
+        }
+        hosts.run(10_000);
+        assert_eq!((hosts.counters().rx_datagram_dropped, hosts.sent.len()), (1, 0));
+    }
+}
+
+/// The stack at which the datagram arrives has the port open, so the datagram is not handed over.
+#[test]
+fn a_datagram_stays_where_it_arrives_if_the_port_is_open_there() {
+    let mut hosts = Members::new(at(3));
+    hosts.meet();
+    let before = hosts.counters();
+    for n in [1, 3] {
+        hosts.a[n].stack().open_udp(4791).unwrap();
+    }
+    hosts.arrive(&datagram(A, 4791));
+    hosts.run(10_000);
+    assert_eq!((hosts.a[3].datagrams.len(), hosts.counters().handed_over - before.handed_over), (1, 0));
+    hosts.a[3].stack().close_udp(4791);
+    hosts.arrive(&datagram(A, 4791));
+    hosts.run(10_000);
+    assert_eq!((hosts.a[1].datagrams.len(), hosts.counters().handed_over - before.handed_over), (1, 1));
+    // The stack with the port has left the host, so the leader answers the datagram.
+    hosts.a[1].stack = None;
+    hosts.sent.clear();
+    hosts.arrive(&datagram(A, 4791));
+    hosts.run(10_000);
+    assert_eq!(hosts.counters().handed_over - before.handed_over, 2);
+    assert_eq!(hosts.sent.iter().map(|frame| frame[23]).collect::<Vec<_>>(), [1], "ICMP");
+}
+
+/// No port 0 is open, a broadcast goes to the leader, and a stack with the port drops a datagram to a group
+/// that it has not joined. No frame goes in circles.
+#[test]
+fn other_datagrams_are_handed_over_once_at_most() {
+    let mut hosts = Members::new(at(3));
+    hosts.meet();
+    hosts.a[1].stack().open_udp(4791).unwrap();
+    for (dst, port, handed, dropped) in [
+        (A, 0, 1, 0),
+        (A, 4790, 1, 0),
+        (Ipv4Address::new(10, 0, 0, 255), 4791, 1, 0),
+        (Ipv4Address::new(239, 1, 2, 3), 4791, 1, 1),
+    ] {
+        let before = hosts.counters();
+        hosts.arrive(&datagram(dst, port));
+        hosts.run(10_000);
+        let after = hosts.counters();
+        assert_eq!(after.handed_over - before.handed_over, handed, "{dst} {port}");
+        assert_eq!(after.rx_datagram_dropped - before.rx_datagram_dropped, dropped, "{dst} {port}");
+    }
+    let now = hosts.now();
+    hosts.a[1].stack().join_group(now, [239, 1, 2, 3].into()).unwrap();
+    hosts.arrive(&datagram(Ipv4Address::new(239, 1, 2, 3), 4791));
+    hosts.run(10_000);
+    assert_eq!(hosts.a[1].datagrams, ["239.1.2.3:4791".parse().unwrap()]);
 }

@@ -58,7 +58,8 @@ impl End {
                 Event::Evict { .. }
                 | Event::PeerClosed { .. }
                 | Event::Closed { .. }
-                | Event::AddressConflict { .. } => {
+                | Event::AddressConflict { .. }
+                | Event::Datagram(_) => {
                     panic!("nothing of the kind is to happen")
                 }
             }

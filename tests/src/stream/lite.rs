@@ -180,6 +180,9 @@ impl<'a> Host<'a> {
             Event::AddressConflict { address, mac, .. } => {
                 return Err(lab_error!("{mac} uses {address}, too"));
             }
+            Event::Datagram(_) => {
+                return Err(lab_error!("a datagram arrived, and no UDP port is open"));
+            }
             Event::Closed { reason: CloseReason::Graceful, .. } => self.closed_us = Some(self.clock.now_us()),
             Event::Closed { reason, .. } => {
                 return Err(lab_error!("the connection ended early: {reason}; {}", self.describe()));
