@@ -88,8 +88,16 @@ impl HostSetup {
     /// The limit that the stack exceeds.
     pub fn check_usage(&self, usage: &StackUsage) -> Result<(), String> {
         let limits = self.limits();
-        let StackUsage { connections, tx_segments, tx_buffers, holes, neighbors, events, answers: _ } =
-            *usage;
+        let StackUsage {
+            connections,
+            tx_segments,
+            tx_buffers,
+            holes,
+            neighbors,
+            events,
+            answers: _,
+            datagrams: _,
+        } = *usage;
         for (what, held, most) in [
             ("connections", connections, limits.connections),
             ("connections with holes", holes, connections),

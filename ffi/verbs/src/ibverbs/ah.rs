@@ -126,8 +126,10 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     attr: *mut sys::ibv_ah_attr,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an open context, and readable structs.
-        let found = unsafe { attr_of(context, port, &*wc, grh) }?;
+        // SAFETY: the caller passes a pointer to a readable struct.
+        let wc = unsafe { &*wc };
+        // SAFETY: the caller passes an open context, and a readable GRH if the completion has one.
+        let found = unsafe { attr_of(context, port, wc, grh) }?;
         // SAFETY: the caller passes a pointer to a writable struct.
         unsafe { attr.write(found) };
         Ok(0)
@@ -183,8 +185,10 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     abi::pointer(|| {
         // SAFETY: the caller passes a domain that is valid during the call.
         let context = unsafe { Pd::of(pd) }.context();
-        // SAFETY: the context of a domain is open, and the caller passes readable structs.
-        let attr = unsafe { attr_of(context, port, &*wc, grh) }?;
+        // SAFETY: the caller passes a pointer to a readable struct.
+        let wc = unsafe { &*wc };
+        // SAFETY: the context of a domain is open, and the caller passes a readable GRH if the completion has one.
+        let attr = unsafe { attr_of(context, port, wc, grh) }?;
         create(pd, &attr)
     })
 }
@@ -222,8 +226,10 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
 unsafe fn set_group(qp: *mut sys::ibv_qp, gid: *const sys::ibv_gid, attach: bool) -> Outcome<()> {
     // SAFETY: the caller passes a queue pair that is valid during the call.
     let this = unsafe { Qp::of(qp) };
-    // SAFETY: the caller passes a pointer to a readable GID, of which any bytes are valid.
-    let gid = unsafe { (*gid).raw };
+    // SAFETY: the caller passes a pointer to a readable GID.
+    let gid = unsafe { *gid };
+    // SAFETY: `raw` is an array of bytes, which has no invalid values.
+    let gid = unsafe { gid.raw };
     let group = roce::group_of_gid(&gid).ok_or(EINVAL)?;
     if !this.is_ud() {
         return Err(EINVAL);

@@ -170,7 +170,7 @@ unsafe extern "C" fn read_qp_num(at: *mut sys::ibv_cq_ex) -> u32 {
 }
 
 unsafe extern "C" fn read_src_qp(at: *mut sys::ibv_cq_ex) -> u32 {
-    read(at, |_, completion| completion.source_qpn)
+    read(at, |polled| polled.completion.source_qpn)
 }
 
 unsafe extern "C" fn read_wc_flags(at: *mut sys::ibv_cq_ex) -> u32 {

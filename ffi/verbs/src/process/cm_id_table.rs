@@ -243,13 +243,13 @@ mod tests {
         let engine = SharedEngine::without_thread(engine, SharedOptions::default(), Box::new(|| {})).unwrap();
         let channel = context.create_event_channel().unwrap();
         let ids = CmIdTable::default();
-        let [first, second, third] = [(); 3].map(|()| context.create_id(&channel));
-        for (cm, address) in [(&first, 10), (&second, 20), (&third, 30)] {
-            ids.insert(cm, address, super::tests::first);
+        let [early, second, third] = [(); 3].map(|()| context.create_id(&channel));
+        for (cm, address) in [(&early, 10), (&second, 20), (&third, 30)] {
+            ids.insert(cm, address, first);
         }
         ids.sweep(&engine);
         assert!(!ids.has_time_waits());
-        for cm in [&first, &second, &third] {
+        for cm in [&early, &second, &third] {
             let mut locked = ids.lock();
             locked.begin_time_wait(cm, ended);
             ids.note_next_sweep(&locked);
