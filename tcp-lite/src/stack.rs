@@ -42,6 +42,7 @@ mod tests;
 mod trace;
 mod transmit;
 mod udp;
+mod udp_state;
 mod usage;
 mod usual;
 
@@ -62,7 +63,7 @@ pub use crate::listener::ListenError;
 
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
-use self::udp::Udp;
+use self::udp_state::Udp;
 use crate::address_conflict::{ADDRESSES, ConflictDetection};
 use crate::event::EventQueue;
 use crate::facade::IpCidr;

@@ -14,6 +14,7 @@ use arrayvec::ArrayVec;
 use dp::{BURST, Mbuf};
 
 use super::Stack;
+use super::udp_state::Udp;
 use crate::checksum::pseudo_header;
 use crate::ethernet::{self, EthernetHeader, multicast_mac};
 use crate::facade::{EthernetAddress, Instant, IpAddress, IpCidr, Ipv6Address};
@@ -21,19 +22,12 @@ use crate::frame;
 use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader, PROTOCOL_UDP, Upper};
 use crate::membership::{self, Groups, JoinGroupError, Membership};
 use crate::neighbor::Resolution;
-use crate::udp::{self, DatagramHeader, MAX_UDP_PORTS, OpenUdpError, Outbox, UDP_BYTES, UdpHeader};
+use crate::udp::{self, DatagramHeader, OpenUdpError, Outbox, UDP_BYTES, UdpHeader};
 use crate::{Event, SendDatagramError, event::Datagram};
 
 /// Maximum number of datagrams that wait for [`Stack::event`]. An engine receives up to four bursts before it
 /// handles events.
 const MAX_EVENTS: usize = 4 * BURST;
-
-/// Ports, groups and datagrams of a stack.
-pub(super) struct Udp {
-    ports: ArrayVec<u16, MAX_UDP_PORTS>,
-    groups: Groups,
-    pub(super) outbox: Outbox,
-}
 
 /// Where a frame with a datagram is sent.
 enum Hop {
@@ -54,7 +48,7 @@ impl Stack {
     ///
     /// # Errors
     /// [`OpenUdpError::InUse`] if the stack has the port open already, or the port is 0.
-    /// [`OpenUdpError::Full`] if [`MAX_UDP_PORTS`] ports are open.
+    /// [`OpenUdpError::Full`] if [`MAX_UDP_PORTS`](crate::MAX_UDP_PORTS) ports are open.
     pub fn open_udp(&mut self, port: u16) -> Result<(), OpenUdpError> {
         self.events.reserve_datagrams(MAX_EVENTS);
         let udp = self.udp();

@@ -10,7 +10,7 @@
 //! | `clock.rs` | the device's clock, for completion timestamps |
 //! | `srq.rs` | shared receive queues |
 //! | `qp.rs`, `qp_state.rs`, `engine_qps.rs` | queue pairs, their states, and the engine's queue pairs behind each of them |
-//! | `ah.rs` | address handles and multicast groups |
+//! | `ah.rs`, `mcast.rs` | address handles, multicast groups |
 //! | `oob_connect.rs` | connections that programs set up out of band |
 //! | `post.rs`, `work_request.rs` | posting work requests |
 //! | `qp_ex.rs`, `wr_batch.rs`, `critical_section.rs` | posting work requests call by call (`ibv_wr_start`) |
@@ -27,6 +27,7 @@ pub(crate) mod cq_ex;
 pub(crate) mod critical_section;
 pub(crate) mod device;
 pub(crate) mod engine_qps;
+pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod on_demand;

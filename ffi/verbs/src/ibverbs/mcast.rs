@@ -1,0 +1,57 @@
+//! Multicast groups of queue pairs of type UD.
+
+use iwarp::roce;
+use libc::c_int;
+
+use crate::ffi::abi::{self, EINVAL, Outcome};
+use crate::ffi::sys;
+use crate::ibverbs::qp::Qp;
+
+/// Implements `ibv_attach_mcast(3)`.
+///
+/// # Safety
+/// `qp` is valid, and `gid` is readable.
+#[unsafe(export_name = "uw_ibv_attach_mcast")]
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(
+    qp: *mut sys::ibv_qp,
+    gid: *const sys::ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: the caller passes a valid queue pair, and a readable GID.
+    abi::status(|| unsafe { set_group(qp, gid, true) })
+}
+
+/// Implements `ibv_detach_mcast(3)`.
+///
+/// # Safety
+/// `qp` is valid, and `gid` is readable.
+#[unsafe(export_name = "uw_ibv_detach_mcast")]
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(
+    qp: *mut sys::ibv_qp,
+    gid: *const sys::ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: the caller passes a valid queue pair, and a readable GID.
+    abi::status(|| unsafe { set_group(qp, gid, false) })
+}
+
+/// # Safety
+/// `qp` is valid, and `gid` is readable.
+unsafe fn set_group(qp: *mut sys::ibv_qp, gid: *const sys::ibv_gid, attach: bool) -> Outcome<()> {
+    // SAFETY: the caller passes a queue pair that is valid during the call.
+    let this = unsafe { Qp::of(qp) };
+    // SAFETY: the caller passes a pointer to a readable GID.
+    let gid = unsafe { *gid };
+    // SAFETY: `raw` is an array of bytes, which has no invalid values.
+    let gid = unsafe { gid.raw };
+    let group = roce::group_of_gid(&gid).ok_or(EINVAL)?;
+    if !this.is_ud() {
+        return Err(EINVAL);
+    }
+    let (context, current) = (&this.process.context, this.current());
+    match attach {
+        true => context.attach_group(&current.qp, group)?,
+        false => context.detach_group(&current.qp, group)?,
+    }
+    Ok(())
+}
