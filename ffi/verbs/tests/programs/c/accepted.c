@@ -226,15 +226,33 @@ static int post_recv_by(struct rdma_cm_id *id, enum way way, uint64_t wr_id)
 	return way == BY_CM ? rdma_post_recvv(id, (void *)(uintptr_t)wr_id, NULL, 0) : post_empty_recv(id->qp, wr_id);
 }
 
+/* Posts two sends together. The first of them is inline. */
+static int post_together(struct ibv_qp *qp, uint64_t wr_id)
+{
+	struct ibv_qp_ex *extended = ibv_qp_to_qp_ex(qp);
+	ibv_wr_start(extended);
+	for (int i = 0; i < 2; i++) {
+		extended->wr_id = wr_id + i;
+		extended->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_send(extended);
+		if (i)
+			ibv_wr_set_sge_list(extended, 0, NULL);
+		else
+			ibv_wr_set_inline_data(extended, "inline", 6);
+	}
+	return ibv_wr_complete(extended);
+}
+
 /* Posts requests by all calls. All of them are flushed, in order. */
 static void flushed_by_all_ways(struct rdma_cm_id *id, uint64_t first)
 {
 	for (enum way way = 0; way < WAYS; way++)
 		CHECK(!post_by(id, way, first + way) && !post_recv_by(id, way, first + 10 + way));
-	for (enum way way = 0; way < WAYS; way++) {
+	CHECK(!post_together(id->qp, first + WAYS));
+	for (enum way way = 0; way < WAYS + 2; way++)
 		expect(id->send_cq, first + way, IBV_WC_WR_FLUSH_ERR);
+	for (enum way way = 0; way < WAYS; way++)
 		expect(id->recv_cq, first + 10 + way, IBV_WC_WR_FLUSH_ERR);
-	}
 }
 
 /*

@@ -10,8 +10,8 @@
  * and unmaps the memory that it shares with a peer, but by instructions of the library.
  *
  * A filter of seccomp reports each memory call of the process to an observer, which is a child. The observer delays
- * the calls of all threads except the first thread. So if a thread is not ready when the program goes on, its calls
- * are seen.
+ * the calls of all threads except the first thread, or of one thread. So if a thread is not ready when the program
+ * goes on, its calls are seen.
  *
  * `memory_calls [HOST]`: both ends are at this address.
  */
@@ -35,6 +35,8 @@ enum { PORT = 7471, DEPTH = 4096, SIZES = 19, BYTES = 1 << (SIZES - 1), PENDING 
 enum { CONNECTIONS = 8, FEW = 4 * SIZES, MANY = 16 * SIZES };
 /* The time for which the call of another thread waits, and the time after which no call waits, in milliseconds. */
 enum { DELAY = 30, QUIET = 8 * DELAY };
+/* The greatest number of threads of the library, and the delay of the calls of a slow thread. */
+enum { THREADS = 3, SLOW_DELAY = 150 };
 
 enum phase { STARTING, STARTED, CONNECTING, SENDING, ENDING, PHASES };
 static const char *const phases[PHASES] = { "starting", "started", "connecting", "sending", "ending" };
@@ -79,6 +81,21 @@ static void find_libc(void)
 
 /* ---- the observer ---- */
 
+/* The only thread whose calls are delayed, by the order of the threads' first calls; or -1: all threads. */
+static int slow_thread = -1;
+
+/* The time for which a call of this thread waits. */
+static long delay_of(pid_t thread)
+{
+	static pid_t threads[THREADS];
+	int i = 0;
+	while (i < THREADS && threads[i] && threads[i] != thread)
+		i++;
+	CHECK(i < THREADS);
+	threads[i] = thread;
+	return slow_thread < 0 ? DELAY : i == slow_thread ? SLOW_DELAY : 0;
+}
+
 static long now_ms(void)
 {
 	struct timespec now;
@@ -112,7 +129,7 @@ static void count(const struct seccomp_notif *call)
 		}
 }
 
-/* Lets all calls continue: those of `first` at once, and those of other threads after a while. */
+/* Lets all calls continue: those of `first` at once, and those of other threads after their delay. */
 static void observe(int listener, pid_t first)
 {
 	struct {
@@ -121,7 +138,9 @@ static void observe(int listener, pid_t first)
 	} pending[PENDING];
 	int waiting = 0;
 	for (;;) {
-		long pause = waiting ? pending[0].due - now_ms() : 1000;
+		long pause = 1000;
+		for (int i = 0; i < waiting; i++)
+			pause = pending[i].due - now_ms() < pause ? pending[i].due - now_ms() : pause;
 		struct pollfd fd = { listener, POLLIN, 0 };
 		int found = pause > 0 ? poll(&fd, 1, pause) : 0;
 		/* All threads of the program have ended. */
@@ -137,13 +156,14 @@ static void observe(int listener, pid_t first)
 			}
 			CHECK(waiting < PENDING);
 			pending[waiting].call = call;
-			pending[waiting++].due = now_ms() + DELAY;
+			pending[waiting++].due = now_ms() + delay_of(call.pid);
 		}
-		while (waiting && pending[0].due <= now_ms()) {
-			count(&pending[0].call);
-			answer(listener, pending[0].call.id);
-			memmove(pending, pending + 1, --waiting * sizeof(pending[0]));
-		}
+		for (int i = 0; i < waiting; i++)
+			if (pending[i].due <= now_ms()) {
+				count(&pending[i].call);
+				answer(listener, pending[i].call.id);
+				pending[i--] = pending[--waiting];
+			}
 	}
 }
 
@@ -392,11 +412,32 @@ static int are_allowed(enum phase phase, enum code code, unsigned allowed)
 	return are;
 }
 
+/* Starts the library while one of its threads is slow. */
+static void start_slowly(int thread)
+{
+	slow_thread = thread;
+	if (!be_observed())
+		exit(0);
+	struct ibv_context *context = open_device();
+	shared->phase = STARTED;
+	usleep((4 * SLOW_DELAY + QUIET) * 1000);
+	CHECK(are_allowed(STARTED, OF_LIBC, 0) && are_allowed(STARTED, OF_OTHERS, 0));
+	CHECK(!ibv_close_device(context));
+	exit(0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *host = argc > 1 ? argv[1] : "127.0.0.1";
 	int ready[2], status;
 	char byte;
+	for (int thread = 0; thread < THREADS; thread++) {
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (!child)
+			start_slowly(thread);
+		CHECK(waitpid(child, &status, 0) == child && !status);
+	}
 	CHECK(!pipe(ready));
 	pid_t peer = fork();
 	CHECK(peer >= 0);
