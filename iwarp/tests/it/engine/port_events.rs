@@ -204,7 +204,7 @@ fn connections_end_at_once_and_say_why_when_the_device_is_taken_away() {
         assert_eq!((told.id, error), (c.id_a.clone(), Some(ConnectionError::Tcp(CloseReason::PortGone))));
         assert!(error.unwrap().to_string().contains("the network device was taken away"), "{error:?}");
         assert!(took_us <= 150_000, "{took_us}");
-        assert_eq!(events(&pair.a)[0], event(AsyncEventKind::PortError));
+        assert_eq!(events(&pair.a)[0], event(AsyncEventKind::PortGone));
         for wr_id in [1, 2].into_iter().take(if busy { 2 } else { 0 }) {
             let wc = pair.wc_a();
             assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::WrFlushError));
