@@ -6,13 +6,14 @@
 //! and counted, as devices do. With a shared receive queue, a message that is too long ends the queue pair:
 //! its receive request was already taken from the other queue pairs.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
 use crate::queues::{
-    AddressVector, Payload, PreparedPayload, QpConsumer, QpShared, RecvRequest, SendEntry, SendFlags, SendOp,
-    Sge, WcOpcode, WcStatus, WorkCompletion, send_opcode,
+    AddressVector, Payload, Pending, PreparedPayload, QpConsumer, QpShared, RecvRequest, SendEntry,
+    SendFlags, SendOp, Sge, WcOpcode, WcStatus, WorkCompletion, send_opcode,
 };
 use crate::roce::{self, DEFAULT_PKEY, GRH_BYTES, Qpn, UdSend};
 
@@ -20,6 +21,8 @@ use crate::roce::{self, DEFAULT_PKEY, GRH_BYTES, Qpn, UdSend};
 pub(crate) struct DatagramQp {
     qp: Arc<QpShared>,
     consumer: QpConsumer,
+    /// The empty queue for the records of started requests, which no datagram needs.
+    records: VecDeque<Pending>,
     /// The number of the queue pair on the wire.
     number: Qpn,
     /// The protection domain of the buffers in receive requests.
@@ -64,7 +67,8 @@ impl DatagramQp {
     /// Takes the consumer of `qp`, which has `number` on the wire.
     pub(crate) fn new(qp: Arc<QpShared>, number: Qpn) -> Self {
         let recv_pd = qp.receives.shared_pd().unwrap_or(qp.config.pd.id());
-        Self { consumer: qp.consumer.take(), qp, number, recv_pd, psn: 0 }
+        let (consumer, records) = qp.consumer.take();
+        Self { consumer, records, qp, number, recv_pd, psn: 0 }
     }
 
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
@@ -79,7 +83,7 @@ impl DatagramQp {
             self.consumer.fail_next_send(&self.qp.sends, &self.qp.signals, status, cause);
         }
         self.consumer.abandon_recvs(&self.qp.receives, cause);
-        self.qp.consumer.put_back(self.consumer);
+        self.qp.consumer.put_back(self.consumer, self.records);
         self.qp.enter_error();
     }
 

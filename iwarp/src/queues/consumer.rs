@@ -6,6 +6,7 @@
 //! this thread needs no locked instruction.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
 use super::qp::{Receives, RecvEntry, SendQueue, Signals};
@@ -22,63 +23,70 @@ pub(crate) struct QpConsumer {
     taken: usize,
     /// With a shared receive queue, the place for the request that is taken from that queue.
     shared: Option<Box<Option<RecvRequest>>>,
-    /// While no stream owns the consumer: the empty queue for the records of the next stream, with room for
-    /// as many records as the send queue has entries.
+}
+
+/// A consumer that no stream owns.
+pub(crate) struct IdleConsumer {
+    consumer: QpConsumer,
+    /// The empty queue for the records of the next stream, with room for as many records as the send queue
+    /// has entries.
     records: VecDeque<Pending>,
+}
+
+impl Deref for IdleConsumer {
+    type Target = QpConsumer;
+
+    fn deref(&self) -> &QpConsumer {
+        &self.consumer
+    }
+}
+
+impl DerefMut for IdleConsumer {
+    fn deref_mut(&mut self) -> &mut QpConsumer {
+        &mut self.consumer
+    }
 }
 
 /// The place of a queue pair's consumer while no stream owns the consumer. The consumer is boxed, since the
 /// place is empty most of the time.
-pub(crate) struct ConsumerPlace(Mutex<Option<Box<QpConsumer>>>);
+pub(crate) struct ConsumerPlace(Mutex<Option<Box<IdleConsumer>>>);
 
 impl ConsumerPlace {
-    pub(super) fn new(consumer: QpConsumer) -> Self {
-        Self(Mutex::new(Some(Box::new(consumer))))
+    /// Returns the place of a consumer whose send queue has `depth` entries.
+    pub(super) fn new(consumer: QpConsumer, depth: usize) -> Self {
+        let records = VecDeque::with_capacity(depth.max(1));
+        Self(Mutex::new(Some(Box::new(IdleConsumer { consumer, records }))))
     }
 
     /// Locks the place. The place contains `None` while a stream owns the consumer.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Box<QpConsumer>>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Box<IdleConsumer>>> {
         self.0.lock().expect("no holder of this lock panics")
     }
 
-    /// Removes and returns the consumer, for the stream.
+    /// Removes and returns the consumer, for the stream, and the queue for the records of started requests,
+    /// which is empty and has room for all requests of the send queue.
     ///
     /// # Panics
     /// Panics if the consumer was taken and not put back. A queue pair is reserved for one connection, which
     /// has only one stream at a time.
-    pub(crate) fn take(&self) -> QpConsumer {
-        *self.lock().take().expect("a queue pair has one stream")
+    pub(crate) fn take(&self) -> (QpConsumer, VecDeque<Pending>) {
+        let IdleConsumer { consumer, records } = *self.lock().take().expect("a queue pair has one stream");
+        (consumer, records)
     }
 
-    /// Puts the consumer back after the end of the stream.
-    pub(crate) fn put_back(&self, consumer: QpConsumer) {
-        *self.lock() = Some(Box::new(consumer));
+    /// Puts the consumer back after the end of the stream, and keeps the memory of `records` for the next
+    /// stream.
+    pub(crate) fn put_back(&self, consumer: QpConsumer, mut records: VecDeque<Pending>) {
+        records.clear();
+        *self.lock() = Some(Box::new(IdleConsumer { consumer, records }));
     }
 }
 
 impl QpConsumer {
-    /// Returns the consumer that reads the requests from `sq`, which has `depth` entries, and from `rq`.
-    /// `is_shared` says whether the receive requests are in a shared receive queue.
-    pub(super) fn new(
-        sq: RingReader<SendEntry>,
-        rq: RingReader<RecvEntry>,
-        is_shared: bool,
-        depth: usize,
-    ) -> Self {
-        let records = VecDeque::with_capacity(depth.max(1));
-        Self { sq, rq, taken: 0, shared: is_shared.then(Box::default), records }
-    }
-
-    /// Removes and returns the queue for the records of started requests, which is empty and has room for all
-    /// requests of the send queue.
-    pub(crate) fn take_records(&mut self) -> VecDeque<Pending> {
-        std::mem::take(&mut self.records)
-    }
-
-    /// Keeps the memory of `records` for the next stream.
-    pub(crate) fn put_records(&mut self, mut records: VecDeque<Pending>) {
-        records.clear();
-        self.records = records;
+    /// Returns the consumer that reads the requests from `sq` and `rq`. `is_shared` says whether the receive
+    /// requests are in a shared receive queue.
+    pub(super) fn new(sq: RingReader<SendEntry>, rq: RingReader<RecvEntry>, is_shared: bool) -> Self {
+        Self { sq, rq, taken: 0, shared: is_shared.then(Box::default) }
     }
 
     /// Returns the oldest send request that is not started, if any.
@@ -338,7 +346,7 @@ mod tests {
     fn requests_are_flushed_in_order() {
         let (_, pd, cq) = test_objects();
         let qp = with_requests(&pd, &cq);
-        let mut consumer = qp.consumer.take();
+        let mut consumer = qp.consumer.take().0;
         assert!(consumer.fail_next_send(&qp.sends, &qp.signals, WcStatus::RetryExceeded, CAUSE));
         consumer.flush(&qp.sends, &qp.receives, &qp.signals, CAUSE);
         let flushed = (2..6).map(|wr_id| (wr_id, WcStatus::WrFlushError));
@@ -346,7 +354,7 @@ mod tests {
         assert_eq!(polled(&cq), expected);
         assert_eq!((qp.sends.open(), qp.receives.open()), (0, 0));
         assert!(!consumer.fail_next_send(&qp.sends, &qp.signals, WcStatus::RetryExceeded, CAUSE));
-        qp.consumer.put_back(consumer);
+        qp.consumer.put_back(consumer, VecDeque::new());
         assert!(qp.consumer.lock().is_some());
     }
 
@@ -355,7 +363,7 @@ mod tests {
     fn taken_receives_are_completed_first() {
         let (_, pd, cq) = test_objects();
         let qp = with_requests(&pd, &cq);
-        let mut consumer = qp.consumer.take();
+        let mut consumer = qp.consumer.take().0;
         assert!(consumer.has_recvs() && consumer.recv().is_none());
         assert!(
             consumer.take_recv(&qp.receives, &qp.signals) && consumer.take_recv(&qp.receives, &qp.signals)
@@ -376,7 +384,7 @@ mod tests {
         let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();
         (1..3).for_each(|wr_id| srq.post_recv(&recv(wr_id)).unwrap());
         let qp = QpShared::new(&pd, &QpInit { srq: Some(&srq), ..QpInit::new(&cq) }).unwrap();
-        let mut consumer = qp.consumer.take();
+        let mut consumer = qp.consumer.take().0;
         for wr_id in 1..3 {
             assert!(consumer.take_recv(&qp.receives, &qp.signals));
             assert!(!consumer.take_recv(&qp.receives, &qp.signals));
@@ -408,13 +416,11 @@ mod tests {
             fault: None,
         });
         for _ in 0..3 {
-            let mut consumer = qp.consumer.take();
-            let mut records = consumer.take_records();
+            let (consumer, mut records) = qp.consumer.take();
             assert!(records.is_empty() && records.capacity() >= 300);
             records.extend((0..300).map(record));
             places.push(records.as_slices().0.as_ptr());
-            consumer.put_records(records);
-            qp.consumer.put_back(consumer);
+            qp.consumer.put_back(consumer, records);
         }
         assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
     }
@@ -425,7 +431,7 @@ mod tests {
         let (_, pd, cq) = test_objects();
         let qp = QpShared::new(&pd, &QpInit { early_sends: true, ..QpInit::new(&cq) }).unwrap();
         qp.queue_send(&send(1)).unwrap();
-        let mut consumer = qp.consumer.take();
+        let mut consumer = qp.consumer.take().0;
         assert!(matches!(consumer.next_send().unwrap().prepared, PreparedPayload::Unprepared));
         consumer.remove_send();
         let completion = qp.sends.succeeded(1, WcOpcode::Send, 0);

@@ -1,7 +1,7 @@
 //! The records of send requests between their start and their completion.
 //!
 //! A stream starts requests, and keeps the records (`crate::stream`). The memory for the records belongs to
-//! the queue pair ([`QpConsumer::take_records`](super::QpConsumer::take_records)), so that the thread that
+//! the queue pair (`ConsumerPlace::take`), so that the thread that
 //! creates or destroys the queue pair allocates or frees this memory. The memory of a deep queue is allocated
 //! by `mmap`, and an engine's thread must not change the mappings of the process (`dp::thread`).
 

@@ -50,7 +50,8 @@ impl QpShared {
         let num = config.num;
         let (sends, sq) = SendQueue::new(init, num);
         let (receives, rq) = Receives::new(init, num);
-        let consumer = QpConsumer::new(sq, rq, init.srq.is_some(), sends.depth());
+        let consumer = QpConsumer::new(sq, rq, init.srq.is_some());
+        let depth = sends.depth();
         let shared = Arc::new(Self {
             signals: Signals::new(&config.resources().events, num),
             config,
@@ -59,7 +60,7 @@ impl QpShared {
             engine: EngineLink::new(),
             sends,
             receives,
-            consumer: ConsumerPlace::new(consumer),
+            consumer: ConsumerPlace::new(consumer, depth),
         });
         pd.resources.enter_qp(num, &shared);
         let (send_cq, recv_cq) = (shared.sends.cq(), shared.receives.cq());

@@ -490,8 +490,7 @@ impl Stream {
         let (inbound, outstanding) = self.reserved();
         pool.peer_requests.release(inbound);
         pool.outstanding.release(outstanding);
-        let StreamState { qp, mut consumer, pending, .. } = self.state;
-        consumer.put_records(pending);
-        qp.consumer.put_back(consumer);
+        let StreamState { qp, consumer, pending, .. } = self.state;
+        qp.consumer.put_back(consumer, pending);
     }
 }

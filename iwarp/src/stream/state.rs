@@ -49,7 +49,7 @@ impl StreamState {
     /// Creates the state. The records of pending requests use the memory of the queue pair, which has room
     /// for as many records as the send queue has entries.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, rules: Rules) -> Self {
-        let mut consumer = qp.consumer.take();
+        let (consumer, pending) = qp.consumer.take();
         Self {
             extensions: qp.config.extensions,
             rules,
@@ -57,7 +57,7 @@ impl StreamState {
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
-            pending: consumer.take_records(),
+            pending,
             consumer,
             qp,
             unsent: 0,
