@@ -113,6 +113,17 @@ pub(crate) fn until(what: &str, mut step: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a process listens on the Unix socket at `path`. The socket's file exists before the process
+/// listens.
+pub(crate) fn has_listener(path: &str) -> bool {
+    // A line has the columns Num, RefCount, Protocol, Flags, Type, St, Inode and Path. The flag is that of a
+    // listening socket (`__SO_ACCEPTCON`).
+    std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(|line| {
+        let mut columns = line.split_whitespace();
+        columns.nth(3) == Some("00010000") && columns.nth(3) == Some(path)
+    })
+}
+
 pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
     until(&format!("link {state:?}"), || port.link_state() == state);
 }

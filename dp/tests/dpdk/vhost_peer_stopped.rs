@@ -23,7 +23,7 @@ fn a_virtio_user_is_closed_though_its_vhost_is_stopped() {
     let socket = scratch.socket();
     let vdev = format!("net_virtio_user0,path={socket}");
     let peer = Peer::start("vhost_peer_stopped::second_process_is_a_vhost", &socket);
-    support::until("the vhost listens", || std::path::Path::new(&socket).exists());
+    support::until("the vhost listens", || support::has_listener(&socket));
     let mut port = support::open(&vdev, &config());
     support::wait_for_link(&mut *port, LinkState::Up);
     support::round_trip(&mut *port, 1);

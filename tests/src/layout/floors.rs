@@ -1,4 +1,5 @@
-//! Layers ("floors"): a module names only modules of the floors that [`LAYOUTS`] allows.
+//! Layers ("floors"): a module names only modules of the floors that
+//! [`LAYOUTS`](super::table::LAYOUTS) allows.
 //!
 //! A name counts as a use of the floor that defines it and of the floor on the written path. So if a path
 //! names an item that another floor re-exports (`pub use`), the path uses both floors. Links in comments do
