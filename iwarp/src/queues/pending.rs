@@ -5,7 +5,7 @@
 //! creates or destroys the queue pair allocates or frees this memory. The memory of a deep queue is allocated
 //! by `mmap`, and an engine's thread must not change the mappings of the process (`dp::thread`).
 
-use super::{RemoteAddr, WcOpcode, WcStatus};
+use super::{RemoteAddr, SendEntry, SendOp, WcOpcode, WcStatus};
 
 /// A request that was started and is not yet completed.
 pub(crate) struct Pending {
@@ -43,4 +43,38 @@ pub(crate) struct SentTo {
     pub(crate) length: u32,
     /// The MSN of the request's last message to queue 0, and the number of the request's messages to queue 0.
     pub(crate) sends: (u32, u32),
+}
+
+impl Pending {
+    /// Whether the request is sent completely, and waits for its acknowledgement.
+    pub(crate) fn is_sent(&self) -> bool {
+        matches!(self.awaits, Some(Awaited::Acknowledgement(_)))
+    }
+}
+
+impl SentTo {
+    /// Returns the targets of a request. `send_msn` is the MSN of the request's last message to queue 0, if
+    /// the request has such a message.
+    #[inline]
+    pub(crate) fn of(request: &SendEntry, send_msn: u32) -> Self {
+        let (memory, sends) = match request.op {
+            SendOp::Write { remote } => (Some(remote), 0),
+            SendOp::WriteImmediate { remote, .. } => (Some(remote), 1),
+            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Immediate { .. } => (None, 1),
+            SendOp::SendImmediate { .. } => (None, 2),
+            _ => (None, 0),
+        };
+        Self { memory, length: request.length, sends: (send_msn, sends) }
+    }
+
+    /// Returns the MSN of the request's last message to queue 0; `None` if the request has no such message.
+    #[inline]
+    pub(crate) fn last_send(&self) -> Option<u32> {
+        (self.sends.1 > 0).then_some(self.sends.0)
+    }
+
+    /// Whether the request has the message with this MSN on queue 0.
+    pub(crate) fn has_send(&self, msn: u32) -> bool {
+        self.sends.0.wrapping_sub(msn) < self.sends.1
+    }
 }

@@ -11,7 +11,7 @@ use crate::queues::{
 };
 use crate::rdmap::{ReadSink, Terminate, TerminateError};
 
-use super::sent_to::Refused;
+use super::sent_to::{Refused, goes_to};
 use super::slot_pool::SlotPool;
 use super::state::StreamState;
 
@@ -50,13 +50,6 @@ pub(super) enum Outstanding {
     Read { sink: ReadSink, part: ReadPart },
     /// An atomic. `sink` receives the previous value of the word.
     Atomic { id: u32, sink: Sge },
-}
-
-impl Pending {
-    /// Whether the request is sent completely, and waits for its acknowledgement.
-    fn is_sent(&self) -> bool {
-        matches!(self.awaits, Some(Awaited::Acknowledgement(_)))
-    }
 }
 
 impl Outstanding {
@@ -346,7 +339,7 @@ impl StreamState {
         let refused = Refused::of(terminate)?;
         self.pending.iter().position(|pending| match &refused {
             Refused::Request => pending.awaits == Some(Awaited::Response),
-            Refused::Message(header) => pending.sent_to.is_of(header),
+            Refused::Message(header) => goes_to(header, &pending.sent_to),
         })
     }
 

@@ -3,7 +3,7 @@
 
 use crate::ddp::Header;
 use crate::memory::Stag;
-use crate::queues::{SendEntry, SendOp, SentTo};
+use crate::queues::SentTo;
 use crate::rdmap::{Queue, Terminate};
 
 /// The message that a Terminate of the peer names.
@@ -15,43 +15,16 @@ pub(super) enum Refused {
     Message(Header),
 }
 
-impl SentTo {
-    /// Returns the targets of a request. `send_msn` is the MSN of the request's last message to queue 0, if
-    /// the request has such a message.
-    #[inline]
-    pub(super) fn of(request: &SendEntry, send_msn: u32) -> Self {
-        let (memory, sends) = match request.op {
-            SendOp::Write { remote } => (Some(remote), 0),
-            SendOp::WriteImmediate { remote, .. } => (Some(remote), 1),
-            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Immediate { .. } => (None, 1),
-            SendOp::SendImmediate { .. } => (None, 2),
-            _ => (None, 0),
-        };
-        Self { memory, length: request.length, sends: (send_msn, sends) }
-    }
-
-    /// Returns the MSN of the request's last message to queue 0; `None` if the request has no such message.
-    #[inline]
-    pub(super) fn last_send(&self) -> Option<u32> {
-        (self.sends.1 > 0).then_some(self.sends.0)
-    }
-
-    /// Whether the request has the message with this MSN on queue 0.
-    pub(super) fn has_send(&self, msn: u32) -> bool {
-        self.sends.0.wrapping_sub(msn) < self.sends.1
-    }
-
-    /// Whether a segment with this header goes to one of these targets.
-    pub(super) fn is_of(&self, header: &Header) -> bool {
-        match header {
-            Header::Tagged(tagged) => self.memory.is_some_and(|memory| {
-                let at = tagged.to.checked_sub(memory.addr);
-                tagged.stag == Stag(memory.rkey) && at.is_some_and(|at| at <= u64::from(self.length))
-            }),
-            Header::Untagged(untagged) => {
-                let (last, count) = self.sends;
-                untagged.qn == Queue::Send.number() && last.wrapping_sub(untagged.msn) < count
-            }
+/// Whether a segment with this header goes to one of the targets.
+pub(super) fn goes_to(header: &Header, targets: &SentTo) -> bool {
+    match header {
+        Header::Tagged(tagged) => targets.memory.is_some_and(|memory| {
+            let at = tagged.to.checked_sub(memory.addr);
+            tagged.stag == Stag(memory.rkey) && at.is_some_and(|at| at <= u64::from(targets.length))
+        }),
+        Header::Untagged(untagged) => {
+            let (last, count) = targets.sends;
+            untagged.qn == Queue::Send.number() && last.wrapping_sub(untagged.msn) < count
         }
     }
 }
@@ -90,7 +63,7 @@ mod tests {
         let memory = Some(RemoteAddr { addr: 1000, rkey: 7 });
         let target = SentTo { memory, length: 50, sends: (3, 1) };
         let hits = [tagged(7, 1000), tagged(7, 1050), untagged(0, 3)];
-        assert_eq!(hits.map(|header| target.is_of(&header)), [true; 3]);
+        assert_eq!(hits.map(|header| goes_to(&header, &target)), [true; 3]);
         let misses = [
             tagged(7, 999),
             tagged(7, 1051),
@@ -99,12 +72,12 @@ mod tests {
             untagged(0, 4),
             untagged(1, 3),
         ];
-        assert_eq!(misses.map(|header| target.is_of(&header)), [false; 6]);
+        assert_eq!(misses.map(|header| goes_to(&header, &target)), [false; 6]);
         // The Immediate Data and the Send of one request have consecutive MSNs, even where the MSN wraps.
         let joined = SentTo { memory: None, length: 50, sends: (0, 2) };
-        assert_eq!([u32::MAX, 0, 1].map(|msn| joined.is_of(&untagged(0, msn))), [true, true, false]);
+        assert_eq!([u32::MAX, 0, 1].map(|msn| goes_to(&untagged(0, msn), &joined)), [true, true, false]);
         let write = SentTo { memory, length: 50, sends: (3, 0) };
-        assert!(!write.is_of(&untagged(0, 3)), "a Write has no number");
+        assert!(!goes_to(&untagged(0, 3), &write), "a Write has no number");
     }
 
     #[test]
