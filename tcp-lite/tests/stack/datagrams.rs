@@ -385,6 +385,7 @@ fn ports_are_opened_once_and_closed() {
     assert_eq!(tap.host.stack.counters().rx_slow, 1);
     assert_eq!(tap.host.stack.open_udp(PORT), Ok(()));
     is_taken(&mut tap, &frame_to(V4[1], b"x"), "open again");
+    assert_eq!(tap.host.stack.open_udp(1), Err(OpenUdpError::Full));
 }
 
 #[test]
