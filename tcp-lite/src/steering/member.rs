@@ -225,8 +225,8 @@ impl Member {
         all.filter(|(_, index)| *index != self.index).find(|(ports, _)| has(ports)).map(|(_, index)| index)
     }
 
-    /// Tells the other stacks which UDP ports this stack has open; 0 for no port. A port keeps its place while
-    /// it is open.
+    /// Tells the other stacks which UDP ports this stack has open; 0 for no port. A port keeps its place
+    /// while it is open.
     pub(crate) fn publish_ports(&self, open: &[u16; MAX_UDP_PORTS]) {
         // Relaxed is enough. If a frame arrives while its port is opened or closed, the frame is handled as
         // if it had arrived a moment earlier or later.
