@@ -11,7 +11,8 @@
 //! The first of the stacks that still exist is the *leader*. Only the leader answers ARP and neighbour
 //! discovery, defends our addresses, answers echo requests and reassembles fragments. All other stacks hand
 //! such frames to the leader. The leader reports the neighbours that it has found to the other stacks, and
-//! publishes which addresses may be used.
+//! publishes which addresses may be used. Each stack publishes its open UDP ports, so that the other stacks
+//! can hand over datagrams to these ports.
 //!
 //! | file | what |
 //! |---|---|

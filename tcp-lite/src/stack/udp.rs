@@ -10,7 +10,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use arrayvec::ArrayVec;
 use dp::{BURST, Mbuf};
 
 use super::Stack;
@@ -55,7 +54,7 @@ impl Stack {
         if port == 0 || udp.ports.contains(&port) {
             return Err(OpenUdpError::InUse);
         }
-        udp.ports.try_push(port).map_err(|_full| OpenUdpError::Full)?;
+        *udp.ports.iter_mut().find(|place| **place == 0).ok_or(OpenUdpError::Full)? = port;
         self.publish_ports();
         Ok(())
     }
@@ -64,7 +63,7 @@ impl Stack {
     /// port is not open.
     pub fn close_udp(&mut self, port: u16) {
         if let Some(udp) = &mut self.udp {
-            udp.ports.retain(|open| *open != port);
+            udp.ports.iter_mut().filter(|open| **open == port).for_each(|open| *open = 0);
             self.publish_ports();
         }
     }
@@ -212,7 +211,7 @@ impl Stack {
         let Self { udp, pool, .. } = self;
         udp.get_or_insert_with(|| {
             let outbox = Outbox::new(pool.capacity());
-            Box::new(Udp { ports: ArrayVec::new(), groups: Groups::default(), outbox })
+            Box::new(Udp { ports: Default::default(), groups: Groups::default(), outbox })
         })
     }
 
@@ -280,7 +279,7 @@ impl Stack {
     }
 
     fn has_port(&self, port: u16) -> bool {
-        self.udp.as_ref().is_some_and(|udp| udp.ports.contains(&port))
+        port != 0 && self.udp.as_ref().is_some_and(|udp| udp.ports.contains(&port))
     }
 
     /// Checks a datagram to an open port; `None` if the datagram has to be dropped. `header_bytes` is the

@@ -46,7 +46,7 @@ struct Group {
     /// The states of our addresses that the leader published last.
     addresses: AtomicU32,
     inboxes: Box<[Inbox]>,
-    /// The UDP ports that each stack has open, in any order; 0 for no port.
+    /// The UDP ports that each stack has open; 0 for no port.
     udp_ports: Box<[UdpPorts]>,
 }
 
@@ -225,12 +225,13 @@ impl Member {
         all.filter(|(_, index)| *index != self.index).find(|(ports, _)| has(ports)).map(|(_, index)| index)
     }
 
-    /// Tells the other stacks which UDP ports this stack has open: at most [`MAX_UDP_PORTS`] ports.
-    pub(crate) fn publish_ports(&self, open: &[u16]) {
-        // Relaxed is enough. A frame that is handed over while a port is opened or closed is lost or answered
-        // like an earlier or a later frame.
-        for (place, nr) in self.group.udp_ports[usize::from(self.index)].iter().zip(0..) {
-            place.store(open.get(nr).copied().unwrap_or_default(), Ordering::Relaxed);
+    /// Tells the other stacks which UDP ports this stack has open; 0 for no port. A port keeps its place
+    /// while it is open.
+    pub(crate) fn publish_ports(&self, open: &[u16; MAX_UDP_PORTS]) {
+        // Relaxed is enough. If a frame arrives while its port is opened or closed, the frame is handled as
+        // if it had arrived a moment earlier or later.
+        for (place, port) in self.group.udp_ports[usize::from(self.index)].iter().zip(open) {
+            place.store(*port, Ordering::Relaxed);
         }
     }
 
@@ -312,7 +313,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.publish_ports(&[]);
+        self.publish_ports(&Default::default());
         self.group.flows.release_all(self.index);
         self.group.present.fetch_and(!(1 << self.index), Ordering::Relaxed);
     }

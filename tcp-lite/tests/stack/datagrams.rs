@@ -365,6 +365,10 @@ fn a_port_that_is_not_open_is_answered_as_before() {
         assert!(!before.is_empty());
         assert_eq!(answers(&[PORT + 1, PORT - 1, 50_000]), before, "{dst}");
     }
+    let (src, dst) = ((V4[0].parse().unwrap(), 50_000), (V4[1].parse().unwrap(), 0));
+    let mut tap = open_tap();
+    tap.inject(&craft::udp([MAC_A, MAC_B], src, dst, b"port 0 is never open"));
+    assert_eq!(tap.host.stack.counters().rx_slow, 1);
 }
 
 #[test]
@@ -385,6 +389,7 @@ fn ports_are_opened_once_and_closed() {
     assert_eq!(tap.host.stack.counters().rx_slow, 1);
     assert_eq!(tap.host.stack.open_udp(PORT), Ok(()));
     is_taken(&mut tap, &frame_to(V4[1], b"x"), "open again");
+    assert_eq!(tap.host.stack.open_udp(1), Err(OpenUdpError::Full));
 }
 
 #[test]
