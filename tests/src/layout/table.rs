@@ -71,6 +71,7 @@ pub const LAYOUTS: [Layout; 14] = [
             Folder { path: "process", knows: &["ffi", "net"] },
             Folder { path: "ibverbs", knows: &["ffi", "net", "process"] },
             Folder { path: "rdmacm", knows: &["ffi", "net", "process", "ibverbs"] },
+            Folder { path: "files", knows: &["ffi", "net", "process", "ibverbs"] },
         ]),
         largest_circle: NO_CIRCLE,
     },

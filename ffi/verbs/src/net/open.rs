@@ -5,7 +5,7 @@ use std::time::Duration;
 use dp::pcap::Tap;
 use dp::{Loopback, Port};
 use iwarp::engine::EngineConfig;
-use iwarp_wire::{Kind, OpenError, Spec, Wire};
+use iwarp_wire::{Kind, OpenError, Spec, Wire, address_of_station};
 use tcp_lite::AddressProbing;
 use tcp_lite::facade::IpCidr;
 
@@ -45,6 +45,21 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     config.stack.loopback = true;
     config.stack.offloads = port.info().offloads;
     Ok((captured(port)?, config, net))
+}
+
+/// This process's end of the wire as it is known before the wire is opened. The end has no name service, and
+/// the part of its address that is chosen when the wire is opened is 0. Making it opens nothing.
+pub(crate) fn before_start(spec: &Spec) -> Net {
+    let address = match (&spec.kind, spec.address) {
+        (_, Some(own)) => own.address().into(),
+        (Kind::Packet { interface }, None) => hosts::address_without_port(interface).into(),
+        _ => address_of_station(0),
+    };
+    let mut net = Net::new(address, NameService::None);
+    if let Kind::Packet { interface } = &spec.kind {
+        net.set_interface(interface);
+    }
+    net
 }
 
 fn text(error: OpenError) -> StartError {
