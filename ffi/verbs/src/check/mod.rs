@@ -67,7 +67,9 @@ pub fn find() -> Result<Found, String> {
         return Err("the device cannot be opened".into());
     }
     // SAFETY: the device is never freed, and has an initialized struct.
-    let found = unsafe { calls.query(&*device, context, path) };
+    let device = unsafe { &*device };
+    // SAFETY: the context is open, and the functions are those of its library.
+    let found = unsafe { calls.query(device, context, path) };
     // SAFETY: the context was opened above, and is not used again.
     unsafe { (calls.close_device)(context) };
     Ok(Found { other: opened().filter(|(opened, _)| *opened != library).map(|(_, path)| path), ..found? })
@@ -84,16 +86,24 @@ fn opened() -> Option<(usize, String)> {
     object_of(unsafe { libc::dlsym(library, c"ibv_get_device_list".as_ptr()) })
 }
 
+type GetDeviceList = unsafe extern "C" fn(*mut c_int) -> *mut *mut sys::ibv_device;
+type FreeDeviceList = unsafe extern "C" fn(*mut *mut sys::ibv_device);
+type OpenDevice = unsafe extern "C" fn(*mut sys::ibv_device) -> *mut sys::ibv_context;
+type CloseDevice = unsafe extern "C" fn(*mut sys::ibv_context) -> c_int;
+type QueryDevice = unsafe extern "C" fn(*mut sys::ibv_context, *mut sys::ibv_device_attr) -> c_int;
+type QueryPort = unsafe extern "C" fn(*mut sys::ibv_context, u8, *mut sys::ibv_port_attr) -> c_int;
+type QueryGid =
+    unsafe extern "C" fn(*mut sys::ibv_context, u32, u32, *mut sys::ibv_gid_entry, u32, usize) -> c_int;
+
 /// The functions of the library that the dynamic linker finds.
 struct Calls {
-    get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut sys::ibv_device,
-    free_device_list: unsafe extern "C" fn(*mut *mut sys::ibv_device),
-    open_device: unsafe extern "C" fn(*mut sys::ibv_device) -> *mut sys::ibv_context,
-    close_device: unsafe extern "C" fn(*mut sys::ibv_context) -> c_int,
-    query_device: unsafe extern "C" fn(*mut sys::ibv_context, *mut sys::ibv_device_attr) -> c_int,
-    query_port: unsafe extern "C" fn(*mut sys::ibv_context, u8, *mut sys::ibv_port_attr) -> c_int,
-    query_gid:
-        unsafe extern "C" fn(*mut sys::ibv_context, u32, u32, *mut sys::ibv_gid_entry, u32, usize) -> c_int,
+    get_device_list: GetDeviceList,
+    free_device_list: FreeDeviceList,
+    open_device: OpenDevice,
+    close_device: CloseDevice,
+    query_device: QueryDevice,
+    query_port: QueryPort,
+    query_gid: QueryGid,
     /// A function that only this library has, or NULL.
     own: *mut c_void,
 }
@@ -110,20 +120,20 @@ impl Calls {
             }
         };
         macro_rules! function {
-            ($name:literal) => {{
+            ($name:literal, $type:ty) => {{
                 let found = find($name)?;
                 // SAFETY: libibverbs's function of this name has the type of its field.
-                unsafe { std::mem::transmute::<*mut c_void, _>(found) }
+                unsafe { std::mem::transmute::<*mut c_void, $type>(found) }
             }};
         }
         Ok(Self {
-            get_device_list: function!(c"ibv_get_device_list"),
-            free_device_list: function!(c"ibv_free_device_list"),
-            open_device: function!(c"ibv_open_device"),
-            close_device: function!(c"ibv_close_device"),
-            query_device: function!(c"ibv_query_device"),
-            query_port: function!(c"ibv_query_port"),
-            query_gid: function!(c"_ibv_query_gid_ex"),
+            get_device_list: function!(c"ibv_get_device_list", GetDeviceList),
+            free_device_list: function!(c"ibv_free_device_list", FreeDeviceList),
+            open_device: function!(c"ibv_open_device", OpenDevice),
+            close_device: function!(c"ibv_close_device", CloseDevice),
+            query_device: function!(c"ibv_query_device", QueryDevice),
+            query_port: function!(c"ibv_query_port", QueryPort),
+            query_gid: function!(c"_ibv_query_gid_ex", QueryGid),
             own: find(c"uw_ibv_get_device_list").unwrap_or(ptr::null_mut()),
         })
     }

@@ -105,7 +105,9 @@ pub(super) unsafe fn ours<'a>(path: *const c_char) -> Option<Ours<'a>> {
         return None;
     }
     // SAFETY: the first byte is not the terminating zero, so there is a second byte.
-    match unsafe { *path.add(1) } as u8 {
+    let second = unsafe { path.add(1) };
+    // SAFETY: `second` is the address of this byte.
+    match unsafe { *second } as u8 {
         // SAFETY: the caller passes a C string, which is not changed while the result is used.
         b's' | b'd' | b'/' | b'.' => Ours::of(unsafe { CStr::from_ptr(path) }.to_bytes()),
         _ => None,

@@ -202,8 +202,8 @@ fn no_folder() -> Result<(), String> {
     }
 }
 
-/// A program with more privileges than its user loads the library if the library is in place of libibverbs. The
-/// program then finds the files of the host, and not those in a folder of the user.
+/// A program with more privileges than its user loads the library if the library is in place of libibverbs.
+/// The program then finds the files of the host, and not those in a folder of the user.
 fn privileged() -> Result<(), String> {
     let wire = Wire::new()?.with_libs()?;
     let (source, plain, setuid) =
