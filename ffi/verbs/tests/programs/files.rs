@@ -26,6 +26,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
         ("files_hide_devices_of_the_host", can_mount, hidden),
         ("files_are_mounted", can_mount, mounted_as_root),
         ("files_are_mounted_for_a_user", has_user_namespaces(), mounted),
+        ("files_are_not_mounted_without_namespaces", has_user_namespaces(), not_mounted),
         ("files_are_not_for_privileged_programs", is_root() && is_installed("cc"), privileged),
         ("check_says_what_is_found", true, check),
         ("check_says_what_is_not_found", is_installed("cc"), check_missing),
@@ -208,9 +209,9 @@ fn privileged() -> Result<(), String> {
     let wire = Wire::new()?.with_libs()?;
     let (source, plain, setuid) =
         (wire.folder().join("finds.c"), wire.folder().join("plain"), wire.folder().join("setuid"));
-    let text = "#include <infiniband/verbs.h>\n#include <unistd.h>\nint main(void)\n{\n\
+    let text = "#include <fcntl.h>\n#include <infiniband/verbs.h>\nint main(void)\n{\n\
                 if (!ibv_node_type_str(IBV_NODE_CA))\nreturn 1;\n\
-                return access(\"/sys/class/infiniband/uwarp0\", F_OK) ? 3 : 0;\n}\n";
+                return open(\"/sys/class/infiniband/uwarp0/node_type\", O_RDONLY) < 0 ? 3 : 0;\n}\n";
     fs::write(&source, text).map_err(|error| error.to_string())?;
     let mut compiler = Command::new("cc");
     let search = format!("-Wl,-rpath,{}", wire.libs().display());
@@ -367,6 +368,39 @@ fn mounted() -> Result<(), String> {
         command.env_remove("LD_PRELOAD");
         command
     })
+}
+
+/// Where no namespace can be made, as in most containers, the launcher refuses to mount the files, and says
+/// so. Programs find the files by the calls of libc.
+fn not_mounted() -> Result<(), String> {
+    let wire = Wire::new()?;
+    let launcher = wire.launcher()?.display().to_string();
+    // A user namespace without the right to make another one.
+    let within = "echo 0 > /proc/sys/user/max_user_namespaces && \
+                  exec setpriv --inh-caps=-all --bounding-set=-all -- \"$@\"";
+    let run = |words: &[&str]| {
+        let words = [&["unshare", "-Ur", "sh", "-c", within, "sh", &launcher, "run"], words].concat();
+        both(wire.command(0, &words).env_remove("LD_PRELOAD"))
+    };
+    let (text, status) = run(&["--files", "mount", "--", "true"])?;
+    let is_refused = status == Some(1)
+        && text.lines().count() == 1
+        && text.contains("there can be no mount namespace here")
+        && text.contains("use --files interpose");
+    if !is_refused {
+        return Err(format!("mounted: {status:?}: {text}"));
+    }
+    let (text, status) = run(&["--", "ls", "/sys/class/infiniband"])?;
+    if text != "uwarp0\n" || status != Some(0) {
+        return Err(format!("by calls: {status:?}: {text}"));
+    }
+    let (text, status) = run(&["--check"])?;
+    match status == Some(0)
+        && text.contains("\nmount     --files mount does not work here: there can be no mount")
+    {
+        true => Ok(()),
+        false => Err(format!("{status:?}: {text}")),
+    }
 }
 
 /// Root needs no user namespace. The mounts are not visible outside.

@@ -220,6 +220,9 @@ static void check_access_by_each_call(void)
 		CHECK(!call(DEVICE, F_OK) && !call(FILE_OF_DEVICE, R_OK) && !call(NODE, R_OK | W_OK));
 		fails_with(call(NOWHERE, F_OK), -1, ENOENT);
 	}
+	/* The path leaves the folder of the device. */
+	CHECK(!access(CLASS "/../net/lo", F_OK));
+	fails_with(access(CLASS "/../net/none", F_OK), -1, ENOENT);
 	int (*call)(int, const char *, int, int) = function("faccessat");
 	CHECK(!call(-1, DEVICE, F_OK, 0) && !call(-1, NODE, R_OK | W_OK, AT_EACCESS));
 	fails_with(call(-1, NOWHERE, F_OK, 0), -1, ENOENT);
