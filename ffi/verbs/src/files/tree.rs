@@ -15,7 +15,7 @@ use super::facts;
 use super::place::Node;
 use super::table::{Entry, What, table};
 use crate::ffi::abi;
-use crate::net::files_folders;
+use crate::net::{files_folders, fnv1a};
 
 /// The file that is written last.
 const COMPLETE: &str = "complete";
@@ -92,11 +92,9 @@ fn complete(root: &Path, table: &[Entry]) -> io::Result<()> {
     put_file(root, COMPLETE, "")
 }
 
-/// A hash (FNV-1a) of the paths and contents of a tree.
+/// A hash of the paths and contents of a tree.
 fn hash(table: &[Entry]) -> u64 {
-    let text = format!("{table:?}");
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    fnv1a(format!("{table:?}").into_bytes())
 }
 
 /// Writes the entries that are missing below `root`.

@@ -123,3 +123,26 @@ fn captured(port: Box<dyn Port>) -> Result<Box<dyn Port>, StartError> {
     };
     Ok(Box::new(Tap::create(port, std::path::Path::new(&setting.text)).map_err(failed)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_the_start_the_chosen_part_of_an_address_is_0() {
+        for (spec, address) in [
+            ("local:job7", "100.64.0.0"),
+            ("packet:nowhere", "fd75:7761:7270::"),
+            ("packet:nowhere,addr=10.0.0.2/24", "10.0.0.2"),
+            ("packet:nowhere,addr=fd00::2/64", "fd00::2"),
+        ] {
+            let net = before_start(&spec.parse().unwrap());
+            assert_eq!(net.address(), address.parse::<std::net::IpAddr>().unwrap(), "{spec}");
+            assert_eq!(net.link(), dp::LinkState::Up);
+        }
+        let own = before_start(&"packet:lo".parse().unwrap());
+        // 127.0.0.1 with port 0.
+        assert_eq!(own.address(), "fd75:7761:7270::7f00:1:0".parse::<std::net::IpAddr>().unwrap());
+        assert_ne!(own.interface_index(), 0);
+    }
+}

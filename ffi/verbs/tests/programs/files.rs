@@ -8,15 +8,17 @@ use std::process::Command;
 
 use crate::built;
 use crate::c;
+use crate::interface::Interfaces;
 use crate::pair::is_installed;
 use crate::wire::{Wire, is_root};
 
 type Test = fn() -> Result<(), String>;
 
-pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
+pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
     let can_mount = is_root() && is_installed("unshare");
     vec![
         ("files_agree_with_verbs", true, agree),
+        ("hosts_files_agree_with_verbs", has_interfaces, agree_between_hosts),
         ("files_of_a_pretended_device", true, pretended),
         ("files_of_others_are_untouched", true, || c::run("foreign")),
         ("files_are_found_by_commands", true, commands),
@@ -84,6 +86,11 @@ fn agree() -> Result<(), String> {
     let others = fs::metadata(tree).map_err(|error| error.to_string())?;
     let mode = std::os::unix::fs::PermissionsExt::mode(&others.permissions());
     if mode & 0o077 == 0 { Ok(()) } else { Err(format!("others may enter the tree: {mode:o}")) }
+}
+
+/// Checks the files on a wire between hosts. The GID is an IPv6 address, and the port has an interface.
+fn agree_between_hosts() -> Result<(), String> {
+    c::run_over("files", &Wire::between(Interfaces::hosts()?)?).map(drop)
 }
 
 /// Checks the files of another kind of device, with another name.

@@ -115,7 +115,7 @@ fn main() {
     others.extend(launch::all());
     others.extend(libs::all());
     others.extend(limits::all());
-    others.extend(files::all());
+    others.extend(files::all(has_interfaces));
     others.extend(docs::all());
     others.push(container::test());
     others.extend(completions::all());
