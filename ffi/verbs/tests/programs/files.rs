@@ -124,12 +124,12 @@ const COMMANDS: [(&str, &str); 15] = [
     ),
     ("test -c /dev/infiniband/uverbs0 -a -w /dev/infiniband/rdma_cm && echo > /dev/infiniband/uverbs0", ""),
     (
-        "find /sys/class/infiniband/uwarp0/ports/1/gid_attrs/ -type f | sort",
+        "find /sys/class/infiniband/uwarp0/ports/1/gid_attrs/ -type f -name 0 | sort",
         "/sys/class/infiniband/uwarp0/ports/1/gid_attrs/ndevs/0\n\
          /sys/class/infiniband/uwarp0/ports/1/gid_attrs/types/0\n",
     ),
     // Before the device is opened, the part of the GID that the process chooses is 0.
-    ("cat /sys/class/infiniband/uwarp0/ports/1/gids/0", "0000:0000:0000:0000:0000:ffff:6440:0000\n"),
+    ("cut -d : -f 7,8 /sys/class/infiniband/uwarp0/ports/1/gids/0", "6440:0000\n"),
 ];
 
 fn commands() -> Result<(), String> {
@@ -149,7 +149,7 @@ fn python() -> Result<(), String> {
     let program = "\
 import glob, os, pathlib, stat
 folder = '/sys/class/infiniband'
-print(os.listdir(folder), [entry.name for entry in os.scandir(folder)], glob.glob(folder + '/*/ports/1/gids/*'))
+print(os.listdir(folder), [entry.name for entry in os.scandir(folder)], glob.glob(folder + '/*/ports/*/gids/0'))
 print(os.path.realpath(folder + '/uwarp0'), os.readlink(folder + '/uwarp0'), os.path.exists(folder + '/none'))
 print(open(folder + '/uwarp0/node_type').read(), pathlib.Path(folder, 'uwarp0/fw_ver').read_text() != '')
 node = os.stat('/dev/infiniband/uverbs0')
@@ -446,7 +446,6 @@ fn check() -> Result<(), String> {
             format!("library   {} in {}", env!("CARGO_PKG_VERSION"), library.display()),
             format!("wire      {net}"),
             "device    uwarp0 (iWARP), port 1 is active".to_owned(),
-            "GID       0: ::ffff:100.64.".to_owned(),
             "files     /sys/class/infiniband/uwarp0 and /dev/infiniband, by calls of libc".to_owned(),
             "never     static programs".to_owned(),
             "mount     --files mount ".to_owned(),
@@ -454,6 +453,9 @@ fn check() -> Result<(), String> {
             if !text.lines().any(|found| found.starts_with(&line)) {
                 return Err(format!("{words:?}: no '{line}':\n{text}"));
             }
+        }
+        if !text.lines().any(|line| line.starts_with("GID ") && line.contains(": ::ffff:100.64.")) {
+            return Err(format!("{words:?}: no GID: {text}"));
         }
         if status != Some(0)
             || text.contains("MISSING")
