@@ -36,6 +36,56 @@ const LATER_DRIVER_CALLS: &[&str] = &[
     "ibv_wr_opcode_str",
 ];
 
+/// The calls of libc that the library exports in its own form (`src/files/calls.rs`).
+const CALLS_OF_LIBC: &[&str] = &[
+    "open",
+    "open64",
+    "__open",
+    "__open64",
+    "__open_2",
+    "__open64_2",
+    "openat",
+    "openat64",
+    "__openat_2",
+    "__openat64_2",
+    "fopen",
+    "fopen64",
+    "opendir",
+    "scandir",
+    "scandir64",
+    "scandirat",
+    "scandirat64",
+    "stat",
+    "stat64",
+    "lstat",
+    "lstat64",
+    "__xstat",
+    "__xstat64",
+    "__lxstat",
+    "__lxstat64",
+    "fstatat",
+    "fstatat64",
+    "__fxstatat",
+    "__fxstatat64",
+    "statx",
+    "access",
+    "eaccess",
+    "euidaccess",
+    "faccessat",
+    "readlink",
+    "readlinkat",
+    "__readlink_chk",
+    "__readlinkat_chk",
+    "realpath",
+    "__realpath_chk",
+    "canonicalize_file_name",
+    "chdir",
+    "getxattr",
+    "lgetxattr",
+    "listxattr",
+    "llistxattr",
+];
+
 fn main() {
     for file in ["build.rs", "wrapper.h", "uwarp.map"] {
         println!("cargo:rerun-if-changed={file}");
@@ -60,6 +110,7 @@ fn version_symbols(out: &Path) -> Result<(), String> {
     for Symbol { name, ours, .. } in &symbols {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--defsym={name}=uw_{ours}");
     }
+    export_calls_of_libc(out)?;
     let later = out.join("later.ld");
     write(&later, &later_versions(&text, &symbols))?;
     println!("cargo:rustc-cdylib-link-arg={}", later.display());
@@ -68,6 +119,18 @@ fn version_symbols(out: &Path) -> Result<(), String> {
     for (library, nodes) in [("libibverbs", "IBVERBS_"), ("librdmacm", "RDMACM_")] {
         stand_in(out, library, &text, symbols.iter().filter(|symbol| symbol.node.starts_with(nodes)))?;
     }
+    Ok(())
+}
+
+/// Exports our form of libc's calls without a version. For a reference with any version, the dynamic linker
+/// accepts a symbol that has none.
+fn export_calls_of_libc(out: &Path) -> Result<(), String> {
+    for name in CALLS_OF_LIBC {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--defsym={name}=uw_{name}");
+    }
+    let script = out.join("calls.map");
+    write(&script, &format!("{{\n\tglobal:\n\t\t{};\n}};\n", CALLS_OF_LIBC.join(";\n\t\t")))?;
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", script.display());
     Ok(())
 }
 

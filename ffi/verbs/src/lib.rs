@@ -17,11 +17,15 @@
 //! | the state of the process: one wire, one engine, one context | `process` |
 //! | the functions of libibverbs | `ibverbs` |
 //! | the functions of librdmacm | `rdmacm` |
+//! | the files in sysfs and `/dev` that programs look for | `files` |
+//! | what a program finds | `check` |
 //!
 //! A module uses only modules of its own folder and of the folders above that folder in the table
 //! (`tests/src/layout` checks this rule).
 
+pub mod check;
 mod ffi;
+pub mod files;
 mod ibverbs;
 pub mod net;
 mod process;

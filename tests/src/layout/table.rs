@@ -76,6 +76,8 @@ pub const LAYOUTS: [Layout; 14] = [
             Folder { path: "process", knows: &["ffi", "net"] },
             Folder { path: "ibverbs", knows: &["ffi", "net", "process"] },
             Folder { path: "rdmacm", knows: &["ffi", "net", "process", "ibverbs"] },
+            Folder { path: "files", knows: &["ffi", "net", "process", "ibverbs"] },
+            Folder { path: "check", knows: &["ffi"] },
         ]),
         largest_circle: NO_CIRCLE,
     },

@@ -10,6 +10,7 @@
 //! | `live_handles.rs`, `use_count.rs`, `pending_acks.rs` | when an object may be used, and destroyed |
 //! | `resources.rs`, `exhaustion.rs` | checks that memory and descriptors are available, and errors of exhausted resources |
 //! | `fork.rs`, `signals.rs`, `shared_objects.rs` | the process of the program: its children, its signals, another libibverbs in it |
+//! | `next.rs` | the functions of libc under names that this library also exports |
 
 pub(crate) mod abi;
 pub(crate) mod c_str;
@@ -17,6 +18,7 @@ pub(crate) mod event_fd;
 pub(crate) mod exhaustion;
 pub(crate) mod fork;
 pub(crate) mod live_handles;
+pub(crate) mod next;
 pub(crate) mod pending_acks;
 pub(crate) mod resources;
 pub(crate) mod settings;

@@ -25,10 +25,21 @@ pub(crate) enum Key {
     Pretend,
     Thread,
     Cpu,
+    Files,
 }
 
-const KEYS: [Key; 9] =
-    [Key::Net, Key::Addr, Key::Dir, Key::Dev, Key::Pcap, Key::Log, Key::Pretend, Key::Thread, Key::Cpu];
+const KEYS: [Key; 10] = [
+    Key::Net,
+    Key::Addr,
+    Key::Dir,
+    Key::Dev,
+    Key::Pcap,
+    Key::Log,
+    Key::Pretend,
+    Key::Thread,
+    Key::Cpu,
+    Key::Files,
+];
 
 /// A value, and where it was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +87,7 @@ impl Key {
             Self::Pretend => "pretend",
             Self::Thread => "thread",
             Self::Cpu => "cpu",
+            Self::Files => "files",
         }
     }
 
@@ -91,6 +103,7 @@ impl Key {
             Self::Pretend => "UWARP_PRETEND",
             Self::Thread => "UWARP_THREAD",
             Self::Cpu => "UWARP_CPU",
+            Self::Files => "UWARP_FILES",
         }
     }
 }
@@ -230,7 +243,7 @@ mod tests {
     #[test]
     fn each_key_is_read_with_its_line() {
         let text = "# wires\nnet = \"packet:eth0\"\naddr = '10.0.0.2/24'\ndir = \"/d\"\ndev = \"u1\"\n\
-                    pcap = \"/p\"\nlog = true\npretend = \"ib\"\nthread = \"spin\"\ncpu = 3\n";
+                    pcap = \"/p\"\nlog = true\npretend = \"ib\"\nthread = \"spin\"\ncpu = 3\nfiles = \"none\"\n";
         let settings = parsed(text).unwrap();
         let mut found: Vec<(&str, &str)> =
             settings.iter().map(|(key, setting)| (key.name(), setting.text.as_str())).collect();
@@ -245,6 +258,7 @@ mod tests {
             ("pretend", "ib"),
             ("thread", "spin"),
             ("cpu", "3"),
+            ("files", "none"),
         ];
         wanted.sort_unstable();
         assert_eq!(found, wanted);

@@ -16,6 +16,9 @@ use crate::process::Process;
 use crate::process::async_events::AsyncQueue;
 use crate::process::{identity, limits};
 
+/// The name of the device's node.
+pub(crate) const DEV_NAME: &str = "uverbs0";
+
 /// The device of this library, in the layout that programs read.
 struct Device(sys::ibv_device);
 
@@ -38,7 +41,7 @@ fn device() -> *mut sys::ibv_device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
     let device = DEVICE.get_or_init(|| {
         let mut device = sys::ibv_device {
-            node_type: if identity::pretends_ib() { sys::IBV_NODE_CA } else { sys::IBV_NODE_RNIC },
+            node_type: identity::node_type(),
             transport_type: if identity::pretends_ib() {
                 sys::IBV_TRANSPORT_IB
             } else {
@@ -48,8 +51,8 @@ fn device() -> *mut sys::ibv_device {
         };
         let name = identity::device_name();
         copy_str(&mut device.name, &name);
-        copy_str(&mut device.dev_name, "uverbs0");
-        copy_str(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
+        copy_str(&mut device.dev_name, DEV_NAME);
+        copy_str(&mut device.dev_path, &format!("/sys/class/infiniband_verbs/{DEV_NAME}"));
         copy_str(&mut device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
         Device(device)
     });
@@ -316,8 +319,11 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
 }
 
 /// The entry at `index` of the table of GIDs.
-fn gid_entry(net: &Net, index: u32) -> Outcome<sys::ibv_gid_entry> {
-    let raw = net.gid(index as usize).ok_or(EINVAL)?;
+///
+/// # Errors
+/// Returns `ENODATA` if the table has no such entry.
+pub(crate) fn gid_entry(net: &Net, index: u32) -> Outcome<sys::ibv_gid_entry> {
+    let raw = net.gid(index as usize).ok_or(Errno(libc::ENODATA))?;
     Ok(sys::ibv_gid_entry {
         gid: sys::ibv_gid { raw },
         gid_index: index,
@@ -448,25 +454,10 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     abi::minus_one(|| if (port, pkey) == (1, 0xffff) { Ok(0) } else { Err(EINVAL) })
 }
 
-/// Returns the mount point of sysfs, which has no entry for this device. rdma-core's `ibv_get_device_list`
-/// calls this function.
+/// Returns the mount point of sysfs. rdma-core's `ibv_get_device_list` calls this function.
 #[unsafe(export_name = "uw_ibv_get_sysfs_path")]
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     crate::ffi::shared_objects::warn_of_other_libibverbs();
     const PATH: &CStr = c"/sys";
     PATH.as_ptr()
-}
-
-/// Returns -1, since the device has no files in sysfs.
-///
-/// # Safety
-/// The function has no conditions, since it uses no argument.
-#[unsafe(export_name = "uw_ibv_read_sysfs_file")]
-pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
-    _directory: *const c_char,
-    _file: *const c_char,
-    _buffer: *mut c_char,
-    _size: usize,
-) -> c_int {
-    -1
 }

@@ -171,6 +171,14 @@ pub(super) fn address_in_slot(host: Ipv4Addr, slot: Slot) -> Ipv6Addr {
     wire_address(host.into(), slot.port())
 }
 
+/// Our address on the wire of `interface` before this process holds a UDP port: the port in the address is 0.
+/// If the interface has no address under which other hosts reach this host, the host in the address is also
+/// 0.
+pub(super) fn address_without_port(interface: &str) -> Ipv6Addr {
+    let addresses = super::kernel::addresses().unwrap_or_default();
+    wire_address(host_address(interface, &addresses).unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0)
+}
+
 /// The address on the wire of the process that has UDP port `port` of `host`.
 fn wire_address(host: IpAddr, port: u16) -> Ipv6Addr {
     let host = match host {

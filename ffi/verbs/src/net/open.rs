@@ -5,7 +5,7 @@ use std::time::Duration;
 use dp::pcap::Tap;
 use dp::{Loopback, Port};
 use iwarp::engine::EngineConfig;
-use iwarp_wire::{Kind, OpenError, Spec, Wire};
+use iwarp_wire::{Kind, OpenError, Spec, Wire, address_of_station};
 use tcp_lite::AddressProbing;
 use tcp_lite::facade::IpCidr;
 
@@ -47,6 +47,21 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     config.stack.loopback = true;
     config.stack.offloads = port.info().offloads;
     Ok((captured(port)?, config, net))
+}
+
+/// This process's end of the wire as it is known before the wire is opened. The end has no name service, and
+/// the part of its address that is chosen when the wire is opened is 0. Making it opens nothing.
+pub(crate) fn before_start(spec: &Spec) -> Net {
+    let address = match (&spec.kind, spec.address) {
+        (_, Some(own)) => own.address().into(),
+        (Kind::Packet { interface }, None) => hosts::address_without_port(interface).into(),
+        _ => address_of_station(0),
+    };
+    let mut net = Net::new(address, NameService::None);
+    if let Kind::Packet { interface } = &spec.kind {
+        net.set_interface(interface);
+    }
+    net
 }
 
 fn text(error: OpenError) -> StartError {
@@ -112,4 +127,27 @@ fn captured(port: Box<dyn Port>) -> Result<Box<dyn Port>, StartError> {
         StartError::with_line(setting.refused(format!("name a file that can be written ({error})")), &error)
     };
     Ok(Box::new(Tap::create(port, std::path::Path::new(&setting.text)).map_err(failed)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_the_start_the_chosen_part_of_an_address_is_0() {
+        for (spec, address) in [
+            ("local:job7", "100.64.0.0"),
+            ("packet:nowhere", "fd75:7761:7270::"),
+            ("packet:nowhere,addr=10.0.0.2/24", "10.0.0.2"),
+            ("packet:nowhere,addr=fd00::2/64", "fd00::2"),
+        ] {
+            let net = before_start(&spec.parse().unwrap());
+            assert_eq!(net.address(), address.parse::<std::net::IpAddr>().unwrap(), "{spec}");
+            assert_eq!(net.link(), dp::LinkState::Up);
+        }
+        let own = before_start(&"packet:lo".parse().unwrap());
+        // 127.0.0.1 with port 0.
+        assert_eq!(own.address(), "fd75:7761:7270::7f00:1:0".parse::<std::net::IpAddr>().unwrap());
+        assert_ne!(own.interface_index(), 0);
+    }
 }

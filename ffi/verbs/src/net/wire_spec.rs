@@ -64,6 +64,14 @@ pub fn status_folder() -> Result<PathBuf, String> {
     Ok(folder("any")?.with_file_name(".status"))
 }
 
+/// The folders in which the files of the device may be, the preferred folder first. The second folder is for
+/// users whose `UWARP_DIR` is a folder that other users can replace.
+pub(crate) fn files_folders() -> Vec<PathBuf> {
+    let of_user = PathBuf::from(format!("/tmp/uwarp-{}/any", rustix::process::geteuid().as_raw()));
+    let wires = folder("any").ok().into_iter().chain([of_user]);
+    wires.map(|wire| wire.with_file_name(".files")).collect()
+}
+
 /// The folder of a `local` wire.
 pub(super) fn folder(name: &str) -> Result<PathBuf, String> {
     let usual = local::default_folder(name).map_err(|error| error.to_string())?;

@@ -205,6 +205,12 @@ fn containerfile() -> Result<(), String> {
         _ => return Err(loaded),
     }
     container::take_pairs(&mut chapter)?;
+    for line in chapter.block("exits with 1 if something is missing:")? {
+        let said = image.run(&line)?;
+        if !said.contains("ib_write_bw loads the library") {
+            return Err(said);
+        }
+    }
     chapter.is_complete()
 }
 

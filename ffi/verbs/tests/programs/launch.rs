@@ -226,6 +226,7 @@ fn commands(folder: &Path) -> Vec<Vec<String>> {
         lines.iter().map(|line| line.split(' ').map(str::to_owned).collect()).collect();
     all.push(vec!["libs".into(), "--copy".into(), libs]);
     all.push(vec!["run".into(), "--help".into()]);
+    all.push(vec!["run".into(), "--check".into()]);
     all
 }
 

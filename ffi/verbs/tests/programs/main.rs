@@ -23,6 +23,7 @@
 //! | `c.rs` | programs in C of our own |
 //! | `cm.rs` | C programs that need interfaces: peers that violate the protocol, killed peers, links that go down or are removed, GIDs, memory calls |
 //! | `end.rs` | files that programs leave behind |
+//! | `files.rs` | the files in which programs look for a device |
 //! | `listed.rs` | `uwarp ls` |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
 //! | `valgrind.rs` | a pair under valgrind |
@@ -43,6 +44,7 @@ mod docs;
 #[cfg(feature = "dpdk")]
 mod dpdk;
 mod end;
+mod files;
 mod idle;
 mod interface;
 mod judges;
@@ -113,6 +115,7 @@ fn main() {
     others.extend(launch::all());
     others.extend(libs::all());
     others.extend(limits::all());
+    others.extend(files::all(has_interfaces));
     others.extend(docs::all());
     others.push(container::test());
     others.extend(completions::all());

@@ -62,6 +62,7 @@ fn settings() -> Result<(), String> {
         ("UWARP_DEV", "a/b", "UWARP_DEV=a/b: use at most 63 letters"),
         ("UWARP_PCAP", "/nowhere/file", "UWARP_PCAP=/nowhere/file: name a file that can be written"),
         ("UWARP_PRETEND", "roce", "UWARP_PRETEND=roce: use ib"),
+        ("UWARP_FILES", "some", "UWARP_FILES=some: use auto, mount, interpose or none"),
         ("UWARP_THREAD", "fast", "UWARP_THREAD=fast: use spin, doze or caller"),
         ("UWARP_CPU", "x", "UWARP_CPU=x: use the number of a CPU"),
         ("UWARP_CPU", "1023", "UWARP_CPU=1023: use the number of a CPU"),
@@ -216,6 +217,7 @@ fn launcher() -> Result<(), String> {
         ("run --lib /nowhere/lib.so -- true", "name the library with --lib"),
         ("run -- /nowhere/program", "/nowhere/program cannot be run"),
         ("env --net vhost", "needs a socket"),
+        ("env --files mount", "only `uwarp run` can mount"),
         ("libs /proc/nowhere", "/proc/nowhere: "),
     ] {
         let mut command = Command::new(&launcher);

@@ -1,8 +1,11 @@
 //! The launcher: runs programs with libibverbs and librdmacm on uwarp. Its other commands print settings,
 //! processes and completions, and make folders with the library.
 
+mod check;
 mod links;
+mod mounts;
 mod output;
+mod program;
 mod status;
 
 use std::io;
@@ -10,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 const LIBRARY: &str = "libuwarp.so";
 
@@ -28,9 +31,18 @@ enum Action {
     Run {
         #[command(flatten)]
         settings: Settings,
+        /// Print what the program would find, and do not run it; the program may be left out
+        #[arg(long)]
+        check: bool,
         /// The program and its arguments
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        #[arg(required_unless_present = "check", trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
+    },
+    /// What `run --check` starts in place of the program
+    #[command(hide = true)]
+    Found {
+        #[command(flatten)]
+        options: check::Options,
     },
     /// Print the settings as exports for a shell, a container file or a CI step
     Env {
@@ -76,9 +88,25 @@ struct Settings {
     /// Pass for another kind of device
     #[arg(long, value_name = "KIND", value_parser = ["ib"])]
     pretend: Option<String>,
+    /// How programs find files of the device in /sys and /dev (default: auto, which is interpose)
+    #[arg(long, value_enum)]
+    files: Option<Files>,
     /// The library (default: libuwarp.so beside this program, in ../lib, or in ../lib/x86_64-linux-gnu)
     #[arg(long, value_name = "FILE")]
     lib: Option<PathBuf>,
+}
+
+/// How programs find the files of the device.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Files {
+    /// As `interpose`
+    Auto,
+    /// Like `interpose`, and in a mount namespace that has the files
+    Mount,
+    /// By the calls of libc, which the library replaces
+    Interpose,
+    /// Programs find the files of the host
+    None,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -99,7 +127,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
     };
     end(match cli.command {
-        Action::Run { settings, program } => run(&settings, &program),
+        Action::Run { settings, check: true, program } => check(&settings, &program),
+        Action::Run { settings, check: false, program } => run(&settings, &program),
+        Action::Found { options } => check::print(&options),
         Action::Env { settings, format } => env(&settings, format),
         Action::Ls => list(),
         Action::Status { options } => status::run(&options),
@@ -155,6 +185,9 @@ fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static st
     if let Some(pretend) = &settings.pretend {
         variables.push(("UWARP_PRETEND", pretend.clone()));
     }
+    if let Some(files) = settings.files.and_then(|files| files.to_possible_value()) {
+        variables.push(("UWARP_FILES", files.get_name().to_owned()));
+    }
     Ok(variables)
 }
 
@@ -178,11 +211,39 @@ fn library(given: Option<&Path>) -> Result<String, String> {
 
 fn run(settings: &Settings, program: &[String]) -> Result<(), String> {
     let [name, arguments @ ..] = program else { return Err("name a program to run".into()) };
-    let error = Command::new(name).args(arguments).envs(variables(settings, false)?).exec();
+    start(settings, Command::new(name).args(arguments), name)
+}
+
+/// Executes a command with the settings, in the place of this process.
+fn start(settings: &Settings, command: &mut Command, name: &str) -> Result<(), String> {
+    let variables = variables(settings, false)?;
+    if uwarp::files::are_mounted(settings.files.map(|files| files == Files::Mount))? {
+        // The files have what the settings say, so the settings of the command line are needed here.
+        for (variable, value) in variables.iter().filter(|(variable, _)| variable.starts_with("UWARP_")) {
+            // SAFETY: this process has one thread.
+            unsafe { std::env::set_var(variable, value) };
+        }
+        mounts::enter()?;
+    }
+    let error = command.envs(variables).exec();
     Err(format!("{name} cannot be run: {error}"))
 }
 
+/// Checks what the program would find, in a process that is started like the program.
+fn check(settings: &Settings, program: &[String]) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| format!("this program is not found: {error}"))?;
+    let mut command = Command::new(&own);
+    command.arg("found");
+    for hidden in check::devices_of_host() {
+        command.arg("--hides").arg(hidden);
+    }
+    start(settings, command.args(program.first()), "the check")
+}
+
 fn env(settings: &Settings, format: Format) -> Result<(), String> {
+    if settings.files == Some(Files::Mount) {
+        return Err("--files mount: only `uwarp run` can mount: use --files interpose".into());
+    }
     let mut text = String::new();
     for (name, value) in variables(settings, matches!(format, Format::Containerfile))? {
         text += &match format {
