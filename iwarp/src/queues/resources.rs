@@ -95,10 +95,10 @@ pub(crate) struct Resources {
 
 /// Numbers for queue pairs. A number has 24 bits, the size in which programs exchange these numbers, and is
 /// not a number with a special meaning in InfiniBand: 0, 1 and 0xFF_FFFF. With a prefix, the first 8 bits of
-/// each number are the prefix, and the other bits are neither 0 nor 1 nor 0xFFFF. A freed number is used again
-/// only after every other free number. So even if a peer still uses a freed number, for a long time the number
-/// does not name another queue pair. (A region that is limited to a queue pair names the queue pair's stream,
-/// whose number is never reused.)
+/// each number are the prefix, and the other bits are neither 0 nor 1 nor 0xFFFF. A freed number is used
+/// again only after every other free number. So even if a peer still uses a freed number, for a long time the
+/// number does not name another queue pair. (A region that is limited to a queue pair names the queue pair's
+/// stream, whose number is never reused.)
 struct QpNumbers {
     range: RangeInclusive<u32>,
     in_use: Mutex<QpNumbersInUse>,

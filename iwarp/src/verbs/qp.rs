@@ -165,8 +165,8 @@ impl QueuePair {
         if shared.signals.add_handle() { Some(Self { shared }) } else { None }
     }
 
-    /// Returns the number of the queue pair: from 2 to 0xFF_FFFE, and unique in the context. After the queue pair
-    /// is destroyed, the number is reused only after all other numbers.
+    /// Returns the number of the queue pair: from 2 to 0xFF_FFFE, and unique in the context. After the queue
+    /// pair is destroyed, the number is reused only after all other numbers.
     pub fn qp_num(&self) -> u32 {
         self.shared.config.num
     }

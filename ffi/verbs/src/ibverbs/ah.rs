@@ -186,7 +186,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
         let context = unsafe { Pd::of(pd) }.context();
         // SAFETY: the caller passes a pointer to a readable struct.
         let wc = unsafe { &*wc };
-        // SAFETY: the context of a domain is open, and the caller passes a readable GRH if the completion has one.
+        // SAFETY: the context of a domain is open, and the caller passes a readable GRH if the completion has
+        // one.
         let attr = unsafe { attr_of(context, port, wc, grh) }?;
         create(pd, &attr)
     })
