@@ -198,6 +198,7 @@ impl DatagramQp {
             immediate,
             solicited: send.solicited,
             source_qpn: send.src_qp.get(),
+            is_ipv6: packet[0] >> 4 == 6,
             ..completion
         };
         consumer.complete_recv(&qp.receives, completion);

@@ -11,7 +11,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
-//! | `qp_init.rs`, `qp_state.rs`, `qp_status.rs` | the options, the states and the status of a queue pair |
+//! | `qp_init.rs`, `qp_type.rs`, `qp_state.rs`, `qp_status.rs` | the options, the types, the states and the status of a queue pair |
 //! | `qp.rs`, `qp/` | the parts of a queue pair, each in its own file, and the operations on several parts |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `line.rs` | the queue pairs whose messages wait for a request of a shared receive queue |
@@ -45,6 +45,7 @@ mod qp;
 mod qp_init;
 mod qp_state;
 mod qp_status;
+mod qp_type;
 mod request_ring;
 mod resources;
 mod rung;
@@ -62,9 +63,10 @@ pub use async_event::{AsyncEvent, AsyncEventHandler, AsyncEventKind, AsyncEvents
 pub use channel::CompletionChannel;
 pub use cq::{CompletionQueue, CqAttr, CqEventHandler, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
-pub use qp_init::{QpGrants, QpInit, QpType};
+pub use qp_init::{QpGrants, QpInit};
 pub use qp_state::QpState;
 pub use qp_status::QpStatus;
+pub use qp_type::QpType;
 pub use resources::ContextLimits;
 pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit};
 pub use terminate::{TerminateOrigin, TerminateReport};

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 
 use crate::rdmap::Extensions;
 
-use super::{CompletionQueue, MAX_INLINE, MAX_SGE, SharedReceiveQueue};
+use super::{CompletionQueue, MAX_INLINE, MAX_SGE, QpType, SharedReceiveQueue};
 
 /// Options of a new queue pair (`ibv_qp_init_attr`).
 #[derive(Clone, Copy)]
@@ -59,20 +59,6 @@ pub struct QpInit<'a> {
     pub grants: QpGrants,
     /// The type of the queue pair. Default: [`QpType::Rc`].
     pub qp_type: QpType,
-}
-
-/// The type of a queue pair (`ibv_qp_type`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum QpType {
-    /// Reliable connection: an RDMA stream.
-    #[default]
-    Rc,
-    /// Unreliable datagram: every message is one RoCEv2 frame, which may be lost. The queue pair has no
-    /// connection: [`Context::open_datagrams`](crate::verbs::Context::open_datagrams) begins its use.
-    Ud {
-        /// Maximum number of bytes of a message that may be sent: the path MTU of InfiniBand, 256 to 4096.
-        max_message: u16,
-    },
 }
 
 bitflags! {

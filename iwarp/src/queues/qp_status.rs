@@ -1,6 +1,6 @@
 //! The status of a queue pair, as a context reports it.
 
-use super::QpState;
+use super::{QpState, QpType};
 
 /// The status of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +8,8 @@ use super::QpState;
 pub struct QpStatus {
     /// The number of the queue pair.
     pub qp_num: u32,
+    /// The type of the queue pair.
+    pub qp_type: QpType,
     /// The state of the queue pair.
     pub state: QpState,
     /// The number of the queue pair's protection domain. The first protection domain of a context has number

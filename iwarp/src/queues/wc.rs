@@ -117,6 +117,9 @@ pub struct WorkCompletion {
     /// Of a received datagram: the number of the sender's queue pair. The first 40 bytes of the receive
     /// buffer are then the Global Routing Header (GRH), and count in `byte_len`. 0 in other completions.
     pub source_qpn: u32,
+    /// Whether a received datagram was an IPv6 packet, whose header then fills the GRH. The header of an IPv4
+    /// packet is in the last 20 bytes of the GRH.
+    pub is_ipv6: bool,
     /// Why the connection ended, if the request failed because of this: the first known reason, as in
     /// [`QueuePair::cause`](crate::verbs::QueuePair::cause). `None` if the request succeeded, or if the
     /// request itself was wrong, which its status shows. Also `None` if the request was flushed because this
@@ -145,6 +148,7 @@ impl Default for WorkCompletion {
             invalidated: None,
             solicited: false,
             source_qpn: 0,
+            is_ipv6: false,
             cause: None,
         }
     }

@@ -169,6 +169,8 @@ fn queue_pairs_are_listed_connected_or_not() {
     idle.post_send(&SendRequest::new(9, SendOp::Send, memory.sge(0, 64))).unwrap();
     let srq = pd.create_srq(&SrqInit::default()).unwrap();
     let shares = pd.create_qp(&QpInit { srq: Some(&srq), ..QpInit::new(&cq) }).unwrap();
+    let ud = QpInit { qp_type: QpType::Ud { max_message: 1024 }, ..QpInit::new(&cq) };
+    let ud = pd.create_qp(&ud).unwrap();
     let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
     let listed = || {
         let report = reports(&folder).remove(0);
@@ -179,16 +181,22 @@ fn queue_pairs_are_listed_connected_or_not() {
         report.queue_pairs.iter().map(line).collect::<Vec<_>>()
     };
     let row = |qp: &QueuePair, state: &str, pd, has_srq, open| {
-        (qp.qp_num(), "RC".to_owned(), state.to_owned(), pd, has_srq, open)
+        let qp_type = if qp.qp_num() == ud.qp_num() { "UD" } else { "RC" };
+        (qp.qp_num(), qp_type.to_owned(), state.to_owned(), pd, has_srq, open)
     };
     let rows = [
         row(&host.qp, "RTS", 1, false, (0, 0)),
         row(&idle, "IDLE", 2, false, (1, 3)),
         row(&shares, "IDLE", 2, true, (0, 0)),
+        row(&ud, "IDLE", 2, false, (0, 0)),
     ];
     assert_eq!(listed(), rows);
     drop(idle);
-    assert_eq!(listed(), [rows[0].clone(), rows[2].clone()], "one that is gone is not listed");
+    assert_eq!(
+        listed(),
+        [rows[0].clone(), rows[2].clone(), rows[3].clone()],
+        "one that is gone is not listed"
+    );
 }
 
 #[test]

@@ -270,6 +270,9 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) 
         let entries =
             usize::try_from(cqe).ok().filter(|&cqe| cqe > 0 && cqe <= limits::MAX_CQE).ok_or(EINVAL)?;
         resources::check_for_object(entries * resources::COMPLETION_BYTES)?;
+        // A turn of the engine adds the completions of requests that were posted just before, so that they are
+        // counted.
+        let _ = this.is_empty();
         this.cq.resize(entries)?;
         // SAFETY: the program does not use the queue in another thread during the resize.
         unsafe { (*this.c.get()).cqe = cqe };
@@ -440,6 +443,16 @@ pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
     (word, if completion.source_qpn == 0 { flags } else { flags | sys::IBV_WC_GRH })
 }
 
+/// The service level of a received datagram. Devices of mlx5 put the type of a RoCE packet there, and UCX up
+/// to version 1.13 expects this type to be there: 8 for the UDP header, plus 1 for IPv6 or 2 for IPv4.
+pub(crate) fn sl_of(completion: &WorkCompletion) -> u8 {
+    match (completion.source_qpn, completion.is_ipv6) {
+        (0, _) => 0,
+        (_, true) => 9,
+        (_, false) => 10,
+    }
+}
+
 /// The length of the message in bytes. For the receive of a Write with immediate, this is the length of the
 /// Write.
 pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
@@ -469,6 +482,7 @@ fn wc_of(completion: &WorkCompletion) -> sys::ibv_wc {
         __bindgen_anon_1: sys::ibv_wc__bindgen_ty_1 { imm_data },
         qp_num: completion.qp_num,
         src_qp: completion.source_qpn,
+        sl: sl_of(completion),
         wc_flags,
         ..Default::default()
     }

@@ -77,8 +77,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         c.read_src_qp = Some(read_src_qp);
         c.read_wc_flags = Some(read_wc_flags);
         c.read_slid = Some(read_slid);
-        c.read_sl = Some(read_byte_field);
-        c.read_dlid_path_bits = Some(read_byte_field);
+        c.read_sl = Some(read_sl);
+        c.read_dlid_path_bits = Some(read_dlid_path_bits);
         c.read_completion_ts = Some(read_completion_ts);
         c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
         Ok(cq)
@@ -189,6 +189,10 @@ unsafe extern "C" fn read_slid(_at: *mut sys::ibv_cq_ex) -> u32 {
     0
 }
 
-unsafe extern "C" fn read_byte_field(_at: *mut sys::ibv_cq_ex) -> u8 {
+unsafe extern "C" fn read_sl(at: *mut sys::ibv_cq_ex) -> u8 {
+    read(at, |polled| cq::sl_of(&polled.completion))
+}
+
+unsafe extern "C" fn read_dlid_path_bits(_at: *mut sys::ibv_cq_ex) -> u8 {
     0
 }

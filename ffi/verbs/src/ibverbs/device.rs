@@ -321,9 +321,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
 /// The entry at `index` of the table of GIDs.
 ///
 /// # Errors
-/// Returns `ENODATA` if the table has no such entry.
+/// Returns `EINVAL` if the table has no such entry, as the kernel does.
 pub(crate) fn gid_entry(net: &Net, index: u32) -> Outcome<sys::ibv_gid_entry> {
-    let raw = net.gid(index as usize).ok_or(Errno(libc::ENODATA))?;
+    let raw = net.gid(index as usize).ok_or(EINVAL)?;
     Ok(sys::ibv_gid_entry {
         gid: sys::ibv_gid { raw },
         gid_index: index,

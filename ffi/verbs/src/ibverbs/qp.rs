@@ -246,11 +246,12 @@ impl Qp {
         let requests = init.cap.max_send_wr as usize + init.cap.max_recv_wr as usize;
         resources::check_for_object(requests * resources::REQUEST_BYTES)?;
         let qp = made_with.make()?;
-        if init.srq.is_null() {
-            init.cap.max_recv_wr = qp.query().max_recv_wr as u32;
-        } else {
-            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
-        }
+        // The program gets the limits that hold, which may be larger than those that it asked for.
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = match init.srq.is_null() {
+            true => (qp.query().max_recv_wr as u32, limits::SGE as u32),
+            false => (0, 0),
+        };
+        init.cap.max_send_sge = limits::SGE as u32;
         init.cap.max_inline_data = limits::INLINE as u32;
         let qp_base = sys::ibv_qp {
             context: domain.context(),

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use iwarp::verbs::{AsyncEvent, AsyncEventKind, ConnectionError};
 use libc::c_int;
+use tcp_lite::CloseReason;
 
 use crate::ffi::abi::Outcome;
 use crate::ffi::event_fd::EventQueue;
@@ -77,11 +78,13 @@ struct Elements {
     by_object: HashMap<usize, Element>,
 }
 
-/// Whether an event only reports that the peer has closed the connection. Then devices generate no event: siw
-/// only changes the state of the queue pair, and a RoCE device does not know that the peer's queue pair was
-/// destroyed. Requests that waited for the peer are flushed.
-fn is_of_closed_peer(kind: AsyncEventKind, cause: Option<ConnectionError>) -> bool {
-    kind == AsyncEventKind::QpFatal && cause == Some(ConnectionError::PeerClosed)
+/// Whether an event only reports that the peer has ended the connection: by a close, or by a reset, which the
+/// peer sends when its program moves the queue pair to ERR. Then devices generate no event: siw only changes the
+/// state of the queue pair, and a RoCE device does not know the state of the peer's queue pair. Requests that
+/// waited for the peer are flushed.
+fn is_of_ended_peer(kind: AsyncEventKind, cause: Option<ConnectionError>) -> bool {
+    use ConnectionError::{PeerClosed, Tcp};
+    kind == AsyncEventKind::QpFatal && matches!(cause, Some(PeerClosed | Tcp(CloseReason::Reset)))
 }
 
 impl AsyncEvents {
@@ -136,7 +139,7 @@ impl AsyncEvents {
     /// Puts an event of the engine's context into the queue of the object's context, or into all queues if
     /// the event concerns the port.
     pub(crate) fn on_event(&self, event: &AsyncEvent) {
-        if is_of_closed_peer(event.kind, event.cause) {
+        if is_of_ended_peer(event.kind, event.cause) {
             return;
         }
         let (kind, code) = match event.kind {
@@ -182,24 +185,23 @@ impl AsyncEvents {
 
 #[cfg(test)]
 mod tests {
-    use tcp_lite::CloseReason;
-
     use super::*;
 
     #[test]
-    fn a_peer_that_closes_is_no_error_and_a_peer_that_fails_is_one() {
+    fn a_peer_that_ends_is_no_error_and_a_peer_that_fails_is_one() {
         use AsyncEventKind::{LastWqeReached, QpAccessError, QpFatal};
         let closed = Some(ConnectionError::PeerClosed);
-        assert!(is_of_closed_peer(QpFatal, closed));
+        for cause in [closed, Some(ConnectionError::Tcp(CloseReason::Reset))] {
+            assert!(is_of_ended_peer(QpFatal, cause), "{cause:?}");
+        }
         for (kind, cause) in [
             (QpFatal, None),
-            (QpFatal, Some(ConnectionError::Tcp(CloseReason::Reset))),
             (QpFatal, Some(ConnectionError::Tcp(CloseReason::TimedOut))),
             (QpFatal, Some(ConnectionError::CloseTimeout)),
             (QpAccessError, closed),
             (LastWqeReached, closed),
         ] {
-            assert!(!is_of_closed_peer(kind, cause), "{kind:?} {cause:?}");
+            assert!(!is_of_ended_peer(kind, cause), "{kind:?} {cause:?}");
         }
     }
 }

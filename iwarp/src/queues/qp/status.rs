@@ -8,6 +8,7 @@ impl Listed for QpShared {
     fn status(&self) -> QpStatus {
         QpStatus {
             qp_num: self.config.num,
+            qp_type: self.config.qp_type,
             state: self.state.get(),
             pd: self.config.pd.id().0,
             has_srq: self.receives.are_shared(),

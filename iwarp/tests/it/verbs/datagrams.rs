@@ -97,6 +97,7 @@ fn a_message_arrives_behind_its_grh() {
         let wc = pair.wc_b();
         succeeded(&wc, wr_id, WcOpcode::Recv);
         assert_eq!((wc.byte_len as usize, wc.source_qpn, wc.immediate), (GRH + 99, a.number, None));
+        assert_eq!(wc.is_ipv6, address.contains(':'));
         let wc = pair.wc_a();
         succeeded(&wc, wr_id + 10, WcOpcode::Send);
         assert_eq!(wc.source_qpn, 0);

@@ -1,6 +1,7 @@
 /*
  * Tests that an orderly end of a connection generates no IBV_EVENT_QP_FATAL, as on RoCE devices and siw: neither if the
- * queue pair is idle, nor if requests wait for the peer, which then fail or are flushed.
+ * queue pair is idle, nor if requests wait for the peer, which then fail or are flushed. The same holds if the peer's
+ * program moves its queue pair to ERR.
  */
 #include <string.h>
 
@@ -60,23 +61,28 @@ static void managed(struct rdma_event_channel *channel, struct rdma_cm_id *liste
 	}
 }
 
-/* Connects two queue pairs without the connection manager, and destroys one of them. The other one notices only when a
- * request fails. */
-static void out_of_band(struct ibv_context *context)
+/* Connects two queue pairs without the connection manager, and ends one of them: destroys it, or moves it to ERR. */
+static void out_of_band(struct ibv_context *context, int destroys)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
 	CHECK(pd && cq);
 	struct ibv_qp *qps[2] = { make_qp(pd, cq, 4), make_qp(pd, cq, 4) };
+	struct ibv_qp_attr failed = { .qp_state = IBV_QPS_ERR };
 	connect_qp(qps[0], qps[1]->qp_num);
 	connect_qp(qps[1], qps[0]->qp_num);
 	CHECK(!post_empty_recv(qps[1], 1) && !post_empty_send(qps[0], 2));
 	CHECK(next_of(cq).status == IBV_WC_SUCCESS && next_of(cq).status == IBV_WC_SUCCESS);
-	CHECK(!ibv_destroy_qp(qps[1]));
+	CHECK(destroys ? !ibv_destroy_qp(qps[1]) : !ibv_modify_qp(qps[1], &failed, IBV_QP_STATE));
 	nothing_told(context);
-	CHECK(state_of(qps[0]) == IBV_QPS_RTS && !post_empty_send(qps[0], 3));
-	CHECK(next_of(cq).status == IBV_WC_RETRY_EXC_ERR && state_of(qps[0]) == IBV_QPS_ERR);
+	/* The other one notices the end of a destroyed queue pair only when a request fails. */
+	CHECK(!destroys || state_of(qps[0]) == IBV_QPS_RTS);
+	CHECK(!post_empty_send(qps[0], 3));
+	enum ibv_wc_status status = next_of(cq).status;
+	CHECK(destroys ? status == IBV_WC_RETRY_EXC_ERR : status != IBV_WC_SUCCESS);
+	CHECK(state_of(qps[0]) == IBV_QPS_ERR);
 	nothing_told(context);
+	CHECK(destroys || !ibv_destroy_qp(qps[1]));
 	CHECK(!ibv_destroy_qp(qps[0]) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
 }
 
@@ -90,7 +96,8 @@ int main(void)
 	managed(channel, listener, A_SEND);
 	managed(channel, listener, READS_OF_PEER);
 	destroy(listener);
-	out_of_band(context);
+	out_of_band(context, 1);
+	out_of_band(context, 0);
 	rdma_destroy_event_channel(channel);
 	CHECK(!ibv_close_device(context));
 	return 0;

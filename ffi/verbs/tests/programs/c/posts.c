@@ -326,6 +326,13 @@ static void limits(void)
 	CHECK(!ibv_query_device(context, &attr));
 	struct ibv_qp_cap most = { attr.max_qp_wr, attr.max_qp_wr, attr.max_sge, attr.max_sge, 128 };
 	CHECK(!ibv_destroy_qp(make(NULL, most, NULL)));
+	/* The limits that hold are returned, and a request beyond them is refused. */
+	struct ibv_qp_init_attr one = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_qp *small = ibv_create_qp(pd, &one);
+	CHECK(small && one.cap.max_send_sge == (uint32_t)attr.max_sge && one.cap.max_recv_sge == (uint32_t)attr.max_sge);
+	struct ibv_sge elements[64] = { { 0 } };
+	struct ibv_recv_wr *bad, beyond = { .sg_list = elements, .num_sge = attr.max_sge + 1 };
+	CHECK(attr.max_sge < 64 && ibv_post_recv(small, &beyond, &bad) == EINVAL && !ibv_destroy_qp(small));
 	for (int wrong = 0; wrong < 5; wrong++) {
 		struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = most, .qp_type = IBV_QPT_RC };
 		uint32_t *fields[5] = { &init.cap.max_send_wr, &init.cap.max_recv_wr, &init.cap.max_send_sge,

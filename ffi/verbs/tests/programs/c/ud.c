@@ -81,7 +81,7 @@ static int post(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t to, uint32_t qkey
 static void sent(uint64_t wr_id)
 {
 	struct ibv_wc wc = next_of(cq);
-	CHECK(wc.wr_id == wr_id && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND && !wc.src_qp);
+	CHECK(wc.wr_id == wr_id && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND && !wc.src_qp && !wc.sl);
 	CHECK(!(wc.wc_flags & IBV_WC_GRH));
 }
 
@@ -127,6 +127,8 @@ static void received(struct ibv_qp *qp, struct ibv_qp *from, uint32_t length, in
 	struct ibv_wc wc = next_of(far_cq);
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == GRH + length);
 	CHECK(wc.qp_num == qp->qp_num && wc.src_qp == from->qp_num && wc.wc_flags == (unsigned)(IBV_WC_GRH | flags));
+	/* The service level has the type of the packet, as with mlx5: UDP and IPv4, or UDP and IPv6. */
+	CHECK(wc.sl == (memory[wc.wr_id] >> 4 == 6 ? 9 : 10));
 	if (flags & IBV_WC_WITH_IMM)
 		CHECK(wc.imm_data == htonl(0x01020304));
 	size_t offset = wc.wr_id;
@@ -224,7 +226,7 @@ static void extended(void)
 	CHECK(far_cq_ex->wr_id == 4096 && far_cq_ex->status == IBV_WC_SUCCESS);
 	CHECK(ibv_wc_read_src_qp(far_cq_ex) == base->qp_num && ibv_wc_read_imm_data(far_cq_ex) == htonl(9));
 	CHECK(ibv_wc_read_wc_flags(far_cq_ex) == (IBV_WC_GRH | IBV_WC_WITH_IMM));
-	CHECK(ibv_wc_read_byte_len(far_cq_ex) == GRH + 20);
+	CHECK(ibv_wc_read_byte_len(far_cq_ex) == GRH + 20 && ibv_wc_read_sl(far_cq_ex) >= 9);
 	ibv_end_poll(far_cq_ex);
 	/* A request without a destination is refused. */
 	ibv_wr_start(qp);
