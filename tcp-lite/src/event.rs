@@ -110,8 +110,9 @@ pub enum Event {
         /// that we do not use it. False if we keep the address.
         lost: bool,
     },
-    /// A UDP datagram to an open port arrived.
-    Datagram(Datagram),
+    /// A UDP datagram to an open port arrived: [`Stack::next_datagram`](crate::Stack::next_datagram) returns
+    /// the datagram.
+    Datagram,
 }
 
 /// Why a connection ended.
@@ -202,7 +203,7 @@ pub(crate) struct EventQueue {
     received: VecDeque<Received>,
     /// The addresses of the [`QueuedEvent::AddressConflict`] in `rest`.
     conflicts: VecDeque<(IpAddr, EthernetAddress)>,
-    /// The datagrams of the [`QueuedEvent::Datagram`] in `rest`.
+    /// The datagrams that the user has not taken. They are separate, so that events are small.
     datagrams: VecDeque<Datagram>,
 }
 
@@ -261,6 +262,17 @@ impl EventQueue {
         self.datagrams.reserve_exact(datagrams.saturating_sub(self.datagrams.len()));
     }
 
+    /// Adds a datagram, and the event that announces the datagram.
+    pub(crate) fn push_datagram(&mut self, datagram: Datagram) {
+        self.datagrams.push_back(datagram);
+        self.push_back(Event::Datagram);
+    }
+
+    /// Removes and returns the oldest datagram.
+    pub(crate) fn pop_datagram(&mut self) -> Option<Datagram> {
+        self.datagrams.pop_front()
+    }
+
     /// The number of datagrams in the queue.
     pub(crate) fn datagrams(&self) -> usize {
         self.datagrams.len()
@@ -286,10 +298,7 @@ impl EventQueue {
                 self.conflicts.push_back((address, mac));
                 QueuedEvent::AddressConflict { lost }
             }
-            Event::Datagram(datagram) => {
-                self.datagrams.push_back(datagram);
-                QueuedEvent::Datagram
-            }
+            Event::Datagram => QueuedEvent::Datagram,
         };
         self.rest.push_back(queued);
     }
@@ -324,7 +333,7 @@ impl EventQueue {
                 let (address, mac) = self.conflicts.pop_front()?;
                 Event::AddressConflict { address, mac, lost }
             }
-            QueuedEvent::Datagram => Event::Datagram(self.datagrams.pop_front()?),
+            QueuedEvent::Datagram => Event::Datagram,
         })
     }
 
@@ -415,12 +424,12 @@ mod tests {
             ip: 14..42,
             payload: 42..42,
         };
-        queue.push_back(Event::Datagram(datagram(7)));
+        queue.push_datagram(datagram(7));
         queue.push_back(Event::Writable { conn });
-        queue.push_back(Event::Datagram(datagram(8)));
+        queue.push_datagram(datagram(8));
         assert_eq!((queue.len(), queue.datagrams()), (3, 2));
         let next = |queue: &mut EventQueue| match queue.pop_front() {
-            Some(Event::Datagram(datagram)) => Some(datagram.local.port()),
+            Some(Event::Datagram) => queue.pop_datagram().map(|datagram| datagram.local.port()),
             _ => None,
         };
         assert_eq!([0; 3].map(|_| next(&mut queue)), [Some(7), None, Some(8)]);

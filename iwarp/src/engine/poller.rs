@@ -378,10 +378,7 @@ impl Poller {
                     trace::address_conflict(&self.state, address, mac, lost);
                     self.state.push_async_event(AsyncEventKind::AddressConflict);
                 }
-                Event::Datagram(datagram) => {
-                    let Self { datagrams, state: EngineState { now, tcp, .. }, .. } = self;
-                    datagrams.receive(*now, tcp, guard, &datagram);
-                }
+                Event::Datagram => self.receive_datagram(guard),
             }
         }
         while let Some(conn) = self.state.acks.next_arrived() {

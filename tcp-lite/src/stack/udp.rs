@@ -22,7 +22,7 @@ use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader, PROTOCOL_UDP, Upper};
 use crate::membership::{self, Groups, JoinGroupError, Membership};
 use crate::neighbor::Resolution;
 use crate::udp::{self, DatagramHeader, OpenUdpError, Outbox, UDP_BYTES, UdpHeader};
-use crate::{Event, SendDatagramError, event::Datagram};
+use crate::{SendDatagramError, event::Datagram};
 
 /// Maximum number of datagrams that wait for [`Stack::event`]. An engine receives up to four bursts before it
 /// handles events.
@@ -36,9 +36,10 @@ enum Hop {
 }
 
 impl Stack {
-    /// Passes the UDP datagrams that arrive at `port` to the user, as [`Event::Datagram`]. The datagrams are
-    /// those to our addresses and to [joined](Self::join_group) groups, but not broadcasts. Packets with
-    /// IPv4 options or IPv6 extension headers, fragments and invalid datagrams are dropped and counted
+    /// Passes the UDP datagrams that arrive at `port` to the user: [`Event::Datagram`](crate::Event::Datagram)
+    /// announces each datagram, and [`next_datagram`](Self::next_datagram) returns it. The datagrams are those
+    /// to our addresses and to [joined](Self::join_group) groups, but not broadcasts. Packets with IPv4
+    /// options or IPv6 extension headers, fragments and invalid datagrams are dropped and counted
     /// ([`StackCounters::rx_datagram_dropped`](crate::StackCounters::rx_datagram_dropped)). A checksum of 0
     /// counts as valid, also with IPv6 (RFC 6935). ICMP errors answer datagrams to ports that are not open.
     ///
@@ -57,6 +58,12 @@ impl Stack {
         *udp.ports.iter_mut().find(|place| **place == 0).ok_or(OpenUdpError::Full)? = port;
         self.publish_ports();
         Ok(())
+    }
+
+    /// Removes and returns the oldest datagram; `None` if no datagram waits. While the maximum number of
+    /// datagrams waits, further datagrams are dropped and counted.
+    pub fn next_datagram(&mut self) -> Option<Datagram> {
+        self.events.pop_datagram()
     }
 
     /// Closes a UDP port. The datagrams that wait as events are still passed to the user. Does nothing if the
@@ -261,7 +268,7 @@ impl Stack {
         match self.check_datagram(ethernet, ip, (header_bytes, &header), frame) {
             Some(datagram) => {
                 self.counters.rx_datagrams += 1;
-                self.events.push_back(Event::Datagram(datagram));
+                self.events.push_datagram(datagram);
             }
             None => self.counters.rx_datagram_dropped += 1,
         }

@@ -182,7 +182,7 @@ impl Machine {
                 Event::AddressConflict { address, mac, .. } => {
                     return Err(format!("{mac} uses {address}, too"));
                 }
-                Event::Datagram(_) => return Err("a datagram arrived, and no UDP port is open".into()),
+                Event::Datagram => return Err("a datagram arrived, and no UDP port is open".into()),
                 Event::Closed { conn, reason } => (conn, Seen::Plain(format!("closed {}", name(reason)))),
                 Event::Received { conn, received } => {
                     let bytes: Vec<u8> = received.buf.segments().flatten().copied().collect();

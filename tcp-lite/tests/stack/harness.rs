@@ -211,7 +211,7 @@ impl Host {
             Event::PeerClosed { conn } => self.find(conn).peer_closed = true,
             Event::Closed { conn, reason } => self.find(conn).closed = Some(reason),
             Event::AddressConflict { address, mac, lost } => self.conflicts.push((address, mac, lost)),
-            Event::Datagram(datagram) => self.datagrams.push(datagram),
+            Event::Datagram => self.datagrams.extend(self.stack.next_datagram()),
         }
     }
 

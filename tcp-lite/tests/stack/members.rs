@@ -84,7 +84,10 @@ impl One {
                 Event::Established { conn, .. } => self.established.push(conn),
                 Event::Closed { reason, .. } => self.closed.push(reason),
                 Event::AddressConflict { .. } => self.conflicts += 1,
-                Event::Datagram(datagram) => self.datagrams.push(datagram.local),
+                Event::Datagram => {
+                    let datagram = self.stack().next_datagram().expect("the event announces a datagram");
+                    self.datagrams.push(datagram.local);
+                }
                 Event::Received { conn, received } => {
                     let bytes = received.buf.len();
                     let whole = bytes_of(&received.buf);

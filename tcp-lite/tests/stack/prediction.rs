@@ -322,7 +322,7 @@ impl Host {
                 Event::PeerClosed { .. } => "peer closed".to_owned(),
                 Event::Closed { reason, .. } => format!("closed {reason:?}"),
                 Event::AddressConflict { .. } => "address conflict".to_owned(),
-                Event::Datagram(_) => "datagram".to_owned(),
+                Event::Datagram => "datagram".to_owned(),
             });
         }
         words

@@ -59,7 +59,7 @@ impl End {
                 | Event::PeerClosed { .. }
                 | Event::Closed { .. }
                 | Event::AddressConflict { .. }
-                | Event::Datagram(_) => {
+                | Event::Datagram => {
                     panic!("nothing of the kind is to happen")
                 }
             }

@@ -180,7 +180,7 @@ impl<'a> Host<'a> {
             Event::AddressConflict { address, mac, .. } => {
                 return Err(lab_error!("{mac} uses {address}, too"));
             }
-            Event::Datagram(_) => {
+            Event::Datagram => {
                 return Err(lab_error!("a datagram arrived, and no UDP port is open"));
             }
             Event::Closed { reason: CloseReason::Graceful, .. } => self.closed_us = Some(self.clock.now_us()),

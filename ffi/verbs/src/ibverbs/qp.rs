@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -55,6 +56,7 @@ pub(crate) struct Qp {
 
 /// The parameters with which the queue pair was created. A reset makes a new engine queue pair from these
 /// parameters.
+#[derive(Clone, Copy)]
 struct InitAttr {
     pd: *mut sys::ibv_pd,
     send_cq: *mut sys::ibv_cq,
@@ -331,9 +333,10 @@ impl Qp {
         Ok(self.process.context.open_datagrams(&self.current().qp, &options)?)
     }
 
-    /// Makes the second engine queue pair for a queue pair that is connected to itself.
+    /// Makes the second engine queue pair for a queue pair that is connected to itself. It gets no messages,
+    /// so it needs no shared receive queue, whose last receive each of its queue pairs would report.
     fn add_far_end(&self, attributes: &Attributes) -> Outcome<()> {
-        let far = self.init.make()?;
+        let far = InitAttr { srq: ptr::null_mut(), ..self.init }.make()?;
         let number = far.qp_num();
         self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
         // SAFETY: a context is not freed while it has objects.

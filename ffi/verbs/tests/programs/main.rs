@@ -30,7 +30,6 @@
 //! | `status.rs` | `uwarp status` |
 //! | `kill.rs` | killed programs, and how their peers notice |
 //! | `judges.rs` | test suites of other projects |
-//! | `ucx.rs` | UCX, without UCP |
 //! | `mpi.rs` | Open MPI over libfabric, with a program in Python |
 //!
 //! If a program is not installed, its tests are skipped, usually with a line that names the package.
@@ -60,7 +59,6 @@ mod pair;
 mod pairs;
 mod refused;
 mod status;
-mod ucx;
 mod valgrind;
 mod wire;
 
@@ -162,12 +160,13 @@ fn main() {
     if !missing.is_empty() {
         println!("skipped: mpi (apt-get install {})", missing.join(" "));
     }
-    for ranks in mpi::RANKS {
-        let test = move || mpi::on_one_host(ranks).map_err(Failed::from);
-        trials.push(Trial::test(format!("mpi_{ranks}_ranks"), test).with_ignored_flag(!missing.is_empty()));
-        let test = move || mpi::on_two_hosts(ranks).map_err(Failed::from);
+    for (ranks, over) in mpi::RUNS {
+        let name = format!("mpi{}_{ranks}_ranks", over.suffix());
+        let test = move || mpi::on_one_host(ranks, over).map_err(Failed::from);
+        trials.push(Trial::test(&name, test).with_ignored_flag(!missing.is_empty()));
+        let test = move || mpi::on_two_hosts(ranks, over).map_err(Failed::from);
         let skips = !has_interfaces || !missing.is_empty();
-        trials.push(Trial::test(format!("hosts_mpi_{ranks}_ranks"), test).with_ignored_flag(skips));
+        trials.push(Trial::test(format!("hosts_{name}"), test).with_ignored_flag(skips));
     }
     let has_netpipe = pair::is_installed("NPopenmpi");
     if !has_netpipe {
@@ -175,14 +174,6 @@ fn main() {
     }
     let netpipe = Trial::test("hosts_mpi_netpipe", run(mpi::netpipe));
     trials.push(netpipe.with_ignored_flag(!has_interfaces || !has_netpipe));
-    let missing = ucx::missing();
-    if let Some(missing) = missing {
-        println!("skipped: ucx ({missing})");
-    }
-    for (name, options) in ucx::TESTS {
-        let test = move || ucx::run(options).map_err(Failed::from);
-        trials.push(Trial::test(name, test).with_ignored_flag(missing.is_some()));
-    }
     // Cargo and cmake build the suite of the crate `ibverbs` for a minute.
     let quick = std::env::var_os("UWARP_QUICK").is_some_and(|set| !set.is_empty());
     for (suite, package) in judges::SUITES.into_iter().filter(|(suite, _)| !quick || *suite != "ibverbs") {

@@ -1,4 +1,4 @@
-//! Tests of Open MPI over libfabric's verbs provider.
+//! Tests of Open MPI over libfabric's verbs provider, and over UCX.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,12 +10,49 @@ use crate::wire::Wire;
 
 /// Maximum time of a run.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Options that force libfabric's verbs provider: Open MPI must not choose another transport.
-const OVER_VERBS: &str =
-    "--oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";
+
+/// The library through which Open MPI uses verbs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    Libfabric,
+    Ucx,
+}
+
+impl Over {
+    /// Options that force this library: Open MPI must not choose another transport.
+    fn options(self) -> &'static str {
+        match self {
+            Self::Libfabric => {
+                "--oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"
+            }
+            // UCX opens only InfiniBand devices. It would also use shared memory between ranks of a host.
+            Self::Ucx => {
+                "--oversubscribe --mca pml ucx --mca osc ucx -x UWARP_PRETEND=ib \
+                 -x UCX_TLS=rc_verbs,ud_verbs,self -x UCX_NET_DEVICES=uwarp0:1"
+            }
+        }
+    }
+
+    /// The arguments of the test's script. Between hosts, Open MPI makes no windows over libfabric.
+    fn arguments(self) -> &'static str {
+        match self {
+            Self::Libfabric => "",
+            Self::Ucx => " windows",
+        }
+    }
+
+    /// The last part of a test's name.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Libfabric => "",
+            Self::Ucx => "_ucx",
+        }
+    }
+}
 
 /// The numbers of ranks, on one host or divided between two hosts.
-pub(crate) const RANKS: [usize; 2] = [2, 4];
+pub(crate) const RUNS: [(usize, Over); 4] =
+    [(2, Over::Libfabric), (4, Over::Libfabric), (2, Over::Ucx), (4, Over::Ucx)];
 
 /// Returns the packages that are not installed.
 pub(crate) fn missing() -> Vec<&'static str> {
@@ -24,21 +61,24 @@ pub(crate) fn missing() -> Vec<&'static str> {
 }
 
 /// Runs a program in which each rank sends messages of several lengths to every other rank, and checks the
-/// messages that it receives.
-pub(crate) fn on_one_host(ranks: usize) -> Result<(), String> {
-    run(&Wire::new()?, "", ranks)
+/// messages that it receives. Over UCX, each rank then writes and reads memory of its neighbour.
+pub(crate) fn on_one_host(ranks: usize, over: Over) -> Result<(), String> {
+    run(&Wire::new()?, "", ranks, over)
 }
 
 /// Runs the program of [`on_one_host`] with half of the ranks on each of two hosts.
-pub(crate) fn on_two_hosts(ranks: usize) -> Result<(), String> {
+pub(crate) fn on_two_hosts(ranks: usize, over: Over) -> Result<(), String> {
     let (wire, options) = two_hosts(ranks / 2)?;
-    run(&wire, &options, ranks)
+    run(&wire, &options, ranks, over)
 }
 
 /// Runs NetPIPE between two hosts. NetPIPE sends messages of many lengths, and compares each byte.
 pub(crate) fn netpipe() -> Result<(), String> {
     let (wire, options) = two_hosts(1)?;
-    let words = format!("mpirun {options}{OVER_VERBS} -n 2 NPopenmpi -i -n 10 -u 100000 -o netpipe.out");
+    let words = format!(
+        "mpirun {options}{} -n 2 NPopenmpi -i -n 10 -u 100000 -o netpipe.out",
+        Over::Libfabric.options()
+    );
     let status = Running::start(&wire, "client", &words)?.wait(LIMIT)?;
     let output = wire.output("client");
     // NetPIPE prints each length, beginning with one byte, and its result.
@@ -68,10 +108,10 @@ fn two_hosts(each: usize) -> Result<(Wire, String), String> {
     Ok((wire, format!("--allow-run-as-root --mca plm_rsh_agent {agent} {hosts} ")))
 }
 
-fn run(wire: &Wire, options: &str, ranks: usize) -> Result<(), String> {
+fn run(wire: &Wire, options: &str, ranks: usize, over: Over) -> Result<(), String> {
     let script = wire.folder().join("mpi.py");
     fs::write(&script, include_str!("mpi.py")).map_err(|error| format!("{}: {error}", script.display()))?;
-    let words = format!("mpirun {options}{OVER_VERBS} -n {ranks} python3 mpi.py");
+    let words = format!("mpirun {options}{} -n {ranks} python3 mpi.py{}", over.options(), over.arguments());
     let status = Running::start(wire, "client", &words)?.wait(LIMIT)?;
     let output = wire.output("client");
     let right = output.matches(&format!(" of {ranks}: 0 wrong")).count();

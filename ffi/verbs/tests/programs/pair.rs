@@ -63,9 +63,9 @@ impl Pair {
     /// Returns the packages that are not installed.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let is_there = [&self.server, &self.client].iter().all(|command| {
-            // The program is the argument of the script.
-            let mut words = command.trim_start_matches("sh with_rsockets ").split(' ');
-            words.next().is_some_and(is_installed)
+            // The program may be the argument of a script, or follow the variables of `env`.
+            let command = command.trim_start_matches("sh with_rsockets ").trim_start_matches("env ");
+            command.split(' ').find(|word| !word.contains('=')).is_some_and(is_installed)
         });
         if is_there { Vec::new() } else { vec![self.package] }
     }

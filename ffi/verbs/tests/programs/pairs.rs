@@ -43,6 +43,16 @@ impl Pair {
     fn server_stays(self) -> Self {
         Self { server_stays: true, ..self }
     }
+
+    /// Makes the device report itself as an InfiniBand device. The programs of the pair open no iWARP device,
+    /// or send no datagrams over such a device.
+    fn pretends_ib(self) -> Self {
+        let with = |command: String| match command.strip_prefix("env ") {
+            Some(rest) => format!("env UWARP_PRETEND=ib {rest}"),
+            None => format!("env UWARP_PRETEND=ib {command}"),
+        };
+        Self { server: with(self.server), client: with(self.client), ..self }
+    }
 }
 
 pub(crate) fn all() -> Vec<Pair> {
@@ -50,10 +60,12 @@ pub(crate) fn all() -> Vec<Pair> {
     pairs.extend(rdmacm_utils());
     pairs.extend(ibverbs_utils());
     pairs.extend(perftest());
+    pairs.extend(perftest_datagrams());
     pairs.extend(qperf());
     pairs.extend(fio());
     pairs.extend([curl(), iperf()]);
     pairs.extend(libfabric());
+    pairs.extend(ucx());
     pairs
 }
 
@@ -93,6 +105,10 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
         "curl_rsockets",
         "fabric_messages",
         "fabric_datagrams",
+        "ud_pingpong",
+        "send_bw_ud",
+        "ucp_tags",
+        "ucp_put",
     ];
     all().into_iter().filter(|pair| names.contains(&pair.name.as_str())).chain([qperf]).collect()
 }
@@ -168,6 +184,9 @@ fn ibverbs_utils() -> Vec<Pair> {
         pair("rc_pingpong_extended", "ibv_rc_pingpong -g 0 -N -c"),
         pair("srq_pingpong", "ibv_srq_pingpong -g 0 -c"),
         pair("srq_pingpong_events", "ibv_srq_pingpong -g 0 -e -c"),
+        pair("ud_pingpong", "ibv_ud_pingpong -g 3 -c"),
+        pair("ud_pingpong_events", "ibv_ud_pingpong -g 1 -e -c"),
+        pair("ud_pingpong_by_lid", "ibv_ud_pingpong -c"),
     ]
 }
 
@@ -214,6 +233,19 @@ fn perftest() -> Vec<Pair> {
     // For each size, perftest needs a third of a second of CPU time to measure the processor's frequency.
     pairs.push(Pair { limit: 240, ..all_sizes }.shows("8388608"));
     pairs
+}
+
+/// perftest's datagrams: perftest sends none over iWARP devices.
+fn perftest_datagrams() -> Vec<Pair> {
+    let pair = |name: &str, command: &str| {
+        Pair::new(name, "perftest", command, &format!("{command} {ADDR}")).shows("#bytes").pretends_ib()
+    };
+    vec![
+        pair("send_lat_ud", "ib_send_lat -F -n 300 -c UD"),
+        pair("send_lat_ud_events", "ib_send_lat -F -n 300 -c UD -e"),
+        pair("send_bw_ud", "ib_send_bw -F -n 300 -c UD"),
+        pair("send_bw_ud_both_ways", "ib_send_bw -F -n 300 -c UD -b"),
+    ]
 }
 
 fn qperf() -> Vec<Pair> {
@@ -311,4 +343,33 @@ fn libfabric() -> Vec<Pair> {
             Pair::new(name, "libfabric-bin", &server, &format!("{server} {ADDR}")).shows("\n1m ")
         })
         .into()
+}
+
+/// UCX, which opens only InfiniBand devices: its transports `rc_verbs` and `ud_verbs`, and UCP above them. UCP
+/// connects by datagrams, and the workers' addresses are exchanged by TCP of the kernel.
+fn ucx() -> Vec<Pair> {
+    const UCT: &str = "ucx_perftest -n 2000 -w 100 -d uwarp0:1";
+    const UCP: &str =
+        "env UCX_TLS=rc_verbs,ud_verbs,self UCX_NET_DEVICES=uwarp0:1 ucx_perftest -n 2000 -w 100";
+    let pair = |name: &str, command: &str, options: &str| {
+        let server = format!("{command} {options}");
+        let pair = Pair::new(name, "ucx-utils", &server, &format!("{server} {ADDR}"));
+        pair.shows("Final:                  2000").pretends_ib()
+    };
+    vec![
+        pair("ucx_active_messages", UCT, "-x rc_verbs -t am_lat"),
+        pair("ucx_put", UCT, "-x rc_verbs -t put_bw -D zcopy -s 16384"),
+        pair("ucx_get", UCT, "-x rc_verbs -t get -D zcopy -s 16384"),
+        pair("ucx_atomics", UCT, "-x rc_verbs -t fadd"),
+        pair("ucx_datagrams", UCT, "-x ud_verbs -t am_lat -D bcopy -s 1000"),
+        pair("ucp_tags", UCP, "-t tag_lat -s 64"),
+        // Messages of this size are sent by a rendezvous, with an RDMA Read of the receiver.
+        pair("ucp_tags_by_rendezvous", UCP, "-t tag_bw -s 300000"),
+        pair("ucp_put", UCP, "-t ucp_put_bw -s 65536"),
+        pair("ucp_get", UCP, "-t ucp_get -s 4096"),
+        pair("ucp_fetch_and_add", UCP, "-t ucp_fadd"),
+        pair("ucp_compare_and_swap", UCP, "-t ucp_cswap"),
+        pair("ucp_stream", UCP, "-t stream_lat -s 64"),
+        pair("ucp_active_messages", UCP, "-t ucp_am_lat -s 64"),
+    ]
 }

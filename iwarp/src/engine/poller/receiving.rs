@@ -4,6 +4,7 @@ use dp::profile::{self, Layer};
 use dp::{Burst, Mbuf};
 use tcp_lite::{Ahead, ConnId, Received};
 
+use super::super::state::EngineState;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
@@ -112,6 +113,15 @@ impl Poller {
                     poller.on_received(guard, conn, received);
                 }
             });
+        }
+    }
+
+    /// Passes the datagram that an event has announced to its queue pairs.
+    #[inline(never)]
+    pub(super) fn receive_datagram(&mut self, guard: &EpochGuard<'_>) {
+        let Self { datagrams, state: EngineState { now, tcp, .. }, .. } = self;
+        if let Some(datagram) = tcp.next_datagram() {
+            datagrams.receive(*now, tcp, guard, &datagram);
         }
     }
 

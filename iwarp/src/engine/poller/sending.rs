@@ -4,7 +4,7 @@
 use dp::profile::{self, Layer};
 use tcp_lite::{Duration, Instant};
 
-use super::super::connection::{Connection, TurnOutcome};
+use super::super::connection::TurnOutcome;
 use super::super::state::EngineState;
 use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
@@ -76,31 +76,31 @@ impl Poller {
     /// Returns whether there was a doorbell that was not lost.
     #[inline]
     fn schedule_rung(&mut self) -> bool {
-        let Self { connections, datagrams, state: EngineState { handle, tx_scheduler, .. }, .. } = self;
-        let doorbells = handle.doorbells();
-        let mut schedule = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
-            // The slot is scheduled as by `Connection::schedule_tx`. The doorbell of a connection that has
-            // ended has no effect, or schedules the next connection in its slot.
-            match connection {
-                Some(Some(_)) => tx_scheduler.schedule(slot as u32),
-                Some(None) => {}
-                // A slot beyond all connections is that of a queue pair of datagrams, if it is in use at all.
-                None => datagrams.schedule(slot as u32 & !DATAGRAM_SLOT),
-            }
-        };
-        let is_lost = doorbells.take_lost();
-        if is_lost {
-            (0..connections.len()).for_each(|slot| schedule(slot, connections.get(slot)));
+        if self.state.handle.doorbells().take_lost() {
+            self.schedule_all();
         }
         let mut busy = false;
-        while let Some(slot) = doorbells.next() {
+        while let Some(slot) = self.state.handle.doorbells().next() {
             busy = true;
-            schedule(slot as usize, connections.get(slot as usize));
-        }
-        if is_lost {
-            datagrams.schedule_all();
+            // The slot is scheduled as by `Connection::schedule_tx`. The doorbell of a connection that has
+            // ended has no effect, or schedules the next connection in its slot.
+            match self.connections.get(slot as usize) {
+                Some(Some(_)) => self.state.tx_scheduler.schedule(slot),
+                Some(None) => {}
+                // A slot beyond all connections is that of a queue pair of datagrams, if it is in use at all.
+                None => self.datagrams.schedule(slot & !DATAGRAM_SLOT),
+            }
         }
         busy
+    }
+
+    /// Schedules all queue pairs, because a doorbell was lost.
+    #[cold]
+    fn schedule_all(&mut self) {
+        let Self { connections, datagrams, state: EngineState { tx_scheduler, .. }, .. } = self;
+        let slots = connections.iter().enumerate().filter(|(_, connection)| connection.is_some());
+        slots.for_each(|(slot, _)| tx_scheduler.schedule(slot as u32));
+        datagrams.schedule_all();
     }
 
     /// Lets queue pairs hand FPDUs to TCP. Each queue pair may hand over a limited number of bytes. Queue

@@ -194,7 +194,7 @@ impl Host {
                 }
                 Event::Acknowledged { .. } => self.seen.push(Seen::Acknowledged),
                 Event::AddressConflict { .. } => panic!("no control block tells of addresses"),
-                Event::Datagram(_) => panic!("no control block receives datagrams"),
+                Event::Datagram => panic!("no control block receives datagrams"),
                 Event::PeerClosed { .. } => self.seen.push(Seen::PeerClosed),
                 Event::Closed { reason, .. } => self.seen.push(Seen::Closed(reason)),
                 Event::Received { received, .. } => {

@@ -326,7 +326,7 @@ impl Run {
                 Event::Closed { conn, .. } => self.alive.retain(|alive| *alive != conn),
                 // Any host can claim our address.
                 Event::AddressConflict { .. } => {}
-                Event::Datagram(_) => panic!("no UDP port is open"),
+                Event::Datagram => panic!("no UDP port is open"),
                 Event::Received { conn, .. }
                 | Event::Evict { conn, .. }
                 | Event::Writable { conn }

@@ -249,7 +249,7 @@ impl LiteHost {
                 self.by_conn.remove(&conn);
             }
             Event::AddressConflict { address, mac, .. } => return Err(format!("{mac} uses {address}, too")),
-            Event::Datagram(_) => return Err("a datagram arrived, and no UDP port is open".into()),
+            Event::Datagram => return Err("a datagram arrived, and no UDP port is open".into()),
         }
         Ok(())
     }

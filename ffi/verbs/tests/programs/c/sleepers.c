@@ -172,6 +172,25 @@ static void events_of_own_calls(void)
 	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq));
 }
 
+/* A queue pair that is connected to itself tells once that it has no more receives. UCX ends if it is told twice. */
+static void connected_to_itself(void)
+{
+	struct ibv_srq *srq = make_srq();
+	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+	struct ibv_qp *qp = make_on(cq, srq);
+	connect_qp(qp, qp->qp_num);
+	struct ibv_recv_wr recv = { .wr_id = 1 }, *bad_recv;
+	struct ibv_send_wr send = { .wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad_send;
+	CHECK(!ibv_post_srq_recv(srq, &recv, &bad_recv) && !ibv_post_send(qp, &send, &bad_send));
+	CHECK(next_of(cq).status == IBV_WC_SUCCESS && next_of(cq).status == IBV_WC_SUCCESS);
+	modify(qp, IBV_QPS_ERR);
+	struct ibv_async_event event = next_event();
+	CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp);
+	ibv_ack_async_event(&event);
+	CHECK(!is_readable(context->async_fd, 300));
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq));
+}
+
 /* Each event is delivered once, whatever number of events waits. */
 static void more_events_than_a_queue_holds(void)
 {
@@ -201,6 +220,7 @@ int main(void)
 	peer_is_away();
 	nobody_is_watched();
 	events_of_own_calls();
+	connected_to_itself();
 	more_events_than_a_queue_holds();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	puts("sleepers are told");

@@ -59,7 +59,7 @@ impl User {
                     conn
                 }
                 Event::Writable { conn } | Event::Acknowledged { conn } => conn,
-                Event::AddressConflict { .. } | Event::Datagram(_) => continue,
+                Event::AddressConflict { .. } | Event::Datagram => continue,
                 Event::PeerClosed { conn } => {
                     assert!(!self.peer_closed, "the peer closed twice");
                     self.peer_closed = true;
