@@ -65,6 +65,11 @@ pub enum SendDatagramError<E> {
     /// No packet buffer is free, or too many datagrams wait to be sent.
     #[error("no packet buffer is free")]
     NoBuffer,
+    /// The Ethernet address of the next hop is not known yet, and the maximum number of datagrams waits for
+    /// Ethernet addresses. The datagram can be sent later: an address is known, or its query has failed,
+    /// within seconds.
+    #[error("too many datagrams wait for the Ethernet addresses of next hops")]
+    Unresolved,
     /// The caller's function that writes the payload failed.
     #[error("{0}")]
     Fill(E),
@@ -231,12 +236,19 @@ impl Outbox {
         has_room
     }
 
-    /// Adds a datagram that waits for the Ethernet address of `next_hop`. Returns `false` if the oldest such
-    /// datagram was dropped to make room.
+    /// Whether a further datagram may wait for an Ethernet address.
+    pub(crate) fn has_room_to_wait(&self) -> bool {
+        self.waiting.len() < self.limits.1
+    }
+
+    /// Adds a datagram that waits for the Ethernet address of `next_hop`. Returns `false`, and drops the
+    /// datagram, if there is no room.
     pub(crate) fn push_waiting(&mut self, now: Instant, next_hop: IpAddress, frame: Mbuf) -> bool {
-        let dropped = if self.waiting.len() < self.limits.1 { None } else { self.waiting.pop_front() };
-        self.waiting.push_back(Waiting { next_hop, deadline: now + MAX_WAIT, frame });
-        dropped.is_none()
+        let has_room = self.has_room_to_wait();
+        if has_room {
+            self.waiting.push_back(Waiting { next_hop, deadline: now + MAX_WAIT, frame });
+        }
+        has_room
     }
 
     /// Number of datagrams that wait for Ethernet addresses.

@@ -132,8 +132,7 @@ impl Stack {
     ///
     /// [`transmit`](Self::transmit) returns the frame. If the Ethernet address of the next hop is not known,
     /// the datagram waits for it for at most 3 s, with at most 64 datagrams of the whole stack. A datagram
-    /// that waits for too long, the oldest one if there are too many, and any datagram while the port has no
-    /// link are dropped and counted
+    /// that waits for too long, and any datagram while the port has no link are dropped and counted
     /// ([`StackCounters::tx_datagram_dropped`](crate::StackCounters::tx_datagram_dropped)). A datagram to one
     /// of our own addresses is sent to the port like any other datagram
     /// ([`StackConfig::loopback`](crate::StackConfig::loopback)).
@@ -143,7 +142,8 @@ impl Stack {
     /// [`SendDatagramError::NoRoute`] if there is no path to the destination, or if the destination can be
     /// neither a peer nor a group. [`SendDatagramError::TooLong`] if the payload is longer than
     /// [`datagram_mtu`](Self::datagram_mtu). [`SendDatagramError::NoBuffer`] if no packet buffer is free, or
-    /// if too many datagrams wait for `transmit`. [`SendDatagramError::Fill`] if `fill` fails.
+    /// if too many datagrams wait for `transmit`. [`SendDatagramError::Unresolved`] if too many datagrams wait
+    /// for Ethernet addresses. [`SendDatagramError::Fill`] if `fill` fails.
     pub fn send_datagram<E>(
         &mut self,
         now: Instant,
@@ -163,6 +163,12 @@ impl Stack {
         }
         if !self.udp().outbox.has_room() {
             return Err(SendDatagramError::NoBuffer);
+        }
+        if let Hop::Neighbor(next_hop) = hop
+            && !self.udp().outbox.has_room_to_wait()
+            && matches!(self.neighbors.resolve(self.now, next_hop), Resolution::Pending)
+        {
+            return Err(SendDatagramError::Unresolved);
         }
         let ethernet_bytes = ethernet::header_bytes(self.framing.vlan);
         let payload_at = udp::header_bytes(&remote);

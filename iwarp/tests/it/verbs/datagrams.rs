@@ -310,6 +310,25 @@ fn a_message_to_a_group_reaches_members_beside_the_sender() {
     assert!(pair.a.cq.is_empty(), "the sender gets nothing");
 }
 
+/// The first messages to a peer wait until the peer's Ethernet address is known. No message is lost, whatever
+/// number waits.
+#[test]
+fn no_message_to_an_unresolved_peer_is_lost() {
+    const MANY: u64 = 100;
+    let (mut pair, a, b) = ends();
+    for wr_id in 0..MANY {
+        b.recv(wr_id, 0, 100);
+    }
+    for wr_id in 0..MANY {
+        a.qp.post_send(&a.request(wr_id, to("10.0.0.2", b.number), 2)).unwrap();
+    }
+    for wr_id in 0..MANY {
+        succeeded(&pair.wc_b(), wr_id, WcOpcode::Recv);
+        succeeded(&pair.wc_a(), wr_id, WcOpcode::Send);
+    }
+    assert_eq!(pair.a.engine.counters().stack.tx_datagram_dropped, 0);
+}
+
 /// With a shared receive queue, a message takes a request of the queue. A message that is too long for it
 /// fails the request, and ends the queue pair alone.
 #[test]
