@@ -28,6 +28,7 @@
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
 //! | `valgrind.rs` | a pair under valgrind |
 //! | `status.rs` | `uwarp status` |
+//! | `table.rs` | the chapter of programs that run, made from the tests' lists |
 //! | `kill.rs` | killed programs, and how their peers notice |
 //! | `judges.rs` | test suites of other projects |
 //! | `mpi.rs` | Open MPI over libfabric, with a program in Python |
@@ -59,6 +60,7 @@ mod pair;
 mod pairs;
 mod refused;
 mod status;
+mod table;
 mod valgrind;
 mod wire;
 
@@ -192,6 +194,9 @@ fn main() {
         let skips = !pair::is_installed("rping");
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(skips));
     }
+    let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+    let chapter = move || table::check(&names).map_err(Failed::from);
+    trials.push(Trial::test("the_chapter_on_programs_is_that_of_the_tests", chapter));
     match std::env::var("UWARP_VERBS").as_deref() {
         Ok("hosts") => trials.retain(|trial| is_between_namespaces(trial.name())),
         Ok("local") => trials.retain(|trial| !is_between_namespaces(trial.name())),
