@@ -79,6 +79,9 @@ pub enum StartupFault {
     /// of this implementation, which reports accepted messages in a different form.
     #[error("the peer's uwarp is older and has other semantics of InfiniBand: update it")]
     OldAgreement,
+    /// One of the two queue pairs is of type [`Uc`](crate::verbs::QpType::Uc), and the other is not.
+    #[error("one queue pair is of type UC, and the other is not: give both the same type")]
+    OtherType,
     /// The peer sent out-of-order bytes that are further ahead than the startup exchange allows.
     #[error("bytes too far ahead of an incomplete startup frame")]
     FarAhead,

@@ -12,7 +12,8 @@ use std::sync::{Mutex, MutexGuard};
 use super::qp::{Receives, RecvEntry, SendQueue, Signals};
 use super::request_ring::{Oldest, RingReader};
 use super::{
-    ConnectionError, Pending, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode,
+    ConnectionError, Pending, PreparedPayload, RecvRequest, SendEntry, SendFlags, Signaled, WcStatus,
+    WorkCompletion, send_opcode,
 };
 
 pub(crate) struct QpConsumer {
@@ -241,6 +242,16 @@ impl QpConsumer {
         }
     }
 
+    /// Returns the taken receive requests, since the rest of their messages will not arrive. Requests of the
+    /// queue pair's own queue are posted as before. A request of a shared receive queue completes as flushed.
+    pub(crate) fn return_recvs(&mut self, receives: &Receives, cause: Option<ConnectionError>) {
+        if self.shared.is_some() {
+            return self.abandon_recvs(receives, cause);
+        }
+        receives.count_returned(self.taken);
+        self.taken = 0;
+    }
+
     /// Completes the oldest send request with the failure `status`. Returns `false` if no send request is
     /// left. Afterwards the caller must call [`report`](super::QpShared::report) while it holds no lock.
     pub(crate) fn fail_next_send(
@@ -257,6 +268,39 @@ impl QpConsumer {
         let completion = sends.failed(entry.wr_id, send_opcode(&entry.op), status, cause);
         self.sq.remove(1);
         sends.complete(signals, true, completion);
+        true
+    }
+
+    /// Completes all send requests as if their messages had been sent, though there is no peer, up to a
+    /// request that fails without a peer: its memory is not valid, or it is an operation on an STag, which
+    /// only a stream executes. Returns `false` if there was such a request. No started request may exist.
+    /// Afterwards the caller must call [`report`](super::QpShared::report) while it holds no lock.
+    pub(crate) fn drop_sends(
+        &mut self,
+        sends: &SendQueue,
+        signals: &Signals,
+        cause: Option<ConnectionError>,
+    ) -> bool {
+        // The lock has the same purpose as in `flush`.
+        let _posting = sends.lock();
+        while let Some(entry) = self.sq.first() {
+            let (wr_id, opcode) = (entry.wr_id, send_opcode(&entry.op));
+            let fault = match entry.prepared {
+                PreparedPayload::InvalidMemory => Some(WcStatus::LocalProtectionError),
+                _ if !entry.op.sends_elements() => Some(WcStatus::MwBindError),
+                _ => None,
+            };
+            let signaled = fault.is_some() || entry.flags.contains(SendFlags::SIGNALED);
+            self.sq.remove(1);
+            let completion = match fault {
+                Some(status) => sends.failed(wr_id, opcode, status, cause),
+                None => sends.succeeded(wr_id, opcode, 0),
+            };
+            sends.complete(signals, signaled, completion);
+            if fault.is_some() {
+                return false;
+            }
+        }
         true
     }
 
@@ -305,8 +349,8 @@ mod tests {
 
     use super::super::request_ring::ring;
     use super::super::{
-        CompletionQueue, PdShared, PreparedPayload, QpInit, QpShared, SendFlags, SendOp, SendRequest,
-        SharedReceiveQueue, SrqInit, WcOpcode, test_objects,
+        CompletionQueue, PdShared, QpInit, QpShared, SendOp, SendRequest, SharedReceiveQueue, SrqInit,
+        WcOpcode, test_objects,
     };
     use super::*;
 
@@ -375,6 +419,46 @@ mod tests {
         consumer.abandon_recvs(&qp.receives, CAUSE);
         assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
         assert_eq!(polled(&cq), [4, 5].map(|wr_id| (wr_id, WcStatus::WrFlushError)));
+    }
+
+    /// Without a peer, messages succeed up to a request that fails without a peer. Only signaled requests
+    /// have completions.
+    #[test]
+    fn dropped_messages_succeed() {
+        let (_, pd, cq) = test_objects();
+        let qp = QpShared::new(&pd, &QpInit { early_sends: true, ..QpInit::new(&cq) }).unwrap();
+        let mut consumer = qp.consumer.take().0;
+        let signaled = |wr_id| send(wr_id).flags(SendFlags::SIGNALED);
+        [signaled(1), send(2), signaled(3)].iter().for_each(|request| qp.queue_send(request).unwrap());
+        assert!(consumer.drop_sends(&qp.sends, &qp.signals, CAUSE));
+        let dropped: Vec<_> = std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(dropped, [1, 3].map(|wr_id| (wr_id, WcStatus::Success)));
+        let local = SendRequest { op: SendOp::LocalInvalidate { rkey: 0 }, ..send(4) };
+        [local, signaled(5)].iter().for_each(|request| qp.queue_send(request).unwrap());
+        assert!(!consumer.drop_sends(&qp.sends, &qp.signals, CAUSE));
+        assert_eq!((polled(&cq), qp.sends.open()), (vec![(4, WcStatus::MwBindError)], 1));
+    }
+
+    /// Returned requests of the queue pair's own queue are the next requests again. A returned request of a
+    /// shared queue is flushed.
+    #[test]
+    fn returned_receives_are_posted_again() {
+        let (_, pd, cq) = test_objects();
+        let qp = with_requests(&pd, &cq);
+        let mut consumer = qp.consumer.take().0;
+        assert!(consumer.take_recv(&qp.receives, &qp.signals));
+        consumer.return_recvs(&qp.receives, CAUSE);
+        assert_eq!((consumer.taken_recvs(), qp.receives.taken(), qp.receives.open()), (0, (1, 0), 2));
+        assert!(cq.poll_one().is_none() && consumer.take_recv(&qp.receives, &qp.signals));
+        assert_eq!(consumer.recv().map(|request| request.wr_id), Some(4));
+        let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();
+        srq.post_recv(&recv(1)).unwrap();
+        let qp = QpShared::new(&pd, &QpInit { srq: Some(&srq), ..QpInit::new(&cq) }).unwrap();
+        let mut consumer = qp.consumer.take().0;
+        assert!(consumer.take_recv(&qp.receives, &qp.signals));
+        consumer.return_recvs(&qp.receives, CAUSE);
+        assert_eq!(polled(&cq), [(1, WcStatus::WrFlushError)]);
+        assert_eq!(qp.receives.taken(), (1, 0));
     }
 
     /// At most one request at a time is taken from a shared receive queue.

@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::consumer::ConsumerPlace;
 use super::cq::CqShared;
 use super::cq_users::Demand;
-use super::{Doorbells, PdShared, QpConsumer, QpInit, QpState, QpType, Resources, StreamError, VerbsError};
+use super::{Doorbells, PdShared, QpConsumer, QpInit, QpState, Resources, StreamError, VerbsError};
 
 mod attributes;
 mod config;
@@ -93,7 +93,7 @@ impl QpShared {
         ird: u16,
     ) -> Result<(), VerbsError> {
         context.same(self.config.resources())?;
-        if self.config.qp_type != QpType::Rc {
+        if !self.config.qp_type.has_connections() {
             return Err(VerbsError::Invalid("a queue pair of type UD has no connection".into()));
         }
         let state = self.state.get();
@@ -115,7 +115,7 @@ impl QpShared {
     /// effect only with InfiniBand's semantics.
     pub(crate) fn connected(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
         self.attributes.agree((ord, ird), ib_semantics, outlives_peer);
-        if ib_semantics {
+        if ib_semantics && !self.config.is_unreliable() {
             self.receives.allow_waiting();
         }
         let quota = &self.config.resources().quotas.read_slots;

@@ -34,7 +34,8 @@ pub enum QpState {
     /// The queue pair outlives its peer, and the peer has ended the connection, or no connection could be
     /// made. Receive requests stay posted. The first send completes with
     /// [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or after its [retry
-    /// time](crate::verbs::QueuePair::set_retry_time). Then the queue pair enters `Error`.
+    /// time](crate::verbs::QueuePair::set_retry_time). Then the queue pair enters `Error`. A queue pair of
+    /// type [`Uc`](super::QpType::Uc) always outlives its peer, and its sends succeed and are dropped.
     Orphaned,
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::verbs::{ConnectionStatus, ContextStatus, EngineStatus, QpState, QpStatus, QpType};
+use crate::verbs::{ConnectionStatus, ContextStatus, EngineStatus, QpState, QpStatus};
 
 /// The bytes that a client sends.
 pub(super) const REQUEST: &[u8; 7] = b"status\n";
@@ -44,8 +44,8 @@ pub struct ProcessReport {
 pub struct QpReport {
     /// The number of the queue pair.
     pub qp_num: u32,
-    /// The type of the queue pair, as libibverbs names it: `RC` (reliable connection) or `UD` (unreliable
-    /// datagram).
+    /// The type of the queue pair, as libibverbs names it: `RC` (reliable connection), `UC` (unreliable
+    /// connection) or `UD` (unreliable datagram).
     pub qp_type: String,
     /// The state of the queue pair: IDLE, RTS, CLOSING, TERMINATE, ERROR or ORPHANED.
     pub qp_state: String,
@@ -149,7 +149,7 @@ impl QpReport {
     fn new(status: &QpStatus) -> Self {
         Self {
             qp_num: status.qp_num,
-            qp_type: type_name(status.qp_type).to_owned(),
+            qp_type: status.qp_type.name().to_owned(),
             qp_state: state_name(status.state).to_owned(),
             protection_domain: status.pd,
             has_srq: status.has_srq,
@@ -201,13 +201,6 @@ impl ConnectionReport {
             rx_bytes: tcp.frontier,
             out_of_order_bytes: tcp.out_of_order.held_bytes,
         }
-    }
-}
-
-fn type_name(qp_type: QpType) -> &'static str {
-    match qp_type {
-        QpType::Rc => "RC",
-        QpType::Ud { .. } => "UD",
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// Creates a stream, and reserves slots for its depths in `pool`. `ib_semantics` says whether both peers
-    /// have agreed on InfiniBand's semantics.
+    /// have agreed on InfiniBand's semantics. If so, both queue pairs have the same type.
     pub(crate) fn new(
         qp: Arc<QpShared>,
         by: Accessor,
@@ -86,7 +86,10 @@ impl Stream {
     ) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
-        let rules = Rules::new(ib_semantics);
+        let rules = match qp.config.is_unreliable() {
+            true => Rules::unreliable(),
+            false => Rules::new(ib_semantics),
+        };
         // With markers, FPDUs can be found beyond missing bytes. With a shared receive queue, the buffer of a
         // later message is not known in advance.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && rules.bind_ahead();
@@ -122,6 +125,11 @@ impl Stream {
     /// Whether the oldest request fails as out of retries when the peer vanishes.
     pub(crate) fn fails_when_peer_vanishes(&self) -> bool {
         self.state.rules.fail_when_peer_vanishes()
+    }
+
+    /// Whether messages may be lost, as between queue pairs of type UC.
+    pub(crate) fn is_unreliable(&self) -> bool {
+        self.state.rules.drop_messages()
     }
 
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
@@ -337,10 +345,10 @@ impl Stream {
         pool: &mut RequestPool,
         failure: &Failure,
     ) -> (Option<Arc<TerminateReport>>, Ending) {
-        // On InfiniBand, a request that fails here sends nothing, and the peer's queue pair stays usable.
+        // On InfiniBand, a request that fails here sends nothing, and the peer's queue pair stays usable. No
+        // error is reported to a queue pair of type UC.
         let is_silent = matches!(failure, Failure::Here(_) | Failure::User(_))
-            && self.state.has_failed_request()
-            && self.state.qp.outlives_peer();
+            && (self.is_unreliable() || self.state.has_failed_request() && self.state.qp.outlives_peer());
         let (error, report) = (failure.stream_error(), failure.report(self.may_send && !is_silent));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
         // and 7.1 (RDMAP-258, RDMAP-323): the user receives an event and the error, or the peer's Terminate.
@@ -398,6 +406,7 @@ impl Stream {
         outbound.abandon(pool, state);
         let refused = terminate.and_then(|terminate| state.refused(terminate));
         let flushes_behind_failure = state.rules.flush_behind_failure();
+        let succeeds_when_sent = state.rules.drop_messages();
         let acknowledged = state.pending.iter().take_while(|pending| state.is_done_with(pending)).count();
         state.unsent = 0;
         state.consumer.release_sends(state.pending.len());
@@ -412,6 +421,8 @@ impl Stream {
                 // The peer accepts messages in order, so it has accepted all messages before the refused
                 // message.
                 (Some(Awaited::Acknowledgement(_)), Some(refused)) => place < refused,
+                // A message of the type UC succeeds once it is sent.
+                (Some(Awaited::Acknowledgement(_)), None) if succeeds_when_sent => terminate.is_none(),
                 (Some(Awaited::Acknowledgement(_)), None) => terminate.is_none() && place < acknowledged,
                 _ => false,
             };
@@ -457,9 +468,11 @@ impl Stream {
 
     /// Whether the requests that the peer has not accepted may stay in the send queue after the end
     /// ([`end_unfinished`](Self::end_unfinished)). They may only if the user has set a retry time. If a
-    /// message from the peer has arrived only in part, the queue pair ends, and the requests may not stay.
+    /// message from the peer has arrived only in part, the queue pair ends, and the requests may not stay. A
+    /// queue pair of type UC drops both, the requests and the message.
     pub(crate) fn may_retry(&self) -> bool {
-        !self.state.qp.attributes.retry_time().is_zero() && self.state.consumer.taken_recvs() == 0
+        self.is_unreliable()
+            || !self.state.qp.attributes.retry_time().is_zero() && self.state.consumer.taken_recvs() == 0
     }
 
     /// As [`end`](Self::end), but requests that the peer has not accepted are put back into the send queue,
@@ -469,8 +482,9 @@ impl Stream {
         state.complete_acknowledged();
         state.give_up_responses(&mut pool.outstanding);
         outbound.abandon(pool, state);
-        state.qp.attributes.set_retries(true);
+        state.qp.attributes.set_retries(!state.qp.config.is_unreliable());
         state.consumer.return_sends();
+        state.consumer.return_recvs(&state.qp.receives, state.qp.state.cause());
         inbound.abandon();
         state.qp.receives.stop_waiting();
         self.leave(pool);

@@ -89,7 +89,7 @@ impl CmId {
     /// [`VerbsError`] if the identifier is in use, the queue pair is not idle or of another context, a
     /// parameter is out of range, a limit is reached, or there is no engine.
     pub fn connect(&self, qp: &QueuePair, remote: SocketAddr, param: &ConnParam) -> Result<(), VerbsError> {
-        param.check()?;
+        let is_unreliable = param.check_for(qp)?;
         let engine = self.shared.context.engine(param.engine)?;
         let mut state = self.shared.state();
         if !matches!(state.phase, CmPhase::Idle) {
@@ -101,7 +101,7 @@ impl CmId {
             engine.doorbells(),
             param.mpa_config(true).max_ird,
         )?;
-        qp.shared.attributes.connecting(param.ib_semantics, param.outlives_peer);
+        qp.shared.attributes.connecting(param.ib_semantics, param.outlives_peer || is_unreliable);
         state.qp = Some(Arc::downgrade(&qp.shared));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
@@ -161,7 +161,7 @@ impl CmId {
     /// range, the queue pair is not idle or of another context, or a limit is reached. After an error, the
     /// connect request can still be accepted or rejected, unless it has ended.
     pub fn accept(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
-        param.check()?;
+        let is_unreliable = param.check_for(qp)?;
         let mut state = self.shared.state();
         let (engine, conn, max) = state.requested()?;
         let got = param.private_data.len();
@@ -169,7 +169,7 @@ impl CmId {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
         }
         qp.shared.reserve(&self.shared.context.resources, engine.doorbells(), param.responder_resources)?;
-        qp.shared.attributes.connecting(param.ib_semantics, param.outlives_peer);
+        qp.shared.attributes.connecting(param.ib_semantics, param.outlives_peer || is_unreliable);
         state.qp = Some(Arc::downgrade(&qp.shared));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);

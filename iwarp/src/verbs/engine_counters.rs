@@ -41,6 +41,13 @@ dp::counters! {
         /// Datagrams of completed sends that were not handed to the stack: no route leads to their
         /// destination.
         pub tx_ud_dropped: u64,
+        /// Messages to a queue pair of type UC that were dropped because no receive request was posted.
+        pub rx_uc_not_ready: u64,
+        /// Messages to a queue pair of type UC that were dropped because they were longer than their receive
+        /// request.
+        pub rx_uc_too_long: u64,
+        /// Writes to a queue pair of type UC that were dropped because the peer may not write to the memory.
+        pub rx_uc_refused: u64,
         /// Terminates handed to TCP.
         pub tx_terminates: u64,
         /// Terminates received, including unreadable Terminates.

@@ -10,7 +10,7 @@ use crate::queues::{Ask, QpShared, post_each};
 use crate::rdmap::Extensions;
 
 use super::{
-    ConnectionError, ProtectionDomain, QpInit, QpState, QpType, RecvRequest, SendRequest, StreamError,
+    ConnectionError, ProtectionDomain, QpInit, QpState, RecvRequest, SendRequest, StreamError,
     TerminateReport, VerbsError,
 };
 
@@ -286,13 +286,14 @@ impl QueuePair {
 
     /// Whether the type of the queue pair has connections.
     fn has_connections(&self) -> bool {
-        self.shared.config.qp_type == QpType::Rc
+        self.shared.config.qp_type.has_connections()
     }
 
     /// Gives up a peer that has not been reached. The oldest send completes with
     /// [`WcStatus::RetryExceeded`](super::WcStatus::RetryExceeded), all other requests are flushed, and the
-    /// queue pair enters `Error`. Returns `false`, and has no effect, if the queue pair is no longer in
-    /// `Idle`, for example because there is a connection.
+    /// queue pair enters `Error`. A queue pair of type [`Uc`](super::QpType::Uc) instead drops its sends,
+    /// which succeed, and can still be connected. Returns `false`, and has no effect, if the queue pair is no
+    /// longer in `Idle`, for example because there is a connection.
     ///
     /// The engine must not make the connection during this call, so call this while the engine is not polled.
     pub fn give_up(&self) -> bool {

@@ -26,7 +26,7 @@ use crate::ibverbs::wr_batch::WrBatch;
 use crate::process::async_events::{Element, ObjectKind};
 use crate::process::drain::drain;
 use crate::process::limits;
-use crate::process::retry_timeouts::after_the_end;
+use crate::process::retry_timeouts::{Limit, after_the_end};
 use crate::process::{ObjectGuard, Process};
 
 /// Maximum time that the destruction of a queue pair waits while no data move. The peer's program may be
@@ -205,6 +205,11 @@ impl Qp {
         matches!(self.init.qp_type, QpType::Ud { .. })
     }
 
+    /// The type of the queue pair.
+    pub(crate) fn qp_type(&self) -> QpType {
+        self.init.qp_type
+    }
+
     pub(crate) fn has_srq(&self) -> bool {
         !self.init.srq.is_null()
     }
@@ -218,8 +223,8 @@ impl Qp {
         init: &mut sys::ibv_qp_init_attr,
         batch: Option<WrBatch>,
     ) -> Outcome<Box<Self>> {
-        if !matches!(init.qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UD) {
-            // UC, XRC and raw queue pairs have no counterpart here.
+        if !matches!(init.qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UC | sys::IBV_QPT_UD) {
+            // XRC and raw queue pairs have no counterpart here.
             return Err(EOPNOTSUPP);
         }
         if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
@@ -240,6 +245,7 @@ impl Qp {
             sq_sig_all: init.sq_sig_all != 0,
             qp_type: match init.qp_type {
                 sys::IBV_QPT_UD => QpType::Ud { max_message: open.process.net.max_datagram() },
+                sys::IBV_QPT_UC => QpType::Uc,
                 _ => QpType::Rc,
             },
         };
@@ -454,10 +460,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         }
         let mut attributes = this.attributes();
         let from = this.state();
-        let change = match this.is_ud() {
-            true => qp_state::check_ud(from, attr, mask as c_uint, this.is_managed())?,
-            false => qp_state::check(from, attr, mask as c_uint, this.is_managed())?,
-        };
+        let change = qp_state::check_type(this.qp_type(), from, attr, mask as c_uint, this.is_managed())?;
         qp_state::merge(&mut attributes.attr, attr, mask as c_uint);
         if mask as c_uint & sys::IBV_QP_ACCESS_FLAGS != 0 {
             this.current().set_remote_access(attributes.remote_access())?;
@@ -474,14 +477,17 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 this.set_state(&mut attributes, state);
                 match (from, state) {
                     (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) if !this.is_ud() => {
-                        this.current().set_retry_time(after_the_end(&attributes.attr));
                         let Process { retry_timeouts, engine, .. } = this.process;
-                        retry_timeouts.insert(
-                            engine,
-                            this.number(),
-                            this.current().sender(),
-                            &attributes.attr,
-                        );
+                        let current = this.current();
+                        let limit = match this.qp_type() {
+                            // A queue pair of type UC retries nothing.
+                            QpType::Uc => Some(Limit::OfUc),
+                            _ => {
+                                current.set_retry_time(after_the_end(&attributes.attr));
+                                Limit::of(&attributes.attr)
+                            }
+                        };
+                        retry_timeouts.insert(engine, this.number(), current.sender(), limit);
                     }
                     (_, sys::IBV_QPS_SQD) => {
                         let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
@@ -543,10 +549,12 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         out.qp_state = state;
         out.cur_qp_state = state;
         let now = this.current().qp.query();
-        if let Some(ord) = now.ord {
+        // A queue pair of type UC has no Reads, although its connection would allow them.
+        let has_reads = this.qp_type() == QpType::Rc;
+        if let Some(ord) = now.ord.filter(|_| has_reads) {
             out.max_rd_atomic = u8::try_from(ord).unwrap_or(u8::MAX);
         }
-        if let Some(ird) = now.ird {
+        if let Some(ird) = now.ird.filter(|_| has_reads) {
             out.max_dest_rd_atomic = u8::try_from(ird).unwrap_or(u8::MAX);
         }
         // SAFETY: the caller passes a pointer to a writable struct.
@@ -559,7 +567,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             recv_cq: this.init.recv_cq,
             srq: this.init.srq,
             cap: out.cap,
-            qp_type: if this.is_ud() { sys::IBV_QPT_UD } else { sys::IBV_QPT_RC },
+            // SAFETY: the field is not changed after the queue pair is made.
+            qp_type: unsafe { (*this.c.get()).qp_base.qp_type },
             sq_sig_all: this.init.sq_sig_all.into(),
         };
         // SAFETY: the caller passes a pointer to a writable struct.

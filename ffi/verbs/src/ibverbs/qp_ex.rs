@@ -24,6 +24,13 @@ const OPS: u64 = (sys::IBV_QP_EX_WITH_RDMA_WRITE
     | sys::IBV_QP_EX_WITH_BIND_MW
     | sys::IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
 
+/// The operations that a program can request for a queue pair of type UC.
+const OPS_OF_UC: u64 = OPS
+    & !((sys::IBV_QP_EX_WITH_RDMA_READ
+        | sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | sys::IBV_QP_EX_WITH_SEND_WITH_INV) as u64);
+
 pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut sys::ibv_context,
     init: *mut sys::ibv_qp_init_attr_ex,
@@ -39,7 +46,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             return Err(EOPNOTSUPP);
         }
         let extended = init.comp_mask & sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        if extended && init.send_ops_flags & !OPS != 0 {
+        let ops = if init.qp_type == sys::IBV_QPT_UC { OPS_OF_UC } else { OPS };
+        if extended && init.send_ops_flags & !ops != 0 {
             return Err(EOPNOTSUPP);
         }
         let mut plain = sys::ibv_qp_init_attr {

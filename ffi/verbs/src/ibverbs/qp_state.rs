@@ -1,7 +1,7 @@
 //! The states of a queue pair, and the attributes that each change of state needs (from InfiniBand's table,
 //! see `ibv_modify_qp(3)`).
 
-use iwarp::verbs::QpState;
+use iwarp::verbs::{QpState, QpType};
 use libc::c_uint;
 
 use crate::ffi::abi::{EINVAL, EOPNOTSUPP, Outcome};
@@ -44,8 +44,71 @@ const AGAIN: c_uint = sys::IBV_QP_ACCESS_FLAGS
     | sys::IBV_QP_ALT_PATH
     | sys::IBV_QP_PATH_MIG_STATE;
 
-/// Checks a call of `ibv_modify_qp` for a queue pair in state `from`. Returns the effect of the call.
-pub(crate) fn check(
+/// The attributes that the changes of state of a queue pair of type RC or UC need, and those that they may
+/// have.
+struct Attributes {
+    rtr: c_uint,
+    rts: c_uint,
+    rts_may: c_uint,
+    again: c_uint,
+    held_again: c_uint,
+    /// Whether a program may set only the access flags in INIT.
+    init_by_rights: bool,
+}
+
+const OF_RC: Attributes = Attributes {
+    rtr: RTR,
+    rts: RTS,
+    rts_may: RTS_MAY,
+    again: AGAIN,
+    held_again: c_uint::MAX,
+    // iWARP drivers require only the access flags.
+    init_by_rights: true,
+};
+
+/// The type UC has no answers of the peer, so no attributes of retries, of Reads and of atomics.
+const OF_UC: Attributes = Attributes {
+    rtr: RTR & !(sys::IBV_QP_MAX_DEST_RD_ATOMIC | sys::IBV_QP_MIN_RNR_TIMER),
+    rts: sys::IBV_QP_SQ_PSN,
+    rts_may: RTS_MAY & !sys::IBV_QP_MIN_RNR_TIMER,
+    again: AGAIN & !sys::IBV_QP_MIN_RNR_TIMER,
+    held_again: sys::IBV_QP_AV
+        | sys::IBV_QP_ALT_PATH
+        | sys::IBV_QP_ACCESS_FLAGS
+        | sys::IBV_QP_PKEY_INDEX
+        | sys::IBV_QP_PATH_MIG_STATE,
+    init_by_rights: false,
+};
+
+/// Checks a call of `ibv_modify_qp` for a queue pair of this type in state `from`. Returns the effect of the
+/// call.
+pub(crate) fn check_type(
+    qp_type: QpType,
+    from: sys::ibv_qp_state,
+    attr: &sys::ibv_qp_attr,
+    mask: c_uint,
+    is_managed: bool,
+) -> Outcome<Transition> {
+    match qp_type {
+        QpType::Rc => check(from, attr, mask, is_managed),
+        QpType::Uc => check_connected(&OF_UC, from, attr, mask, is_managed),
+        QpType::Ud { .. } => check_ud(from, attr, mask, is_managed),
+    }
+}
+
+/// As [`check_type`], for a queue pair of type RC.
+fn check(
+    from: sys::ibv_qp_state,
+    attr: &sys::ibv_qp_attr,
+    mask: c_uint,
+    is_managed: bool,
+) -> Outcome<Transition> {
+    check_connected(&OF_RC, from, attr, mask, is_managed)
+}
+
+/// As [`check_type`], for a queue pair of a type with connections.
+fn check_connected(
+    table: &Attributes,
     from: sys::ibv_qp_state,
     attr: &sys::ibv_qp_attr,
     mask: c_uint,
@@ -85,26 +148,27 @@ pub(crate) fn check(
         (_, IBV_QPS_ERR) if rest == 0 => {
             Ok(if from == IBV_QPS_ERR { Transition::None } else { Transition::ToError })
         }
-        // iWARP drivers require only the access flags.
-        (IBV_QPS_RESET, IBV_QPS_INIT) if has(INIT, 0) || rest == sys::IBV_QP_ACCESS_FLAGS => {
+        (IBV_QPS_RESET, IBV_QPS_INIT)
+            if has(INIT, 0) || (table.init_by_rights && rest == sys::IBV_QP_ACCESS_FLAGS) =>
+        {
             Ok(Transition::ToInit)
         }
         (IBV_QPS_INIT, IBV_QPS_INIT) if has(0, INIT) => Ok(Transition::None),
-        (IBV_QPS_INIT, IBV_QPS_RTR) if has(RTR, RTR_MAY) => Ok(Transition::ToRtr),
-        (IBV_QPS_RTR, IBV_QPS_RTS) if has(RTS, RTS_MAY) => Ok(Transition::To(IBV_QPS_RTS)),
-        (IBV_QPS_RTS, IBV_QPS_RTS) if has(0, AGAIN) => Ok(Transition::None),
+        (IBV_QPS_INIT, IBV_QPS_RTR) if has(table.rtr, RTR_MAY) => Ok(Transition::ToRtr),
+        (IBV_QPS_RTR, IBV_QPS_RTS) if has(table.rts, table.rts_may) => Ok(Transition::To(IBV_QPS_RTS)),
+        (IBV_QPS_RTS, IBV_QPS_RTS) if has(0, table.again) => Ok(Transition::None),
         (IBV_QPS_RTS, IBV_QPS_SQD) if has(0, sys::IBV_QP_EN_SQD_ASYNC_NOTIFY) => {
             Ok(Transition::To(IBV_QPS_SQD))
         }
-        (IBV_QPS_SQD, IBV_QPS_RTS) if has(0, AGAIN) => Ok(Transition::To(IBV_QPS_RTS)),
-        (IBV_QPS_SQD, IBV_QPS_SQD) => Ok(Transition::None),
+        (IBV_QPS_SQD, IBV_QPS_RTS) if has(0, table.again) => Ok(Transition::To(IBV_QPS_RTS)),
+        (IBV_QPS_SQD, IBV_QPS_SQD) if has(0, table.held_again) => Ok(Transition::None),
         (_, state) if state > IBV_QPS_ERR => Err(EOPNOTSUPP),
         _ => Err(EINVAL),
     }
 }
 
-/// As [`check`], for a queue pair of type UD.
-pub(crate) fn check_ud(
+/// As [`check_type`], for a queue pair of type UD.
+fn check_ud(
     from: sys::ibv_qp_state,
     attr: &sys::ibv_qp_attr,
     mask: c_uint,
@@ -212,6 +276,35 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Each change of a queue pair of type UC needs its attributes, and refuses those of retries and Reads.
+    #[test]
+    fn a_queue_pair_of_type_uc_has_no_attributes_of_answers() {
+        use sys::{IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
+        let check = |from, state, mask| check_type(QpType::Uc, from, &to(state), mask, false);
+        for (from, state, needed, may, change) in [
+            (IBV_QPS_RESET, IBV_QPS_INIT, 0x39, 0, Transition::ToInit),
+            (IBV_QPS_INIT, IBV_QPS_INIT, 0x1, 0x38, Transition::None),
+            (IBV_QPS_INIT, IBV_QPS_RTR, 0x10_1181, 0x4018, Transition::ToRtr),
+            (IBV_QPS_RTR, IBV_QPS_RTS, 0x1_0001, 0x4_400a, Transition::To(IBV_QPS_RTS)),
+            (IBV_QPS_RTS, IBV_QPS_RTS, 0x1, 0x4_400a, Transition::None),
+            (IBV_QPS_RTS, IBV_QPS_SQD, 0x1, 0x4, Transition::To(IBV_QPS_SQD)),
+            (IBV_QPS_SQD, IBV_QPS_SQD, 0x1, 0x4_4098, Transition::None),
+            (IBV_QPS_SQD, IBV_QPS_RTS, 0x1, 0x4_400a, Transition::To(IBV_QPS_RTS)),
+        ] {
+            for bit in (1..21).map(|bit| 1 << bit) {
+                let mask = if bit == sys::IBV_QP_CUR_STATE { needed } else { needed | bit };
+                let is_known = needed & bit != 0 || may & bit != 0 || bit == sys::IBV_QP_CUR_STATE;
+                let expected = if is_known { Ok(change) } else { Err(EINVAL) };
+                assert_eq!(check(from, state, mask), expected, "{from} to {state} with {bit:#x}");
+                if needed & bit != 0 {
+                    assert_eq!(check(from, state, needed & !bit), Err(EINVAL), "without {bit:#x}");
+                }
+            }
+        }
+        assert_eq!(check(IBV_QPS_RESET, IBV_QPS_INIT, 0x9), Err(EINVAL), "the access flags alone");
+        assert_eq!(super::check(IBV_QPS_RESET, &to(IBV_QPS_INIT), 0x9, false), Ok(Transition::ToInit));
     }
 
     #[test]

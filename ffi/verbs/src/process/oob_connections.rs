@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
+use iwarp::mpa::StartupFault;
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, QueuePair};
 
+use crate::ffi::abi;
 use crate::net::{PrivateDataHeader, QpNumbers};
 
 /// Maximum time that a connection request waits until its queue pair enters RTR.
@@ -54,6 +56,11 @@ impl OobConnections {
 
     /// Handles a connection request for an out-of-band connection. Returns `false` for any other event.
     pub(crate) fn takes(&self, event: &CmEvent) -> bool {
+        if let CmEventKind::ConnectError { error: error @ ConnectionError::Startup(fault), .. } = &event.kind
+            && *fault == StartupFault::OtherType
+        {
+            abi::log(|| format!("not connected to the peer's queue pair: {error}"));
+        }
         let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { return false };
         let mut state = self.state();
         if event.listener.is_none() || event.listener != state.listener {

@@ -45,15 +45,34 @@ struct Waiting {
 struct Unreached {
     number: u32,
     qp: QueuePair,
-    limit: Duration,
+    limit: Limit,
     /// The time of the first check that found a posted request.
     since: Option<Instant>,
 }
 
-/// Maximum time that a request waits for a peer that does not answer. `None` means that the request waits for
-/// ever.
-fn limit_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
-    tries_of(attr).map(|time| time.max(LEAST))
+/// What limits the time for which the requests of a queue pair wait for a peer that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// After this time the oldest request fails.
+    Fail(Duration),
+    /// After the minimum time the requests are dropped. Later requests wait again, since the peer may still
+    /// connect.
+    OfUc,
+}
+
+impl Limit {
+    /// The limit that the program has set for a queue pair of type RC. `None` means that requests wait for
+    /// ever.
+    pub(crate) fn of(attr: &sys::ibv_qp_attr) -> Option<Self> {
+        tries_of(attr).map(|time| Self::Fail(time.max(LEAST)))
+    }
+
+    fn time(self) -> Duration {
+        match self {
+            Self::Fail(time) => time,
+            Self::OfUc => LEAST,
+        }
+    }
 }
 
 /// The time that all tries of a request take on InfiniBand. `None` means that the tries do not end.
@@ -82,9 +101,9 @@ impl RetryTimeouts {
         engine: &SharedEngine,
         number: u32,
         sender: &QueuePair,
-        attr: &sys::ibv_qp_attr,
+        limit: Option<Limit>,
     ) {
-        let Some(limit) = limit_of(attr) else { return };
+        let Some(limit) = limit else { return };
         if sender.state() != QpState::Idle {
             return;
         }
@@ -125,8 +144,10 @@ impl RetryTimeouts {
             return;
         }
         waiting.next = Some(now + INTERVAL);
-        let (over, rest): (Vec<_>, Vec<_>) =
+        let (over, mut rest): (Vec<_>, Vec<_>) =
             waiting.all.drain(..).map(|one| one.look(now)).partition(Unreached::is_over(now));
+        let again = |one: &&Unreached| one.limit == Limit::OfUc && one.qp.state() == QpState::Idle;
+        rest.extend(over.iter().filter(again).map(Unreached::begin_again));
         self.keep(&mut waiting, rest, engine);
         drop(waiting);
         for Unreached { qp, .. } in over {
@@ -153,12 +174,17 @@ impl Unreached {
         self
     }
 
+    /// Returns the same queue pair, which has no request any more.
+    fn begin_again(&self) -> Self {
+        Self { number: self.number, qp: self.qp.clone(), limit: self.limit, since: None }
+    }
+
     /// Whether the queue pair need not be checked any more: it is connected, or has failed, or has waited for
     /// `limit`.
     fn is_over(now: Instant) -> impl Fn(&Self) -> bool {
         move |this| {
             this.qp.state() != QpState::Idle
-                || this.since.is_some_and(|since| now.saturating_duration_since(since) >= this.limit)
+                || this.since.is_some_and(|since| now.saturating_duration_since(since) >= this.limit.time())
         }
     }
 }
@@ -167,7 +193,7 @@ impl Unreached {
 mod tests {
     use dp::link::{LinkConfig, pair};
     use iwarp::engine::{Engine, EngineConfig, SharedOptions};
-    use iwarp::verbs::{Context, ContextConfig, CqOptions, QpInit, SendOp, SendRequest};
+    use iwarp::verbs::{Context, ContextConfig, CqOptions, QpInit, QpType, SendOp, SendRequest, WcStatus};
 
     use super::*;
 
@@ -201,9 +227,9 @@ mod tests {
         let (engine, [qp]) = host();
         let retry_timeouts = RetryTimeouts::default();
         let now = Instant::now();
-        retry_timeouts.insert(&engine, 5, &qp, &attributes(14));
+        retry_timeouts.insert(&engine, 5, &qp, Limit::of(&attributes(14)));
         let one = retry_timeouts.waiting().all.pop().unwrap().look(now);
-        assert_eq!((one.number, one.since, one.limit), (5, None, LEAST));
+        assert_eq!((one.number, one.since, one.limit), (5, None, Limit::Fail(LEAST)));
         assert!(!Unreached::is_over(now + LEAST)(&one), "it has no request yet");
         post(&qp);
         let one = one.look(now).look(now + LEAST);
@@ -219,9 +245,9 @@ mod tests {
     fn those_without_a_limit_or_with_a_stream_are_not_watched() {
         let (engine, [patient, failed]) = host();
         let retry_timeouts = RetryTimeouts::default();
-        retry_timeouts.insert(&engine, 5, &patient, &attributes(0));
+        retry_timeouts.insert(&engine, 5, &patient, Limit::of(&attributes(0)));
         failed.modify(QpState::Error).unwrap();
-        retry_timeouts.insert(&engine, 6, &failed, &attributes(14));
+        retry_timeouts.insert(&engine, 6, &failed, Limit::of(&attributes(14)));
         assert!(!retry_timeouts.has_waiting() && numbers(&retry_timeouts).is_empty());
     }
 
@@ -229,8 +255,8 @@ mod tests {
     fn who_leaves_is_not_watched_any_more_and_others_are() {
         let (engine, [first, second]) = host();
         let retry_timeouts = RetryTimeouts::default();
-        retry_timeouts.insert(&engine, 5, &first, &attributes(14));
-        retry_timeouts.insert(&engine, 6, &second, &attributes(14));
+        retry_timeouts.insert(&engine, 5, &first, Limit::of(&attributes(14)));
+        retry_timeouts.insert(&engine, 6, &second, Limit::of(&attributes(14)));
         retry_timeouts.remove(&engine, 5);
         assert!(retry_timeouts.has_waiting());
         assert_eq!(numbers(&retry_timeouts), [6]);
@@ -245,7 +271,7 @@ mod tests {
         let (engine, [late, early, idle]) = host();
         let retry_timeouts = RetryTimeouts::default();
         for (number, qp) in [(5, &late), (6, &early), (7, &idle)] {
-            retry_timeouts.insert(&engine, number, qp, &attributes(14));
+            retry_timeouts.insert(&engine, number, qp, Limit::of(&attributes(14)));
         }
         post(&late);
         post(&early);
@@ -269,10 +295,42 @@ mod tests {
         assert_eq!((numbers(&retry_timeouts), retry_timeouts.has_waiting()), (vec![7], true));
     }
 
+    /// A queue pair of type UC is watched until it has a connection. Its requests are dropped each time.
+    #[test]
+    fn a_queue_pair_of_type_uc_stays_watched() {
+        let (port, _other) = pair(&LinkConfig::default());
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
+        let engine = Engine::new(&context, port, config).unwrap();
+        let engine = SharedEngine::without_thread(engine, SharedOptions::default(), Box::new(|| {})).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq_with(&CqOptions::new(64)).unwrap());
+        let init = QpInit { early_sends: true, qp_type: QpType::Uc, ..QpInit::new(&cq) };
+        let qp = pd.create_qp(&init).unwrap();
+        let retry_timeouts = RetryTimeouts::default();
+        retry_timeouts.insert(&engine, 5, &qp, Some(Limit::OfUc));
+        for _ in 0..2 {
+            post(&qp);
+            retry_timeouts.waiting().next = None;
+            retry_timeouts.sweep(&engine);
+            assert!(cq.poll_one().is_none());
+            retry_timeouts.waiting().all[0].since = Instant::now().checked_sub(LEAST);
+            retry_timeouts.waiting().next = None;
+            retry_timeouts.sweep(&engine);
+            assert_eq!(cq.poll_one().map(|wc| wc.status), Some(WcStatus::Success));
+            assert_eq!((qp.state(), numbers(&retry_timeouts)), (QpState::Idle, vec![5]));
+            assert!(retry_timeouts.waiting().all[0].since.is_none());
+        }
+        qp.modify(QpState::Error).unwrap();
+        retry_timeouts.waiting().next = None;
+        retry_timeouts.sweep(&engine);
+        assert!(!retry_timeouts.has_waiting());
+    }
+
     #[test]
     fn the_time_is_that_of_all_tries_and_none_without_a_timeout() {
-        let of =
-            |timeout, retry_cnt| limit_of(&sys::ibv_qp_attr { timeout, retry_cnt, ..Default::default() });
+        let of = |timeout, retry_cnt| {
+            Limit::of(&sys::ibv_qp_attr { timeout, retry_cnt, ..Default::default() }).map(Limit::time)
+        };
         assert_eq!(of(0, 7), None);
         assert_eq!(of(18, 5), Some(Duration::from_nanos(6 * (4096 << 18))));
         assert_eq!(of(14, 7), Some(LEAST), "perftest's");

@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
             init.comp_mask |= sys::IBV_QP_INIT_ATTR_PD;
             init.pd = this.fields().pd;
         }
-        prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, &init.cap)?;
+        prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, (&init.cap, init.qp_type))?;
         // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
         let qp = unsafe { qp_ex::create_qp_ex(this.fields().verbs, init) };
         if qp.is_null() {
@@ -75,7 +75,7 @@ pub(super) unsafe fn create(
     // SAFETY: the caller passes an identifier that is valid during the call.
     let this = unsafe { Id::of(id) }?;
     let pd = if pd.is_null() { this.fields().pd } else { pd };
-    prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, &init.cap)?;
+    prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, (&init.cap, init.qp_type))?;
     // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
     match unsafe { Qp::make(pd, init, None) } {
         Ok(qp) => adopt(this, pd, Box::leak(qp).as_c().cast()),
@@ -93,10 +93,17 @@ fn prepare(
     id: &Id,
     cqs: [&mut *mut sys::ibv_cq; 2],
     srq: &mut *mut sys::ibv_srq,
-    cap: &sys::ibv_qp_cap,
+    (cap, qp_type): (&sys::ibv_qp_cap, sys::ibv_qp_type),
 ) -> Outcome<()> {
     let fields = id.fields();
     if !fields.qp.is_null() {
+        return Err(EINVAL);
+    }
+    if qp_type == sys::IBV_QPT_UC {
+        // The port spaces of rdma_cm belong to the types RC and UD.
+        abi::log(|| {
+            "refused: a queue pair of type UC for rdma_cm, which connects no such queue pairs".into()
+        });
         return Err(EINVAL);
     }
     if srq.is_null() {

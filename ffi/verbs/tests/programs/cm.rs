@@ -32,6 +32,11 @@ pub(crate) fn killed_peer() -> Result<(), String> {
     at_kernel_address("killed_peer")
 }
 
+/// Tests queue pairs of type UC on an interface, where a killed peer is only silent.
+pub(crate) fn uc() -> Result<(), String> {
+    at_kernel_address("uc")
+}
+
 /// Tests binding to ports on an interface, where each port is a UDP port of the kernel.
 pub(crate) fn binds() -> Result<(), String> {
     at_kernel_address("binds")

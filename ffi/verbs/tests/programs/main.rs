@@ -131,6 +131,7 @@ fn main() {
     for (name, test) in [
         ("interface_odd_peers", run(cm::odd_peers)),
         ("hosts_killed_peer", run(cm::killed_peer)),
+        ("hosts_uc", run(cm::uc)),
         ("hosts_binds", run(cm::binds)),
         ("hosts_memory_calls", run(cm::memory_calls)),
         ("interface_ports", run(cm::ports)),

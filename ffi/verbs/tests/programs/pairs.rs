@@ -99,6 +99,9 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
         "rcopy",
         "rc_pingpong",
         "srq_pingpong_events",
+        "uc_pingpong",
+        "write_bw_uc",
+        "send_lat_uc",
         "send_bw_rdmacm_events",
         "atomic_lat_rdmacm",
         "fio_send",
@@ -182,6 +185,8 @@ fn ibverbs_utils() -> Vec<Pair> {
         pair("rc_pingpong_events", "ibv_rc_pingpong -g 0 -e -c"),
         pair("rc_pingpong_by_lid", "ibv_rc_pingpong -c"),
         pair("rc_pingpong_extended", "ibv_rc_pingpong -g 0 -N -c"),
+        pair("uc_pingpong", "ibv_uc_pingpong -g 0"),
+        pair("uc_pingpong_events", "ibv_uc_pingpong -g 0 -e"),
         pair("srq_pingpong", "ibv_srq_pingpong -g 0 -c"),
         pair("srq_pingpong_events", "ibv_srq_pingpong -g 0 -e -c"),
         pair("ud_pingpong", "ibv_ud_pingpong -g 3 -c"),
@@ -227,6 +232,15 @@ fn perftest() -> Vec<Pair> {
                 pairs.push(pair);
             }
         }
+    }
+    for tool in ["write_bw", "write_lat", "send_bw", "send_lat"] {
+        let command = format!("ib_{tool} -c UC -F -n 300");
+        let pair = Pair::new(&format!("{tool}_uc"), "perftest", &command, &format!("{command} {ADDR}"));
+        pairs.push(match tool {
+            // As for RC, perftest does not deregister the region of its credits.
+            "send_bw" => Pair { codes: &[0, 1], ..pair }.shows("Failed to deallocate PD"),
+            _ => pair.shows("#bytes"),
+        });
     }
     let all_sizes = "ib_send_bw -R -F -a -n 20";
     let all_sizes = Pair::new("send_bw_all_sizes", "perftest", all_sizes, &format!("{all_sizes} {ADDR}"));

@@ -165,11 +165,15 @@ impl Base {
     }
 
     /// Whether the queue pair outlives the connection at the user's request. It does so if the peer has ended
-    /// the connection by FIN or RST, or if the connection was never established.
+    /// the connection by FIN or RST, or if the connection was never established. A queue pair of type UC
+    /// outlives every end except a failure of the stream.
     pub(super) fn is_orphan(&self) -> bool {
-        let ended_by_peer =
-            matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));
         let Some(qp) = &self.qp else { return false };
+        let ended_by_peer = match self.report.error() {
+            None | Some(ConnectionError::Tcp(CloseReason::Reset)) => true,
+            Some(ConnectionError::Stream(_)) => false,
+            Some(_) => qp.config.is_unreliable(),
+        };
         (ended_by_peer || !qp.attributes.was_connected()) && qp.outlives_peer()
     }
 

@@ -354,6 +354,9 @@ impl Rdma {
             return Next::Same;
         }
         base.report.add(ConnectionError::PeerClosed);
+        if self.stream.is_unreliable() {
+            return Next::Close;
+        }
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 

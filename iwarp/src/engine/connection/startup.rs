@@ -12,7 +12,7 @@ use crate::mpa::{Initiator, InitiatorEvent, Responder, StartupFault, TerminateCo
 use crate::queues::QpShared;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::Failure;
-use crate::stream::ib_profile::agreement::{self, Agreement, Offer, OwnTerms, RnrConfig};
+use crate::stream::ib_profile::agreement::{self, Agreement, Offer, OwnTerms, PeerTerms, RnrConfig};
 use crate::verbs::{
     AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, PlainBytes, ResponderOptions, StreamError,
 };
@@ -53,9 +53,9 @@ pub(super) struct Initiating {
 pub(super) enum RequestState {
     /// The Request has not arrived. The options say which Requests are allowed.
     Awaited(Box<ResponderOptions>),
-    /// The user decides on the Request. `offers_ib` contains the peer's parameters for messages that find no
-    /// receive request, if the peer offers InfiniBand's semantics.
-    Deciding { offers_ib: Option<RnrConfig> },
+    /// The user decides on the Request. `offers_ib` contains the peer's parameters, if the peer offers
+    /// InfiniBand's semantics.
+    Deciding { offers_ib: Option<PeerTerms> },
 }
 
 impl Initiating {
@@ -67,7 +67,7 @@ impl Initiating {
         deadline: Instant,
     ) -> Option<(Self, Vec<u8>)> {
         let mut private_data = param.private_data.clone();
-        own_terms(&param).offer(&mut private_data, mark(state, conn));
+        own_terms(&param, &qp).offer(&mut private_data, mark(state, conn));
         let started = Initiator::start(param.mpa_config(state.config.crc), &private_data, deadline);
         debug_assert!(started.is_ok(), "the call of the user has checked the parameters");
         let (initiator, request) = started.ok()?;
@@ -225,7 +225,7 @@ impl Startup {
         trace::request_received(state, base.conn, &request);
         let offer = agreement::take_offer(&mut request.private_data, mark(state, base.conn));
         let offers_ib = match offer {
-            Offer::Made(peer_rnr) => Some(peer_rnr),
+            Offer::Made(terms) => Some(terms),
             Offer::ByProxy => {
                 trace::proxy_found(state, base.conn);
                 None
@@ -310,8 +310,12 @@ impl Startup {
         let Role::Responder(responder, RequestState::Deciding { offers_ib }) = &mut self.role else {
             return self.fail_startup(base, state, ConnectionError::PeerClosed);
         };
+        let own = own_terms(&param, &qp);
+        if !own.have_type_of(*offers_ib) {
+            return self.reject(base, state, Reject::OtherType);
+        }
         let mut private_data = param.private_data.clone();
-        let agreement = own_terms(&param).answer(*offers_ib, &mut private_data);
+        let agreement = own.answer(*offers_ib, &mut private_data);
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),
@@ -370,6 +374,7 @@ impl Startup {
             Reject::ByUser { private_data, .. } => (private_data, None),
             Reject::Insufficient { needed, .. } => (&[][..], Some(needed)),
             Reject::OldAgreement => (agreement::REFUSES_OLD, None),
+            Reject::OtherType => (agreement::REFUSES_TYPE, None),
             Reject::NotInTime | Reject::Markers => (&[][..], None),
         };
         let Ok(reply) = responder.reject(private_data, needed_ord) else {
@@ -393,6 +398,7 @@ impl Startup {
             // gets the error when the connection closes.
             Reject::Markers | Reject::OldAgreement if matches!(base.user, User::Unaware) => {}
             Reject::OldAgreement => base.report.add(ConnectionError::Startup(StartupFault::OldAgreement)),
+            Reject::OtherType => base.report.add(ConnectionError::Startup(StartupFault::OtherType)),
             Reject::Markers => base.report.add(ConnectionError::Startup(StartupFault::Markers)),
             Reject::Insufficient { error, .. } => base.report.add(ConnectionError::Stream(error)),
         }
@@ -437,8 +443,17 @@ impl Startup {
         match event {
             InitiatorEvent::Accepted(mut negotiated) => {
                 trace::reply_received(state, base.conn, &negotiated);
-                let agreement = own_terms(&param).conclude(&mut negotiated.private_data);
+                let own = own_terms(&param, &qp);
+                let agreement = own.conclude(&mut negotiated.private_data);
                 base.report.peer = negotiated.peer;
+                if own.is_unreliable && !agreement.ib_semantics() {
+                    // The peer knows no queue pairs of type UC.
+                    base.note_startup_failure(state, ConnectionError::Startup(StartupFault::OtherType));
+                    base.name_cause();
+                    base.drop_reassembly(state, reassembly);
+                    state.tcp.abort(state.now, base.conn);
+                    return Phase::Closing(Closing::default());
+                }
                 let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), true, None);
                 let announcement = Announcement { negotiated, agreement, idle_timeout, ready: true };
                 base.announce_established(state, announcement);
@@ -446,9 +461,18 @@ impl Startup {
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, revision }) => {
                 trace::rejected(state, base.conn, revision, private_data.len());
-                qp.state.blame(ConnectionError::Rejected);
+                let error = match private_data.as_slice() == agreement::REFUSES_TYPE {
+                    true => ConnectionError::Startup(StartupFault::OtherType),
+                    false => ConnectionError::Rejected,
+                };
+                qp.state.blame(error);
                 qp.unreached();
-                let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
+                let kind = match error {
+                    ConnectionError::Rejected => {
+                        CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer }
+                    }
+                    error => CmEventKind::ConnectError { error, peer },
+                };
                 if let (Some(id), Some(plain)) = (base.user.id(), plain) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
@@ -460,7 +484,7 @@ impl Startup {
                 // The order is that of a connection's end: first the identifier enters its new phase, then
                 // the user receives the event.
                 if let User::Known(id) = base.user.take() {
-                    id.set_over(Some(ConnectionError::Rejected));
+                    id.set_over(Some(error));
                     id.announce(None, kind);
                 }
                 base.drop_reassembly(state, reassembly);
@@ -534,6 +558,8 @@ pub(in crate::engine) enum Reject<'a> {
     Markers,
     /// The Request offers an older version of InfiniBand's semantics.
     OldAgreement,
+    /// One of the two queue pairs is of type UC, and the other is not.
+    OtherType,
     /// The peer serves fewer Reads than the user needs.
     Insufficient { error: StreamError, needed: u16 },
 }
@@ -548,6 +574,7 @@ impl Reject<'_> {
             Self::OldAgreement => {
                 "the peer's uwarp is older and has other semantics of InfiniBand: update it"
             }
+            Self::OtherType => "one queue pair is of type UC, and the other is not",
             Self::Insufficient { .. } => "the peer serves too few Reads",
         }
     }
@@ -584,13 +611,15 @@ fn keep<E>(
 // The check of the length of private data reserves `AGREEMENT_BYTES`, which must be enough for an offer.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
-/// Returns what the user wants of the agreement on InfiniBand's semantics.
-fn own_terms(param: &ConnParam) -> OwnTerms {
+/// Returns what the user wants of the agreement on InfiniBand's semantics for this queue pair.
+fn own_terms(param: &ConnParam, qp: &QpShared) -> OwnTerms {
     let own = RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry };
+    let is_unreliable = qp.config.is_unreliable();
     OwnTerms {
         rnr: param.ib_semantics.then_some(own),
         rnr_timeout: param.rnr_timeout,
-        outlives_peer: param.outlives_peer,
+        outlives_peer: param.outlives_peer || is_unreliable,
+        is_unreliable,
     }
 }
 

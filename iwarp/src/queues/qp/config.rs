@@ -13,8 +13,8 @@ use crate::rdmap::Extensions;
 pub(crate) struct Caps {
     /// Maximum number of elements of a send request, at most [`MAX_SGE`].
     max_send_sge: u8,
-    /// As `max_send_sge`, for the requests that the fast path of posting accepts. 0 for a queue pair of
-    /// datagrams, whose requests take the general path.
+    /// As `max_send_sge`, for the requests that the fast path of posting accepts. 0 for the types other than
+    /// RC, since only the general path refuses operations by the type.
     max_fast_sge: u8,
     max_recv_sge: u8,
     /// Maximum number of bytes of an inline request, at most [`MAX_INLINE`].
@@ -106,6 +106,11 @@ impl QpConfig {
 
     pub(crate) fn resources(&self) -> &Arc<Resources> {
         &self.pd.resources
+    }
+
+    /// Whether the queue pair is of type UC.
+    pub(crate) fn is_unreliable(&self) -> bool {
+        self.qp_type == QpType::Uc
     }
 
     /// Returns the number of inbound requests that an IRD allows.

@@ -21,10 +21,15 @@ impl QpShared {
     }
 
     /// Gives up the peer for the user, if the queue pair never had a connection: fails the oldest send
-    /// request, and enters `Error`. Returns `false` if the queue pair is not in state `Idle`.
+    /// request, and enters `Error`. A queue pair of type UC only drops its send requests, and may still be
+    /// connected. Returns `false` if the queue pair is not in state `Idle`.
     pub(crate) fn give_up(&self) -> bool {
         if self.state.get() != QpState::Idle {
             return false;
+        }
+        if self.config.is_unreliable() {
+            self.drop_sends();
+            return true;
         }
         self.attributes.end_by_user();
         self.fail_next_send();
@@ -72,11 +77,29 @@ impl QpShared {
     }
 
     /// Fails the oldest send request and flushes all other requests, because the queue pair has no peer. If
-    /// the queue pair has no send request, or while requests are being retried, the function does nothing.
+    /// the queue pair has no send request, or while requests are being retried, the function does nothing. A
+    /// queue pair of type UC drops its send requests instead.
     pub(super) fn fail_orphaned_sends(&self) {
-        if !self.attributes.retries() && self.fail_next_send() {
+        if self.config.is_unreliable() {
+            self.drop_sends();
+        } else if !self.attributes.retries() && self.fail_next_send() {
             self.enter_error();
         }
+    }
+
+    /// Completes the send requests of a queue pair of type UC that has no peer. The messages are lost, but
+    /// succeed, since no answer of a peer tells the sender of a UC message what became of the message. A
+    /// request that needs no peer to fail still fails, and the queue pair enters `Error`.
+    fn drop_sends(&self) {
+        if self.sends.is_held() {
+            return;
+        }
+        let cause = self.state.cause();
+        let dropped = match &mut *self.consumer.lock() {
+            Some(consumer) => consumer.drop_sends(&self.sends, &self.signals, cause),
+            None => true,
+        };
+        if dropped { self.report() } else { self.enter_error() }
     }
 
     /// Fails the oldest send request, since the queue pair has no peer. Returns `false` if no request is left

@@ -151,10 +151,17 @@ impl QpConfig {
                 max if length > max => Err(VerbsError::TooLong { got: length, max }),
                 _ => Ok(()),
             },
-            (QpType::Rc, SendOp::Datagram { .. }) => {
-                Err(VerbsError::Invalid("a queue pair of type RC sends no datagrams".into()))
+            (QpType::Rc | QpType::Uc, SendOp::Datagram { .. }) => {
+                let name = self.qp_type.name();
+                Err(VerbsError::Invalid(format!("a queue pair of type {name} sends no datagrams")))
             }
             (QpType::Rc, _) => Ok(()),
+            // InfiniBand defines no other messages for the type UC. Immediate Data follows a Write.
+            (QpType::Uc, SendOp::Read { .. } | SendOp::Atomic { .. })
+            | (QpType::Uc, SendOp::SendInvalidate { .. } | SendOp::Immediate { .. }) => {
+                Err(VerbsError::Invalid("a queue pair of type UC has only Sends and Writes".into()))
+            }
+            (QpType::Uc, _) => Ok(()),
             (QpType::Ud { .. }, _) => {
                 Err(VerbsError::Invalid("a queue pair of type UD sends only datagrams".into()))
             }

@@ -133,6 +133,11 @@ impl Receives {
         self.taken.add(1);
     }
 
+    /// Counts requests that were taken and are returned without a completion.
+    pub(in crate::queues) fn count_returned(&self, count: usize) {
+        self.done.add(count as u64);
+    }
+
     /// Takes a request from the shared receive queue. Returns `None` if no request is posted, if another
     /// queue pair must take the request first, or if this queue pair already holds its maximum number of
     /// shared requests.

@@ -17,6 +17,10 @@
 //! The values differ if a proxy terminates the TCP connection. Then there is no agreement, because the
 //! proxy's acknowledgements do not show what the peer has accepted.
 
+//!
+//! The offer and the consent also name the type of the queue pair, RC or UC, in their last character. Both
+//! ends must have the same type. If a queue pair of type UC is on one side only, no connection is made.
+
 use std::time::Duration;
 
 use crate::mpa::startup::PrivateData;
@@ -25,8 +29,10 @@ use crate::mpa::startup::PrivateData;
 pub(crate) const OFFER_BYTES: usize = 12;
 const CONSENT_BYTES: usize = 8;
 
-/// The first bytes of the offer in a Request. The mark of the connection and the last byte follow.
+/// The first bytes of the offer in a Request, between queue pairs of type RC and of type UC. The mark of the
+/// connection and the last byte follow.
 const OFFER: [u8; OFFER_BYTES - 5] = *b"uwarp?3";
+const OFFER_UC: [u8; OFFER_BYTES - 5] = *b"uwarp?u";
 
 /// The first bytes of the offer in a Request of an older version. The last byte follows. The older version
 /// uses a TCP option that this version does not support.
@@ -36,8 +42,13 @@ const OLD_OFFER: [u8; 7] = *b"uwarp?2";
 pub(crate) const REFUSES_OLD: &[u8] =
     b"uwarp: this end has version 3 of InfiniBand's semantics, the other one 2";
 
-/// The first bytes of the consent in a Reply. The last byte follows.
+/// The private data of a Reply that rejects a Request of a queue pair of the other type.
+pub(crate) const REFUSES_TYPE: &[u8] = b"uwarp: one queue pair is of type UC, and the other is not";
+
+/// The first bytes of the consent in a Reply, between queue pairs of type RC and of type UC. The last byte
+/// follows.
 const CONSENT: [u8; CONSENT_BYTES - 1] = *b"uwarp!3";
+const CONSENT_UC: [u8; CONSENT_BYTES - 1] = *b"uwarp!u";
 
 /// The times of InfiniBand's codes in units of 10 us (InfiniBand Architecture Specification, volume 1, table
 /// "Encoding for RNR NAK Timer Field").
@@ -93,29 +104,45 @@ pub(crate) struct OwnTerms {
     pub(crate) rnr_timeout: Option<Duration>,
     /// As [`Agreement::outlives_peer`].
     pub(crate) outlives_peer: bool,
+    /// Whether this side's queue pair is of type UC.
+    pub(crate) is_unreliable: bool,
+}
+
+/// What the peer wants of the agreement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PeerTerms {
+    pub(crate) rnr: RnrConfig,
+    /// Whether the peer's queue pair is of type UC.
+    pub(crate) is_unreliable: bool,
 }
 
 impl OwnTerms {
     /// Adds an offer to the private data of our Request, if the user wants InfiniBand's semantics. `mark` is
     /// the [mark](mark_of) of the TCP connection.
     pub(crate) fn offer(self, request: &mut PrivateData, mark: u32) {
-        if let Some(own) = self.rnr {
-            add_offer(request, own, mark);
+        if let Some(rnr) = self.rnr {
+            add_offer(request, PeerTerms { rnr, is_unreliable: self.is_unreliable }, mark);
         }
+    }
+
+    /// Whether the peer's queue pair, whose Request has this offer, has the type of ours. Without an offer,
+    /// the peer's queue pair is not of type UC.
+    pub(crate) fn have_type_of(self, offered: Option<PeerTerms>) -> bool {
+        self.is_unreliable == offered.is_some_and(|offered| offered.is_unreliable)
     }
 
     /// Returns the agreement of the responder. `offered` contains the peer's parameters if the Request has an
     /// offer. If both peers want InfiniBand's semantics, adds the consent to the private data of our Reply.
-    pub(crate) fn answer(self, offered: Option<RnrConfig>, reply: &mut PrivateData) -> Agreement {
-        let Some((own, peer_rnr)) = self.rnr.zip(offered) else { return self.with_peer(None) };
-        add_consent(reply, own);
-        self.with_peer(Some(peer_rnr))
+    pub(crate) fn answer(self, offered: Option<PeerTerms>, reply: &mut PrivateData) -> Agreement {
+        let Some((rnr, offered)) = self.rnr.zip(offered) else { return self.with_peer(None) };
+        add_consent(reply, PeerTerms { rnr, is_unreliable: self.is_unreliable });
+        self.with_peer(Some(offered.rnr))
     }
 
     /// Returns the agreement of the initiator. If the user wants InfiniBand's semantics, removes the peer's
     /// consent from the private data of the Reply.
     pub(crate) fn conclude(self, reply: &mut PrivateData) -> Agreement {
-        self.with_peer(self.rnr.and_then(|_| take_consent(reply)))
+        self.with_peer(self.rnr.and_then(|_| take_consent(reply, self.is_unreliable)))
     }
 
     fn with_peer(self, peer_rnr: Option<RnrConfig>) -> Agreement {
@@ -136,7 +163,7 @@ pub(crate) enum Offer {
     /// The Request has no offer.
     None,
     /// An offer with the peer's parameters.
-    Made(RnrConfig),
+    Made(PeerTerms),
     /// An offer that was made on another TCP connection: a proxy has forwarded it.
     ByProxy,
     /// An offer of an older version.
@@ -151,27 +178,28 @@ pub(crate) fn mark_of((iss, irs): (u32, u32)) -> u32 {
 
 /// Adds an offer with the parameters `own` to the private data of a Request. `mark` is the
 /// [mark](mark_of) of the TCP connection.
-fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
-    append(data, &OFFER);
+fn add_offer(data: &mut PrivateData, own: PeerTerms, mark: u32) {
+    append(data, if own.is_unreliable { &OFFER_UC } else { &OFFER });
     append(data, &mark.to_be_bytes());
-    append(data, &[own.to_byte()]);
+    append(data, &[own.rnr.to_byte()]);
 }
 
 /// Adds the consent with the parameters `own` to the private data of a Reply.
-fn add_consent(data: &mut PrivateData, own: RnrConfig) {
-    append(data, &CONSENT);
-    append(data, &[own.to_byte()]);
+fn add_consent(data: &mut PrivateData, own: PeerTerms) {
+    append(data, if own.is_unreliable { &CONSENT_UC } else { &CONSENT });
+    append(data, &[own.rnr.to_byte()]);
 }
 
 /// Removes the offer from the private data of a Request, and returns it. `mark` is the mark of the TCP
 /// connection. An offer of an older version is returned but not removed.
 pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
     if let Some((rest, &[m0, m1, m2, m3, told])) = private_data.split_last_chunk()
-        && rest.ends_with(&OFFER)
+        && (rest.ends_with(&OFFER) || rest.ends_with(&OFFER_UC))
     {
         let is_of_peer = [m0, m1, m2, m3] == mark.to_be_bytes();
+        let terms = PeerTerms { rnr: RnrConfig::of_byte(told), is_unreliable: rest.ends_with(&OFFER_UC) };
         private_data.truncate(private_data.len() - OFFER_BYTES);
-        return if is_of_peer { Offer::Made(RnrConfig::of_byte(told)) } else { Offer::ByProxy };
+        return if is_of_peer { Offer::Made(terms) } else { Offer::ByProxy };
     }
     match private_data.split_last() {
         Some((_, rest)) if rest.ends_with(&OLD_OFFER) => Offer::Old,
@@ -179,11 +207,12 @@ pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
     }
 }
 
-/// Removes the consent from the private data of a Reply, and returns its parameters; `None` without a
-/// consent.
-fn take_consent(private_data: &mut PrivateData) -> Option<RnrConfig> {
+/// Removes the consent of a queue pair of our type from the private data of a Reply, and returns its
+/// parameters; `None` without such a consent.
+fn take_consent(private_data: &mut PrivateData, is_unreliable: bool) -> Option<RnrConfig> {
     let (&told, rest) = private_data.split_last()?;
-    let len = rest.ends_with(&CONSENT).then(|| private_data.len() - CONSENT_BYTES)?;
+    let consent = if is_unreliable { &CONSENT_UC } else { &CONSENT };
+    let len = rest.ends_with(consent).then(|| private_data.len() - CONSENT_BYTES)?;
     private_data.truncate(len);
     Some(RnrConfig::of_byte(told))
 }
@@ -201,7 +230,9 @@ mod tests {
         bytes.iter().copied().collect()
     }
 
-    const OWN: RnrConfig = RnrConfig { min_rnr_timer: 18, rnr_retry: 5 };
+    const RNR: RnrConfig = RnrConfig { min_rnr_timer: 18, rnr_retry: 5 };
+    const OWN: PeerTerms = PeerTerms { rnr: RNR, is_unreliable: false };
+    const UC: PeerTerms = PeerTerms { rnr: RNR, is_unreliable: true };
 
     fn offered(mark: u32) -> PrivateData {
         let mut sent = data(b"mine");
@@ -213,12 +244,12 @@ mod tests {
     fn an_offer_is_no_consent_and_is_taken_off_once() {
         let mut sent = offered(0x0102_0304);
         assert_eq!(sent, data(b"mineuwarp?3\x01\x02\x03\x04\x95"));
-        assert_eq!(take_consent(&mut sent), None);
+        assert_eq!(take_consent(&mut sent, false), None);
         assert_eq!([(); 2].map(|()| take_offer(&mut sent, 0x0102_0304)), [Offer::Made(OWN), Offer::None]);
         assert_eq!(sent, data(b"mine"));
         add_consent(&mut sent, OWN);
         assert_eq!(sent, data(b"mineuwarp!3\x95"));
-        assert_eq!((take_offer(&mut sent, 0), take_consent(&mut sent)), (Offer::None, Some(OWN)));
+        assert_eq!((take_offer(&mut sent, 0), take_consent(&mut sent, false)), (Offer::None, Some(RNR)));
         assert_eq!(sent, data(b"mine"));
     }
 
@@ -244,28 +275,30 @@ mod tests {
     #[test]
     fn peers_agree_if_both_want_to() {
         let peer = RnrConfig { min_rnr_timer: 3, rnr_retry: 7 };
-        for own in [None, Some(OWN)] {
-            let terms =
-                OwnTerms { rnr: own, rnr_timeout: Some(Duration::from_millis(8)), outlives_peer: true };
+        for (own, is_unreliable) in [(None, false), (Some(RNR), false), (Some(RNR), true)] {
+            let rnr_timeout = Some(Duration::from_millis(8));
+            let terms = OwnTerms { rnr: own, rnr_timeout, outlives_peer: true, is_unreliable };
+            let typed = |rnr| PeerTerms { rnr, is_unreliable };
             let kept = |agreement: Agreement| (agreement.rnr_timeout, agreement.outlives_peer);
             let mut request = data(b"mine");
             terms.offer(&mut request, 7);
-            assert_eq!(take_offer(&mut request, 7), own.map_or(Offer::None, Offer::Made));
+            assert_eq!(take_offer(&mut request, 7), own.map_or(Offer::None, |rnr| Offer::Made(typed(rnr))));
             assert_eq!(request, data(b"mine"));
             for offered in [None, Some(peer)] {
                 let mut reply = data(b"mine");
-                let answered = terms.answer(offered, &mut reply);
+                let answered = terms.answer(offered.map(typed), &mut reply);
                 assert_eq!(
                     (answered.peer_rnr, kept(answered)),
                     (own.and(offered), kept(terms.with_peer(None)))
                 );
-                assert_eq!(take_consent(&mut reply), own.filter(|_| offered.is_some()));
+                assert_eq!(take_consent(&mut reply, !is_unreliable), None, "of the other type");
+                assert_eq!(take_consent(&mut reply, is_unreliable), own.filter(|_| offered.is_some()));
                 assert_eq!(reply, data(b"mine"));
             }
             for consents in [false, true] {
                 let mut reply = data(b"mine");
                 if consents {
-                    add_consent(&mut reply, peer);
+                    add_consent(&mut reply, typed(peer));
                 }
                 let received = reply.clone();
                 let concluded = terms.conclude(&mut reply);
@@ -283,6 +316,29 @@ mod tests {
     fn ends_agree_if_there_are_the_peers_parameters() {
         let of = |peer_rnr| Agreement { peer_rnr, ..Agreement::default() }.ib_semantics();
         assert_eq!((of(None), of(Some(RnrConfig::default()))), (false, true));
+    }
+
+    /// The offer and the consent name the type. Only queue pairs of the same type agree.
+    #[test]
+    fn an_offer_and_a_consent_name_the_type() {
+        let mut sent = data(b"mine");
+        add_offer(&mut sent, UC, 0x0102_0304);
+        assert_eq!(sent, data(b"mineuwarp?u\x01\x02\x03\x04\x95"));
+        assert_eq!(take_offer(&mut sent, 0x0102_0304), Offer::Made(UC));
+        add_consent(&mut sent, UC);
+        assert_eq!(sent, data(b"mineuwarp!u\x95"));
+        assert_eq!(take_consent(&mut sent, false), None);
+        assert_eq!((take_consent(&mut sent, true), sent), (Some(RNR), data(b"mine")));
+        let own = |is_unreliable| OwnTerms {
+            rnr: Some(RNR),
+            rnr_timeout: None,
+            outlives_peer: true,
+            is_unreliable,
+        };
+        for (offered, types) in [(None, [true, false]), (Some(OWN), [true, false]), (Some(UC), [false, true])]
+        {
+            assert_eq!([false, true].map(|uc| own(uc).have_type_of(offered)), types);
+        }
     }
 
     #[test]
@@ -303,7 +359,7 @@ mod tests {
         let consent = [&CONSENT[..], &[7]].concat();
         for len in 0..CONSENT_BYTES {
             let mut short = data(&consent[CONSENT_BYTES - len..]);
-            assert_eq!((take_consent(&mut short), short.len()), (None, len));
+            assert_eq!((take_consent(&mut short, false), short.len()), (None, len));
         }
     }
 

@@ -32,6 +32,10 @@
 //! receiver announces the time between two retries. uwarp's sender waits for `Ready` instead. If the number
 //! of retries is limited, the request fails when as much time has passed as these retries would take.
 //!
+//! **Between queue pairs of type UC, messages may be lost.** A request completes when TCP has acknowledged
+//! its bytes. The peer has then accepted or dropped the message (`inbound/unreliable.rs`), and does not
+//! report which of the two. No message waits for a receive request.
+//!
 //! **A stream that fails reports the last message that it has accepted**
 //! ([`AcceptedUntil`](ProfileMessage::AcceptedUntil)). The report is sent before the Terminate, or before FIN
 //! if the peer gets no Terminate. TCP withholds the acknowledgement of the bytes that are not accepted
@@ -86,6 +90,8 @@ struct IbProfile {
     rx_msn: u32,
     /// Changes for the connection.
     news: News,
+    /// Whether messages that cannot be accepted are dropped, as between queue pairs of type UC.
+    is_unreliable: bool,
 }
 
 /// How the peer handles our requests.
@@ -172,7 +178,15 @@ impl IbProfile {
             tx_msn: 1,
             rx_msn: 1,
             news: News::default(),
+            is_unreliable: false,
         }
+    }
+
+    /// Returns the state for queue pairs of type UC. The peer promises no receive requests: every message
+    /// that arrives is accepted, or dropped without an answer.
+    fn unreliable() -> Self {
+        // The value says that messages up to any offset are accepted, with a promise or without.
+        Self { is_unreliable: true, accepted_until: u64::MAX - 1, ..Self::new() }
     }
 
     /// Removes and returns the changes since the last call.

@@ -18,6 +18,11 @@ impl Rules {
         Self(ib_semantics.then(|| Box::new(IbProfile::new())))
     }
 
+    /// Returns InfiniBand's rules for queue pairs of type UC.
+    pub(in crate::stream) fn unreliable() -> Self {
+        Self(Some(Box::new(IbProfile::unreliable())))
+    }
+
     /// Returns the state of InfiniBand's rules; `None` with iWARP's rules.
     #[inline]
     fn profile(&self) -> Option<&IbProfile> {
@@ -125,11 +130,17 @@ impl Rules {
 
     // ---- requests of the peer ----
 
-    /// Whether a message that finds no receive request is dropped and sent again. If not, such a message is
-    /// an error (RFC 5041 section 7.1).
+    /// Whether a message that finds no receive request is dropped, and sent again unless the stream [drops
+    /// messages](Self::drop_messages). If not, such a message is an error (RFC 5041 section 7.1).
     #[inline]
     pub(in crate::stream) fn refuse_without_recv(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Whether a message that cannot be accepted is dropped, and the stream continues, as between queue pairs
+    /// of type UC.
+    pub(in crate::stream) fn drop_messages(&self) -> bool {
+        self.profile().is_some_and(|ib| ib.is_unreliable)
     }
 
     /// Called when the peer's message with this MSN on queue 0 finds no receive request. `terminate` is sent

@@ -19,6 +19,7 @@ mod ib_profile;
 mod rdmap_queues;
 mod send;
 mod tagged;
+mod unreliable;
 mod usual;
 
 use super::outbound::Outbound;
@@ -26,6 +27,7 @@ use super::peer_request::{ByKind, RequestQueue};
 use super::request_pool::RequestPool;
 use super::state::StreamState;
 use super::{Failure, StreamCounters};
+use unreliable::Dropped;
 
 /// Maximum number of receive requests that are bound to messages after the current message. Out-of-order
 /// Sends beyond these messages are held until the missing bytes arrive. A higher limit would need more memory
@@ -58,13 +60,15 @@ pub(super) struct Inbound {
 enum NextSend {
     /// Any message of a user.
     UserMessage,
-    /// The first message, which may be an empty Send as RTR if our Reply allowed that. The RTR consumes no
-    /// receive request.
-    MayBeRtr,
     /// The Send to which these bytes of Immediate Data belong.
     Joined([u8; 4]),
     /// No message: a message has found no receive request, and the requests after it are dropped.
     Refused,
+    /// The first message, which may be an empty Send as RTR if our Reply allowed that. The RTR consumes no
+    /// receive request.
+    MayBeRtr,
+    /// Any message of a user, after the rest of a message that is dropped.
+    Dropped(Dropped),
 }
 
 impl Inbound {
@@ -178,14 +182,29 @@ impl Delivery<'_> {
         if self.state.rules.have_queue_4() && self.take_profile_segment(&piece, &header)? {
             return Ok(false);
         }
+        let is_unusual = matches!(self.inbound.next_send, NextSend::MayBeRtr | NextSend::Dropped(_));
+        if is_unusual && self.take_unusual_segment(&piece, &header) {
+            return Ok(false);
+        }
         let result = match header {
             Header::Tagged(header) => self.tagged(&piece, &header),
             Header::Untagged(header) => self.untagged(&piece, &header),
         };
-        if self.inbound.next_send == NextSend::MayBeRtr {
-            self.inbound.next_send = NextSend::UserMessage;
-        }
         result.map(|()| false)
+    }
+
+    /// Handles a segment that is the RTR, or that belongs to a dropped message. Returns whether the segment
+    /// needs no further processing.
+    #[cold]
+    fn take_unusual_segment(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &Header) -> bool {
+        match self.inbound.next_send {
+            NextSend::MayBeRtr => {
+                self.inbound.next_send = NextSend::UserMessage;
+                matches!(header, Header::Untagged(header) if self.take_rtr(piece, header))
+            }
+            NextSend::Dropped(dropped) => self.is_dropped(dropped, piece, header),
+            NextSend::UserMessage | NextSend::Joined(_) | NextSend::Refused => false,
+        }
     }
 
     /// Places an out-of-order ULPDU of a Write, a Read Response or a Send if all its checks pass. Nothing is

@@ -4,7 +4,7 @@ use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
 use crate::mpa::Ulpdu;
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
-use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError, joined_immediate, opcode};
+use crate::rdmap::{IMMEDIATE_LEN, Opcode, Queue, Terminate, TerminateError, joined_immediate, opcode};
 
 use super::super::state::StreamState;
 use super::{BOUND_AHEAD, Delivery, Failure, Inbound, NextSend, ReceivedUlpdu, place};
@@ -55,11 +55,28 @@ impl Delivery<'_> {
         ulpdu: &Ulpdu<'_>,
     ) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
-        if !is_send || matches!(self.inbound.next_send, NextSend::MayBeRtr | NextSend::Refused) {
+        let is_unusual =
+            matches!(self.inbound.next_send, NextSend::MayBeRtr | NextSend::Refused | NextSend::Dropped(_));
+        if !is_send || is_unusual {
             return false;
         }
         self.bind_ahead(header.msn);
         self.place_send(piece, header, ulpdu).is_ok()
+    }
+
+    /// If the first message may be an RTR, checks whether this segment is the RTR, an empty Send. Returns
+    /// whether it is.
+    pub(super) fn take_rtr(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) -> bool {
+        let is_rtr = header.qn == Queue::Send.number()
+            && piece.len == UntaggedHeader::LEN
+            && header.msn == 1
+            && header.last
+            && self.check_opcode(header) == Ok(Opcode::Send);
+        if is_rtr {
+            // RFC 6581 section 9.2 (MPA2-136): no user sent the RTR, so it consumes no receive request.
+            self.inbound.queue_0 = UntaggedQueue::starting_at(2);
+        }
+        is_rtr
     }
 
     pub(super) fn send(
@@ -68,19 +85,9 @@ impl Delivery<'_> {
         header: &UntaggedHeader,
     ) -> Result<(), Failure> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        if self.inbound.next_send == NextSend::MayBeRtr
-            && payload_len == 0
-            && header.msn == 1
-            && header.last
-            && self.check_opcode(header) == Ok(Opcode::Send)
-        {
-            // RFC 6581 section 9.2 (MPA2-136): no user sent the RTR, so it consumes no receive request.
-            self.inbound.queue_0 = UntaggedQueue::starting_at(2);
-            return Ok(());
-        }
         self.bind();
         if self.state.rules.refuse_without_recv() && self.lacks_recv(header) {
-            self.refuse(piece);
+            self.refuse(piece, header);
             return Ok(());
         }
         let placed = match (self.check_in_order(header), piece.ulpdu) {
@@ -99,6 +106,11 @@ impl Delivery<'_> {
                 self.deliver_send(piece, header, opcode, done.len)
             }
             Err(SendFault::Protocol(error)) => {
+                if error == TerminateError::DdpTooLong && self.state.rules.drop_messages() {
+                    self.counters.rx_uc_too_long += 1;
+                    self.drop_message(piece, header);
+                    return Ok(());
+                }
                 if error == TerminateError::DdpTooLong {
                     self.fail_bound(WcStatus::LocalLengthError);
                 }
@@ -114,18 +126,23 @@ impl Delivery<'_> {
 
     /// Whether the first segment of a message finds no receive request. Returns `false` for an invalid
     /// segment, for which another error is reported. Also returns `false` if the queue pair already has as
-    /// many buffers of the shared receive queue as it may.
+    /// many buffers of the shared receive queue as it may, unless the stream drops messages.
     fn lacks_recv(&self, header: &UntaggedHeader) -> bool {
         self.state.consumer.taken_recvs() == 0
-            && self.state.qp.receives.may_take_shared()
+            && (self.state.qp.receives.may_take_shared() || self.state.rules.drop_messages())
             && header.msn == self.inbound.queue_0.first_msn()
             && header.mo == 0
             && self.check_opcode(header).is_ok()
     }
 
-    /// Drops a message that finds no receive request, and all later requests.
+    /// Drops a message that finds no receive request, and all later requests. Between queue pairs of type UC,
+    /// only the message is dropped.
     #[cold]
-    fn refuse(&mut self, piece: &ReceivedUlpdu<'_, '_>) {
+    fn refuse(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) {
+        if self.state.rules.drop_messages() {
+            self.counters.rx_uc_not_ready += 1;
+            return self.drop_message(piece, header);
+        }
         self.counters.rx_not_ready += 1;
         self.inbound.next_send = NextSend::Refused;
         let terminate = piece.terminate(DdpError::NoBuffer.into());

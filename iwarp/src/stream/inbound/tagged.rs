@@ -12,6 +12,8 @@ use super::{Delivery, Failure, ReceivedUlpdu};
 enum TaggedFault {
     /// An error of the peer.
     Protocol(TerminateError),
+    /// The peer may not write to the memory that a Write names.
+    Access(DdpError),
     /// The segment belongs to one of our Reads, whose sink is not valid.
     Sink(TerminateError),
 }
@@ -33,6 +35,8 @@ impl Delivery<'_> {
             Err(TaggedFault::Sink(error)) if piece.arrival.delivers() => {
                 Err(self.sink_revoked(piece.terminate(error)))
             }
+            Err(TaggedFault::Access(_)) if piece.arrival.delivers() && self.drop_write(header) => Ok(()),
+            Err(TaggedFault::Access(error)) => Err(piece.fail(error)),
             Err(TaggedFault::Protocol(error) | TaggedFault::Sink(error)) => Err(piece.fail(error)),
         }
     }
@@ -54,13 +58,14 @@ impl Delivery<'_> {
         }
         let Some(ulpdu) = piece.ulpdu else { return Ok(opcode.map(drop)?) };
         if payload_len > 0 && !self.admits(Access::REMOTE_WRITE) {
-            return Err(DdpError::from(Fault::AccessRights).into());
+            return Err(TaggedFault::Access(Fault::AccessRights.into()));
         }
-        let target = ddp::tagged::check(header, payload_len, self.state.by, self.guard)?;
+        let target = ddp::tagged::check(header, payload_len, self.state.by, self.guard)
+            .map_err(TaggedFault::Access)?;
         // An invalid opcode is reported only after DDP's checks.
         opcode?;
         if let Some(target) = target {
-            piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters)?;
+            piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters).map_err(TaggedFault::Access)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use tcp_lite::AddressFilter;
 
 use crate::mpa::startup::{Depths, MpaConfig, Revision, RtrKinds};
-use crate::verbs::VerbsError;
+use crate::verbs::{QueuePair, VerbsError};
 
 pub(super) use crate::mpa::frame::ENHANCED_BYTES;
 pub use crate::mpa::frame::MAX_PRIVATE_DATA;
@@ -223,6 +223,18 @@ impl Default for ConnParam {
 }
 
 impl ConnParam {
+    /// Checks the parameters for a connection of this queue pair. Returns whether the queue pair is of type
+    /// UC.
+    pub(super) fn check_for(&self, qp: &QueuePair) -> Result<bool, VerbsError> {
+        self.check()?;
+        let is_unreliable = qp.shared.config.is_unreliable();
+        if is_unreliable && !self.ib_semantics {
+            let text = "a queue pair of type UC needs InfiniBand's semantics (ConnParam::ib_semantics)";
+            return Err(VerbsError::Invalid(text.into()));
+        }
+        Ok(is_unreliable)
+    }
+
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         if !matches!(self.mpa_revision, 1 | 2) {
             return Err(VerbsError::Invalid(format!("MPA revision {}: use 1 or 2", self.mpa_revision)));

@@ -239,7 +239,7 @@ impl CmId {
     /// [`VerbsError`] if the connection is not in streaming mode, some bytes of the peer are unread, the
     /// queue pair is not idle or of another context, a parameter is out of range, or a limit is reached.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
-        param.check()?;
+        param.check_for(qp)?;
         let mut state = self.shared.state();
         let (engine, stream) = state.streaming()?;
         if stream.unread() > 0 {

@@ -248,7 +248,7 @@ impl RawPair {
         let mut request = request.to_vec();
         let (iss, irs) = self.stack.initial_sequence_numbers(self.conn.unwrap()).unwrap();
         let (mark, len) = (iss ^ irs, request.len());
-        if len > 12 && request[len - 12..].starts_with(b"uwarp?3") && request[len - 5..len - 1] == [0; 4] {
+        if len > 12 && request[len - 12..].starts_with(b"uwarp?") && request[len - 5..len - 1] == [0; 4] {
             request[len - 5..len - 1].copy_from_slice(&mark.to_be_bytes());
         }
         self.send(&request);

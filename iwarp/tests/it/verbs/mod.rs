@@ -33,5 +33,6 @@ mod states;
 mod teardown;
 mod threads;
 mod transfer;
+mod unreliable;
 mod windows;
 mod zero_copy;
