@@ -41,7 +41,7 @@ pub(super) struct Datagrams {
     attached: BTreeSet<(IpAddr, u32)>,
     /// The numbers of the queue pairs that may have something to send, in the order of their turns.
     waiting: VecDeque<u32>,
-    /// The backoff while no packet buffer is free.
+    /// The backoff while no packet buffer is free, or too many datagrams wait for Ethernet addresses.
     backoff: Backoff,
     /// A packet that the port has received in several buffers.
     joined: Vec<u8>,
@@ -155,7 +155,7 @@ impl Datagrams {
     /// Lets the queue pairs that wait send. Returns whether a datagram was sent or dropped.
     pub(super) fn send(&mut self, now: Instant, tcp: &mut Stack, guard: &EpochGuard<'_>) -> bool {
         let mut left = MAX_IN_POLL;
-        let mut is_busy = false;
+        let (mut is_busy, mut is_held) = (false, false);
         for _ in 0..self.waiting.len() {
             let Some(number) = self.waiting.pop_front() else { break };
             let turn = self.turn(now, tcp, guard, number, left.min(MAX_IN_TURN));
@@ -164,6 +164,11 @@ impl Datagrams {
             match turn.outcome {
                 TurnOutcome::Done | TurnOutcome::Ended => {}
                 TurnOutcome::More => self.schedule(number),
+                TurnOutcome::Unresolved => {
+                    // Other queue pairs may have other destinations.
+                    self.schedule(number);
+                    is_held = true;
+                }
                 TurnOutcome::NoMbuf => {
                     self.schedule(number);
                     self.backoff.refused(now);
@@ -174,7 +179,10 @@ impl Datagrams {
                 break;
             }
         }
-        self.backoff.succeeded();
+        match is_held {
+            true => self.backoff.refused(now),
+            false => self.backoff.succeeded(),
+        }
         is_busy
     }
 
@@ -237,6 +245,7 @@ impl Datagrams {
                     }
                 }
                 Err(SendDatagramError::NoBuffer) => return done(sent, TurnOutcome::NoMbuf),
+                Err(SendDatagramError::Unresolved) => return done(sent, TurnOutcome::Unresolved),
                 Err(SendDatagramError::Fill(invalid)) => {
                     self.end(now, tcp, number, Some(invalid));
                     return done(sent, TurnOutcome::Ended);
@@ -338,6 +347,8 @@ enum TurnOutcome {
     More,
     /// No packet buffer was free.
     NoMbuf,
+    /// Too many datagrams wait for the Ethernet addresses of their next hops.
+    Unresolved,
     /// The queue pair has ended.
     Ended,
 }

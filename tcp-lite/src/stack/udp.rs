@@ -124,9 +124,10 @@ impl Stack {
     /// earlier frame otherwise. If `fill` fails, nothing is sent.
     ///
     /// [`transmit`](Self::transmit) returns the frame. If the Ethernet address of the next hop is not known,
-    /// the datagram waits for it for at most 3 s, with at most 64 datagrams of the whole stack. A datagram
-    /// that waits for too long, the oldest one if there are too many, and any datagram while the port has no
-    /// link are dropped and counted
+    /// the datagram waits for it for at most 3 s, with at most 64 datagrams of the whole stack. Further
+    /// datagrams are refused until a neighbour answers, but for at most 250 ms. A datagram that waits for too
+    /// long, the oldest one if there are too many, and any datagram while the port has no link are dropped
+    /// and counted
     /// ([`StackCounters::tx_datagram_dropped`](crate::StackCounters::tx_datagram_dropped)). A datagram to one
     /// of our own addresses is sent to the port like any other datagram
     /// ([`StackConfig::loopback`](crate::StackConfig::loopback)).
@@ -136,7 +137,8 @@ impl Stack {
     /// [`SendDatagramError::NoRoute`] if there is no path to the destination, or if the destination can be
     /// neither a peer nor a group. [`SendDatagramError::TooLong`] if the payload is longer than
     /// [`datagram_mtu`](Self::datagram_mtu). [`SendDatagramError::NoBuffer`] if no packet buffer is free, or
-    /// if too many datagrams wait for `transmit`. [`SendDatagramError::Fill`] if `fill` fails.
+    /// if too many datagrams wait for `transmit`. [`SendDatagramError::Unresolved`] if too many datagrams
+    /// wait for Ethernet addresses. [`SendDatagramError::Fill`] if `fill` fails.
     pub fn send_datagram<E>(
         &mut self,
         now: Instant,
@@ -156,6 +158,14 @@ impl Stack {
         }
         if !self.udp().outbox.has_room() {
             return Err(SendDatagramError::NoBuffer);
+        }
+        let (now, link_up) = (self.now, self.link_up);
+        if let Hop::Neighbor(next_hop) = hop
+            && !self.udp().outbox.may_wait(now)
+            && link_up
+            && self.neighbors.resolve(now, next_hop) == Resolution::Pending
+        {
+            return Err(SendDatagramError::Unresolved);
         }
         let ethernet_bytes = ethernet::header_bytes(self.framing.vlan);
         let payload_at = udp::header_bytes(&remote);

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use dp::link::LinkConfig;
 use hosts::{ALL, Host, Pair};
 use iwarp::verbs::{
-    AddressVector, AsyncEventKind, DatagramOptions, MemoryRegion, QpInit, QpState, QpType, QueuePair,
-    RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit, VerbsError, WcOpcode, WcStatus,
-    WorkCompletion,
+    AddressVector, AsyncEventKind, DatagramOptions, MemoryRegion, QpInit, QpState, QpType,
+    QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit, VerbsError,
+    WcOpcode, WcStatus, WorkCompletion,
 };
 
 const QKEY: u32 = 0x1234;
@@ -283,6 +283,42 @@ fn a_message_to_a_group_reaches_its_members() {
     pair.run_us(1000);
     let counters = pair.b.engine.counters();
     assert_eq!((counters.rx_ud, counters.stack.rx_datagram_dropped), (3, 1));
+}
+
+/// Datagrams wait until the Ethernet address of their next hop is known, however many there are. Queue pairs
+/// with other destinations do not wait for them.
+#[test]
+fn a_burst_waits_for_an_unknown_neighbor() {
+    const BURST: u64 = 128;
+    let (mut pair, a, b) = ends();
+    let beside = end(&pair.a, 0x11);
+    for wr_id in 0..BURST {
+        b.recv(wr_id, 0, GRH + 1);
+        a.qp.post_send(&a.request(wr_id, to("10.0.0.2", b.number), 1)).unwrap();
+    }
+    for wr_id in 0..BURST {
+        succeeded(&pair.wc_b(), wr_id, WcOpcode::Recv);
+        succeeded(&pair.wc_a(), wr_id, WcOpcode::Send);
+    }
+    // No host has this address.
+    let waiting: Vec<End> = (0x30..0x40).map(|number| end(&pair.a, number)).collect();
+    pair.run_us(10);
+    for wr_id in 0..BURST {
+        let sender = &waiting[wr_id as usize % waiting.len()];
+        sender.qp.post_send(&sender.request(wr_id, to("10.0.0.9", b.number), 1)).unwrap();
+    }
+    // The engine's pauses between its attempts are longer now than the wait that is checked below.
+    pair.run_us(2000);
+    b.recv(1, 0, GRH + 1);
+    let began_us = pair.now_us;
+    beside.qp.post_send(&beside.request(1, to("10.0.0.2", b.number), 1)).unwrap();
+    succeeded(&pair.wc_b(), 1, WcOpcode::Recv);
+    let waited_us = pair.now_us - began_us;
+    let counters = |pair: &Pair| pair.a.engine.counters();
+    assert_eq!((counters(&pair).tx_ud, counters(&pair).stack.tx_datagram_dropped), (BURST + 64 + 1, 0));
+    assert!(waited_us < 100, "{waited_us} us");
+    pair.run_us(4_000_000);
+    assert_eq!((counters(&pair).tx_ud, counters(&pair).stack.tx_datagram_dropped), (2 * BURST + 1, BURST));
 }
 
 /// A message to a group also reaches the other members on the sender's own host, but not the sender.
