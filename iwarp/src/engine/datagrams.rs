@@ -39,6 +39,8 @@ pub(super) struct Datagrams {
     qps: BTreeMap<u32, Member>,
     /// The queue pairs that are attached to a group, as (group, number).
     attached: BTreeSet<(IpAddr, u32)>,
+    /// Whether the groups of the stack may have changed since the port was told them.
+    has_new_groups: bool,
     /// The numbers of the queue pairs that may have something to send, in the order of their turns.
     waiting: VecDeque<u32>,
     /// The backoff while no packet buffer is free, or too many datagrams wait for Ethernet addresses.
@@ -140,14 +142,21 @@ impl Datagrams {
         if !self.qps.contains_key(&number) || self.attached.contains(&(group, number)) {
             return true;
         }
+        self.has_new_groups = true;
         tcp.join_group(now, group).is_ok() && self.attached.insert((group, number))
     }
 
     /// Detaches the queue pair from a group.
     pub(super) fn detach(&mut self, now: Instant, tcp: &mut Stack, group: IpAddr, number: u32) {
         if self.attached.remove(&(group, number)) {
+            self.has_new_groups = true;
             tcp.leave_group(now, group);
         }
+    }
+
+    /// Whether the groups of the stack may have changed since the last call.
+    pub(super) fn take_new_groups(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_groups)
     }
 
     // ---- sending ----

@@ -71,7 +71,8 @@ impl Stack {
     /// Joins a multicast group, so that datagrams to this group and an open port are passed to the user.
     /// Joins are counted: the group is left after as many calls of [`leave_group`](Self::leave_group). The
     /// stack reports its groups by IGMP version 2 or MLD version 1, and answers the queries of routers. The
-    /// port has to receive frames to the group's Ethernet address, which is the caller's task.
+    /// port has to receive frames to the group's Ethernet address, which is the caller's task
+    /// ([`groups`](Self::groups), `dp::Port::set_groups`).
     ///
     /// # Errors
     /// [`JoinGroupError::NotMulticast`] if the address is not a multicast address. [`JoinGroupError::Full`]
@@ -97,6 +98,11 @@ impl Stack {
         {
             self.tell_routers(group, Membership::Leave);
         }
+    }
+
+    /// The multicast groups that the stack has joined.
+    pub fn groups(&self) -> impl Iterator<Item = IpAddr> {
+        self.udp.iter().flat_map(|udp| udp.groups.addresses()).map(IpAddr::from)
     }
 
     /// Maximum number of payload bytes of a datagram to `remote`. The stack sends no fragments.

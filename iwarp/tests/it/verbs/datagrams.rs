@@ -1,11 +1,13 @@
 //! Queue pairs of type UD: two engines exchange datagrams.
 
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 
-use dp::link::LinkConfig;
+use dp::link::{self, LinkConfig};
+use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 use hosts::{ALL, Host, Pair};
 use iwarp::verbs::{
-    AddressVector, AsyncEventKind, DatagramOptions, MemoryRegion, QpInit, QpState, QpType,
+    AddressVector, AsyncEventKind, ContextConfig, DatagramOptions, MemoryRegion, QpInit, QpState, QpType,
     QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit, VerbsError,
     WcOpcode, WcStatus, WorkCompletion,
 };
@@ -283,6 +285,70 @@ fn a_message_to_a_group_reaches_its_members() {
     pair.run_us(1000);
     let counters = pair.b.engine.counters();
     assert_eq!((counters.rx_ud, counters.stack.rx_datagram_dropped), (3, 1));
+}
+
+/// A port that records the groups that its engine sets.
+struct Listening {
+    below: Box<dyn Port>,
+    set: Arc<Mutex<Vec<Vec<IpAddr>>>>,
+}
+
+impl PortLayer for Listening {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.below)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.below)
+    }
+}
+
+impl Port for Listening {
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.below.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.below.tx_burst(now_us, frames)
+    }
+
+    fn set_groups(&mut self, groups: &[IpAddr]) -> std::io::Result<()> {
+        self.set.lock().unwrap().push(groups.to_vec());
+        self.below.set_groups(groups)
+    }
+}
+
+impl Link for Listening {}
+impl Sleep for Listening {}
+impl Statistics for Listening {}
+
+/// The port receives the groups of all queue pairs, until the last member has detached or ended.
+#[test]
+fn the_port_receives_the_groups_of_queue_pairs() {
+    let (port_a, below) = link::pair(&LinkConfig::default());
+    let set = Arc::default();
+    let port_b = Box::new(Listening { below, set: Arc::clone(&set) });
+    let mut pair = Pair::over((port_a, port_b), &ContextConfig::default(), |_| {});
+    let ends = [0x20, 0x21].map(|number| end(&pair.b, number));
+    let groups: [IpAddr; 2] = [GROUP, "ff15::7"].map(|it| it.parse().unwrap());
+    let taken = |pair: &mut Pair| {
+        // The engine looks at its link, and at the members that have ended, every few milliseconds.
+        pair.run_us(100_000);
+        set.lock().unwrap().drain(..).next_back()
+    };
+    assert_eq!(taken(&mut pair), None);
+    for end in &ends {
+        pair.b.context.attach_group(&end.qp, groups[0]).unwrap();
+    }
+    assert_eq!(taken(&mut pair), Some(vec![groups[0]]));
+    pair.b.context.attach_group(&ends[1].qp, groups[1]).unwrap();
+    assert_eq!(taken(&mut pair), Some(groups.to_vec()));
+    pair.b.context.detach_group(&ends[0].qp, groups[0]).unwrap();
+    assert_eq!(taken(&mut pair), Some(groups.to_vec()));
+    pair.b.context.detach_group(&ends[1].qp, groups[0]).unwrap();
+    assert_eq!(taken(&mut pair), Some(vec![groups[1]]));
+    drop(ends);
+    assert_eq!(taken(&mut pair), Some(vec![]));
 }
 
 /// Datagrams wait until the Ethernet address of their next hop is known, however many there are. Queue pairs
