@@ -5,7 +5,7 @@
 //!
 //! | trait | purpose | who calls it |
 //! |---|---|---|
-//! | [`Port`] | the description, the packet buffers, bursts in and out | the polling thread |
+//! | [`Port`] | the description, the packet buffers, bursts in and out, multicast groups | the polling thread |
 //! | [`Link`] | whether frames can pass, and which neighbours are gone | the owner of connections |
 //! | [`Sleep`] | to wait for frames without polling | a thread with nothing to do |
 //! | [`Statistics`] | counters | monitoring |
@@ -69,6 +69,8 @@ mod info;
 mod tests;
 mod words;
 
+use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use arrayvec::ArrayVec;
@@ -168,6 +170,17 @@ pub trait Port: Link + Sleep + Statistics {
     /// accepted frames. If the ring is full, the other frames stay in `frames` for the next call. If the link
     /// is down, all frames are accepted, dropped and counted.
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
+
+    /// Sets the multicast groups that the port receives, in addition to those that its own IP addresses need.
+    /// The port also receives the queries of routers for these groups. The groups of the last call are left,
+    /// unless `groups` has them. The port may also receive frames for other groups. A device without a filter
+    /// receives the frames for all groups, and this call does nothing.
+    ///
+    /// # Errors
+    /// The error of the operating system or of the driver. The groups of the last call stay joined.
+    fn set_groups(&mut self, groups: &[IpAddr]) -> io::Result<()> {
+        self.below_mut().port().map_or(Ok(()), |port| port.set_groups(groups))
+    }
 }
 
 /// The link of a port: whether frames can pass, and which neighbours are gone.

@@ -96,6 +96,11 @@ impl Groups {
         self.groups.iter().any(|group| group.address == *address)
     }
 
+    /// The addresses of all groups.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddress> {
+        self.groups.iter().map(|group| group.address)
+    }
+
     /// Counts a join. Returns whether the group is new, so that the caller sends a report now. `delay`
     /// returns a random time up to its argument.
     pub(crate) fn join(

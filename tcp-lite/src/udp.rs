@@ -28,6 +28,9 @@ const WAITING: usize = 64;
 /// Maximum time for which a datagram waits for the Ethernet address of its next hop. The neighbour table
 /// sends three queries in this time.
 const MAX_WAIT: Duration = Duration::from_secs(3);
+/// Maximum time for which further datagrams to unknown next hops are refused while the maximum number of
+/// datagrams waits. A neighbour usually answers much sooner. After this time the oldest datagrams give way.
+const REFUSED_FOR: Duration = Duration::from_millis(250);
 
 /// The headers of a datagram to send ([`Stack::send_datagram`](crate::Stack::send_datagram)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +68,9 @@ pub enum SendDatagramError<E> {
     /// No packet buffer is free, or too many datagrams wait to be sent.
     #[error("no packet buffer is free")]
     NoBuffer,
-    /// The Ethernet address of the next hop is not known yet, and the maximum number of datagrams waits for
-    /// Ethernet addresses. The datagram can be sent later: an address is known, or its query has failed,
-    /// within seconds.
-    #[error("too many datagrams wait for the Ethernet addresses of next hops")]
+    /// Too many datagrams wait for the Ethernet addresses of their next hops, and none of them has waited for
+    /// long.
+    #[error("too many datagrams wait for the Ethernet addresses of their next hops")]
     Unresolved,
     /// The caller's function that writes the payload failed.
     #[error("{0}")]
@@ -236,19 +238,19 @@ impl Outbox {
         has_room
     }
 
-    /// Whether a further datagram may wait for an Ethernet address.
-    pub(crate) fn has_room_to_wait(&self) -> bool {
-        self.waiting.len() < self.limits.1
+    /// Whether a datagram can wait for an Ethernet address: there is room, or the oldest datagram has waited
+    /// for so long that it may be dropped.
+    pub(crate) fn may_wait(&self, now: Instant) -> bool {
+        let is_old = |first: &Waiting| first.deadline <= now + (MAX_WAIT - REFUSED_FOR);
+        self.waiting.len() < self.limits.1 || self.waiting.front().is_some_and(is_old)
     }
 
-    /// Adds a datagram that waits for the Ethernet address of `next_hop`. Returns `false`, and drops the
-    /// datagram, if there is no room.
+    /// Adds a datagram that waits for the Ethernet address of `next_hop`. Returns `false` if the oldest such
+    /// datagram was dropped to make room.
     pub(crate) fn push_waiting(&mut self, now: Instant, next_hop: IpAddress, frame: Mbuf) -> bool {
-        let has_room = self.has_room_to_wait();
-        if has_room {
-            self.waiting.push_back(Waiting { next_hop, deadline: now + MAX_WAIT, frame });
-        }
-        has_room
+        let dropped = if self.waiting.len() < self.limits.1 { None } else { self.waiting.pop_front() };
+        self.waiting.push_back(Waiting { next_hop, deadline: now + MAX_WAIT, frame });
+        dropped.is_none()
     }
 
     /// Number of datagrams that wait for Ethernet addresses.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use dpdk_sys as sys;
 
 use super::config::{DeviceConfig, PortSpec};
+use super::filter::{self, GroupList};
 use super::fit::TxLimits;
 use super::handle::{DeviceHandle, find_pci, lock, make_vdev};
 use super::interrupt::{self, RxInterrupt};
@@ -15,7 +16,7 @@ use super::link_events::LinkEvents;
 use super::queues::{self, Refusal};
 use super::rss::RssConfig;
 use super::vhost_user::VhostUserBackend;
-use super::{DeviceError, drivers, filter, vdev};
+use super::{DeviceError, drivers, vdev};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
 use crate::{Offloads, PortInfo, Queue};
@@ -85,6 +86,8 @@ pub(super) struct Device {
     may_pass_large_frames: bool,
     /// `true` if the device was configured with an interrupt for each receive queue.
     has_rx_interrupts: bool,
+    /// `None` if the device receives all multicast frames.
+    pub(super) group_list: Option<GroupList>,
 }
 
 #[derive(Clone)]
@@ -239,6 +242,7 @@ fn setup(
             && config.offloads.contains(Offloads::TX_TSO)
             && offloads.contains(Offloads::TX_TCP_CHECKSUM),
         has_rx_interrupts: conf.intr_conf.rxq() != 0,
+        group_list: None,
     };
     let mut started = device.start(name, config.queues, (rx_desc, tx_desc), node);
     if started.is_err() && device.has_rx_interrupts {
@@ -249,7 +253,7 @@ fn setup(
         started = device.start(name, config.queues, (rx_desc, tx_desc), node);
     }
     started?;
-    filter::open(id, config.promiscuous, &config.addresses)
+    device.group_list = filter::open(id, config.promiscuous, &config.addresses)
         .map_err(|errno| DeviceError::setup(name, "telling it the multicast groups", errno))?;
     let mut address = sys::rte_ether_addr { addr_bytes: [0; 6] };
     // SAFETY: `device` keeps the port open, and `address` is a writable local variable.

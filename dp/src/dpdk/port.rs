@@ -5,7 +5,9 @@
 //! receives nothing until buffers are returned.
 
 use std::cell::Cell;
+use std::io;
 use std::mem::{self, MaybeUninit};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -328,6 +330,15 @@ impl Port for QueuePort {
             }
         }
         given - frames.len()
+    }
+
+    fn set_groups(&mut self, groups: &[IpAddr]) -> io::Result<()> {
+        match &self.device.group_list {
+            Some(list) if !is_forked() && !self.device.is_gone() => {
+                list.set_joined(self.device.port_id, self.queue, groups).map_err(io::Error::from_raw_os_error)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -12,6 +12,9 @@ use libc::sock_filter;
 /// 4096 instructions.
 pub(super) const MAX_ADDRESSES: usize = 64;
 
+/// Maximum number of multicast groups that the user of a port sets.
+pub(super) const MAX_GROUPS: usize = 64;
+
 /// Loads a word, half-word or byte of the frame.
 const LD_W: u16 = 0x20;
 const LD_H: u16 = 0x28;
@@ -34,14 +37,21 @@ const ETHERTYPE_AT: u32 = 12;
 const ETHERTYPE_IPV4: u32 = 0x0800;
 const ETHERTYPE_ARP: u32 = 0x0806;
 const ETHERTYPE_IPV6: u32 = 0x86dd;
+const IPV4_PROTOCOL_AT: u32 = 23;
 const IPV4_DESTINATION_AT: u32 = 30;
 const ARP_SENDER_AT: u32 = 28;
 const ARP_TARGET_AT: u32 = 38;
 const IPV6_NEXT_HEADER_AT: u32 = 20;
 const IPV6_DESTINATION_AT: u32 = 38;
+const IGMP: u32 = 2;
+/// The hop-by-hop header, with which the messages of MLD begin.
+const HOP_BY_HOP: u32 = 0;
 const ICMPV6: u32 = 58;
 
-/// The group of all nodes on the link (RFC 4291 section 2.7.1), to which neighbours announce changes.
+/// The group of all hosts on the link (RFC 1112), to which routers send the general queries of IGMP.
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+/// The group of all nodes on the link (RFC 4291 section 2.7.1), to which neighbours announce changes, and
+/// routers send the general queries of MLD.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// Makes a program that passes the frames for a host with these addresses. The program passes frames to `mac`
@@ -49,12 +59,11 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// - IP packets to one of the addresses,
 /// - ARP frames for or from one of the addresses, or gratuitous ARP frames (which announce a new Ethernet
 ///   address of a neighbour),
-/// - ICMPv6 to the groups of the addresses (Neighbor Discovery).
-pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
-    let v4: Vec<Ipv4Addr> =
-        addresses.iter().filter_map(|it| if let IpAddr::V4(it) = it { Some(*it) } else { None }).collect();
-    let v6: Vec<Ipv6Addr> =
-        addresses.iter().filter_map(|it| if let IpAddr::V6(it) = it { Some(*it) } else { None }).collect();
+/// - ICMPv6 to the groups of the addresses (Neighbor Discovery),
+/// - IP packets to one of `groups`, and the queries of routers to all hosts (IGMP, MLD).
+pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr], groups: &[IpAddr]) -> Vec<sock_filter> {
+    let [v4, v4_groups] = [addresses, groups].map(only_v4);
+    let [v6, v6_groups] = [addresses, groups].map(only_v6);
     let [m0, m1, m2, m3, m4, m5] = mac;
     let mut program = vec![
         // These instructions accept group addresses and the address `mac`.
@@ -68,7 +77,11 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
         ret(DROP),
         load(LD_H, ETHERTYPE_AT),
     ];
-    let sections = [(ETHERTYPE_IPV4, ipv4(&v4)), (ETHERTYPE_ARP, arp(&v4)), (ETHERTYPE_IPV6, ipv6(&v6))];
+    let sections = [
+        (ETHERTYPE_IPV4, ipv4(&v4, &v4_groups)),
+        (ETHERTYPE_ARP, arp(&v4)),
+        (ETHERTYPE_IPV6, ipv6(&v6, &v6_groups)),
+    ];
     for (ethertype, section) in sections {
         // A conditional jump reaches at most 255 instructions, so `JA` skips the section.
         program.extend([branch(JEQ, ethertype, 1, 0), load(JA, section.len() as u32)]);
@@ -78,23 +91,42 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// Returns the Ethernet addresses of the multicast groups that a port needs for its IPv6 addresses (RFC 2464
-/// section 7): the group of all nodes, and the solicited-node group of each address.
-pub(super) fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
+/// Returns the Ethernet addresses of the multicast groups that a port needs (RFC 1112 section 6.4, RFC 2464
+/// section 7): for its IPv6 addresses, the group of all nodes and the solicited-node group of each address;
+/// `joined`, and the group to which routers send queries for `joined`.
+pub(super) fn groups(addresses: &[IpAddr], joined: &[IpAddr]) -> Vec<[u8; 6]> {
     let mut groups = Vec::new();
     for address in addresses {
         if let IpAddr::V6(address) = address {
             groups.extend([ALL_NODES, solicited_node(*address)].map(ethernet_group));
         }
     }
+    for group in joined {
+        groups.extend(match group {
+            IpAddr::V4(group) => [ALL_HOSTS, *group].map(ethernet_group_v4),
+            IpAddr::V6(group) => [ALL_NODES, *group].map(ethernet_group),
+        });
+    }
     groups.sort_unstable();
     groups.dedup();
     groups
 }
 
-fn ipv4(addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
+fn only_v4(addresses: &[IpAddr]) -> Vec<Ipv4Addr> {
+    addresses.iter().filter_map(|it| if let IpAddr::V4(it) = it { Some(*it) } else { None }).collect()
+}
+
+fn only_v6(addresses: &[IpAddr]) -> Vec<Ipv6Addr> {
+    addresses.iter().filter_map(|it| if let IpAddr::V6(it) = it { Some(*it) } else { None }).collect()
+}
+
+fn ipv4(addresses: &[Ipv4Addr], groups: &[Ipv4Addr]) -> Vec<sock_filter> {
     let mut section = vec![load(LD_W, IPV4_DESTINATION_AT)];
-    section.extend(addresses.iter().flat_map(|address| pass_if(address.to_bits())));
+    section.extend(addresses.iter().chain(groups).flat_map(|address| pass_if(address.to_bits())));
+    if !groups.is_empty() {
+        section.extend([branch(JEQ, ALL_HOSTS.to_bits(), 1, 0), ret(DROP), load(LD_B, IPV4_PROTOCOL_AT)]);
+        section.extend(pass_if(IGMP));
+    }
     section.push(ret(DROP));
     section
 }
@@ -112,13 +144,15 @@ fn arp(addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
     section
 }
 
-fn ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
-    if addresses.is_empty() {
+fn ipv6(addresses: &[Ipv6Addr], groups: &[Ipv6Addr]) -> Vec<sock_filter> {
+    if addresses.is_empty() && groups.is_empty() {
         return vec![ret(DROP)];
     }
     let mut section: Vec<sock_filter> =
-        addresses.iter().flat_map(|address| pass_if_destination(*address)).collect();
-    section.extend([load(LD_B, IPV6_NEXT_HEADER_AT), branch(JEQ, ICMPV6, 1, 0), ret(DROP)]);
+        addresses.iter().chain(groups).flat_map(|address| pass_if_destination(*address)).collect();
+    let protocols = if groups.is_empty() { [ICMPV6; 2] } else { [ICMPV6, HOP_BY_HOP] };
+    section.push(load(LD_B, IPV6_NEXT_HEADER_AT));
+    section.extend([branch(JEQ, protocols[0], 2, 0), branch(JEQ, protocols[1], 1, 0), ret(DROP)]);
     section.extend(pass_if_destination(ALL_NODES));
     section.extend(addresses.iter().flat_map(|address| pass_if_destination(solicited_node(*address))));
     section.push(ret(DROP));
@@ -152,6 +186,11 @@ fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
 fn ethernet_group(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]
+}
+
+fn ethernet_group_v4(group: Ipv4Addr) -> [u8; 6] {
+    let [_, b, c, d] = group.octets();
+    [0x01, 0, 0x5e, b & 0x7f, c, d]
 }
 
 fn load(code: u16, k: u32) -> sock_filter {
@@ -235,7 +274,16 @@ mod tests {
     }
 
     fn both() -> Vec<sock_filter> {
-        program(MAC, &["10.0.0.1", "10.0.0.3", "fd00::1:2", "fe80::a:b:c"].map(|it| it.parse().unwrap()))
+        with_groups(&[])
+    }
+
+    fn with_groups(groups: &[&str]) -> Vec<sock_filter> {
+        let [addresses, groups] = [&["10.0.0.1", "10.0.0.3", "fd00::1:2", "fe80::a:b:c"], groups].map(parsed);
+        program(MAC, &addresses, &groups)
+    }
+
+    fn parsed(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|it| it.parse().unwrap()).collect()
     }
 
     #[test]
@@ -291,15 +339,65 @@ mod tests {
         }
         assert!(!passes(&program, &ipv6_to([0x33, 0x33, 0xff, 1, 0, 3], 58, "ff02::1:ff01:3")));
         let addresses = ["fd00::1:2", "10.0.0.1", "fe80::1:2"].map(|it| it.parse().unwrap());
-        assert_eq!(groups(&addresses), [[0x33, 0x33, 0, 0, 0, 1], [0x33, 0x33, 0xff, 1, 0, 2]]);
+        assert_eq!(groups(&addresses, &[]), [[0x33, 0x33, 0, 0, 0, 1], [0x33, 0x33, 0xff, 1, 0, 2]]);
+    }
+
+    /// The protocol of a packet to a joined group does not matter: routers send queries for one group to the
+    /// group.
+    #[test]
+    fn joined_groups_pass_and_the_queries_of_routers() {
+        let igmp = |packet: Vec<u8>| {
+            let mut packet = packet;
+            packet[IPV4_PROTOCOL_AT as usize] = IGMP as u8;
+            packet
+        };
+        let (mac, mac_6) = ([0x01, 0, 0x5e, 0x41, 2, 3], [0x33, 0x33, 0, 0, 0, 7]);
+        let (hosts, nodes) = ([0x01, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]);
+        let frames = [
+            ("the group", ipv4_to(mac, "239.193.2.3")),
+            ("another group with its Ethernet address", ipv4_to(mac, "239.65.2.3")),
+            ("a general query", igmp(ipv4_to(hosts, "224.0.0.1"))),
+            ("no query", ipv4_to(hosts, "224.0.0.1")),
+            ("another group's query", igmp(ipv4_to(hosts, "224.0.0.2"))),
+            ("the IPv6 group", ipv6_to(mac_6, 17, "ff15::7")),
+            ("another IPv6 group", ipv6_to(mac_6, 17, "ff15::1:0:7")),
+            ("a general query of MLD", ipv6_to(nodes, 0, "ff02::1")),
+            ("no ICMPv6", ipv6_to(nodes, 17, "ff02::1")),
+            ("our address", ipv4_to(MAC, "10.0.0.3")),
+            ("an announcement", ipv6_to(nodes, 58, "ff02::1")),
+        ];
+        let passed = |groups: &[&str]| {
+            let program = with_groups(groups);
+            let passing = frames.iter().filter(|(_, frame)| passes(&program, frame));
+            passing.map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        let always = ["our address", "an announcement"];
+        let v4 = ["the group", "a general query"];
+        let v6 = ["the IPv6 group", "a general query of MLD"];
+        assert_eq!(passed(&[]), always);
+        assert_eq!(passed(&["239.193.2.3"]), [v4, always].concat());
+        assert_eq!(passed(&["ff15::7"]), [v6, always].concat());
+        assert_eq!(passed(&["ff15::7", "239.1.1.1", "239.193.2.3"]), [v4, v6, always].concat());
+        let only = program(MAC, &parsed(&["10.0.0.1"]), &parsed(&["ff15::7"]));
+        assert!(passes(&only, &frames[5].1), "a port without an IPv6 address");
+    }
+
+    #[test]
+    fn a_group_has_an_ethernet_address_with_that_of_the_queries() {
+        let address = ["10.0.0.1".parse().unwrap()];
+        let (hosts, nodes) = ([0x01, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]);
+        let of = |texts: &[&str]| groups(&address, &parsed(texts));
+        assert_eq!(of(&[]), [[0; 6]; 0]);
+        assert_eq!(of(&["239.193.2.3", "239.65.2.3"]), [hosts, [0x01, 0, 0x5e, 0x41, 2, 3]]);
+        assert_eq!(of(&["ff15::1:2:7"]), [nodes, [0x33, 0x33, 0, 2, 0, 7]]);
     }
 
     #[test]
     fn a_family_without_an_address_is_dropped_whole() {
-        let v4 = program(MAC, &["10.0.0.1".parse().unwrap()]);
+        let v4 = program(MAC, &["10.0.0.1".parse().unwrap()], &[]);
         assert!(passes(&v4, &ipv4_to(MAC, "10.0.0.1")));
         assert!(!passes(&v4, &ipv6_to([0x33, 0x33, 0, 0, 0, 1], 58, "ff02::1")));
-        let v6 = program(MAC, &["fd00::1".parse().unwrap()]);
+        let v6 = program(MAC, &["fd00::1".parse().unwrap()], &[]);
         assert!(passes(&v6, &ipv6_to(MAC, 6, "fd00::1")));
         assert!(!passes(&v6, &ipv4_to(MAC, "10.0.0.1")));
         assert!(!passes(&v6, &arp_of(BROADCAST, "10.0.0.9", "10.0.0.9")), "gratuitous");
@@ -326,8 +424,11 @@ mod tests {
         let v6: Vec<IpAddr> = (1..=MAX_ADDRESSES as u16)
             .map(|nr| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, nr, nr).into())
             .collect();
-        let program = program(MAC, &v6);
+        let groups: Vec<IpAddr> =
+            (1..=MAX_GROUPS as u16).map(|nr| Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0, nr).into()).collect();
+        let program = program(MAC, &v6, &groups);
         assert!(program.len() < 4096, "the kernel's limit (BPF_MAXINSNS): {}", program.len());
+        assert!(passes(&program, &ipv6_to([0x33, 0x33, 0, 0, 0, 64], 17, "ff15::40")));
         assert!(passes(&program, &ipv6_to(MAC, 6, &v6[MAX_ADDRESSES - 1].to_string())));
         assert!(!passes(&program, &ipv6_to(MAC, 6, "fd00::41:41")));
     }

@@ -6,7 +6,8 @@
 //! its options say that it ends with its interface.
 
 use std::cell::Cell;
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,9 @@ pub struct PacketPort {
     socket: OwnedFd,
     base: PortBase,
     interface: String,
-    /// The multicast groups of the port's addresses.
+    /// The port's IP addresses.
+    addresses: Vec<IpAddr>,
+    /// The Ethernet addresses of the multicast groups that the interface receives for the port.
     groups: Vec<[u8; 6]>,
     batch: TxBatch,
     /// Number of bytes of virtio's header in front of a frame that is read from the socket. 0 if the socket
@@ -81,7 +84,7 @@ impl PacketPort {
         // the socket has no ring. The filter is attached before the socket is bound, so that no unwanted
         // frame is received.
         let mac = config.mac.unwrap_or(found.mac);
-        sys::attach_filter(fd, &mut filter::program(mac, &config.addresses))
+        sys::attach_filter(fd, &mut filter::program(mac, &config.addresses, &[]))
             .map_err(failed("attaching the filter"))?;
         if !config.sees_host {
             flag(libc::PACKET_IGNORE_OUTGOING, 1)
@@ -113,7 +116,8 @@ impl PacketPort {
                 bulk_mempool: (config.bulk_mbufs > 0).then(bulk),
                 ..PortBase::new(info, Mempool::heap(name, config.mbufs, sizes.mbuf))
             },
-            groups: filter::groups(&config.addresses),
+            addresses: config.addresses.clone(),
+            groups: filter::groups(&config.addresses, &[]),
             batch: TxBatch::new(has_headers),
             header_bytes: if has_headers { VNET_BYTES } else { 0 },
             state: LinkState::Down,
@@ -139,12 +143,36 @@ impl PacketPort {
     fn join(&self, index: u32) -> Result<(), Errno> {
         let fd = self.socket.as_fd();
         if interface::ethernet_address(fd, &self.interface) != Some(self.base.info.mac) {
-            socket::membership(fd, index, libc::PACKET_MR_UNICAST, self.base.info.mac)?;
+            socket::join(fd, index, libc::PACKET_MR_UNICAST, self.base.info.mac)?;
         }
         for group in &self.groups {
-            socket::membership(fd, index, libc::PACKET_MR_MULTICAST, *group)?;
+            socket::join(fd, index, libc::PACKET_MR_MULTICAST, *group)?;
         }
         sys::bind(fd, index)
+    }
+
+    /// Replaces the groups that the interface receives for the port by `groups`. If the interface is removed,
+    /// the port joins the groups when it uses a new interface.
+    fn replace_groups(&mut self, groups: Vec<[u8; 6]>) -> Result<(), Errno> {
+        let fd = self.socket.as_fd();
+        if let Some(index) = sys::bound_index(fd) {
+            let is_new = |group: &&[u8; 6]| !self.groups.contains(*group);
+            let mut joined = groups.iter().filter(is_new);
+            let kind = libc::PACKET_MR_MULTICAST;
+            if let Err(cause) = joined.try_for_each(|group| socket::join(fd, index, kind, *group)) {
+                // Some of these groups are not joined, so errors are ignored.
+                for group in groups.iter().filter(is_new) {
+                    let _ = socket::leave(fd, index, kind, *group);
+                }
+                return Err(cause);
+            }
+            for group in self.groups.iter().filter(|group| !groups.contains(*group)) {
+                // A group that is not left only costs the filter's time.
+                let _ = socket::leave(fd, index, kind, *group);
+            }
+        }
+        self.groups = groups;
+        Ok(())
     }
 
     /// Reads the state of the interface from the kernel. If a new interface has the same name, binds the
@@ -406,6 +434,15 @@ impl Port for PacketPort {
             }
         }
         given - frames.len()
+    }
+
+    fn set_groups(&mut self, groups: &[IpAddr]) -> io::Result<()> {
+        if groups.len() > filter::MAX_GROUPS || !groups.iter().all(IpAddr::is_multicast) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.replace_groups(filter::groups(&self.addresses, groups))?;
+        let mut program = filter::program(self.base.info.mac, &self.addresses, groups);
+        Ok(sys::attach_filter(self.socket.as_fd(), &mut program)?)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Tests of ports as layers: if a wrapper does not define a function, the wrapped port receives the calls of
 //! this function.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ type Question = fn(&mut dyn Port) -> String;
 
 /// Each function of a port, with a closure that calls the function. [`Unusual`] and [`PortBase`] give
 /// different answers to each call.
-const FUNCTIONS: [(&str, Question); 15] = [
+const FUNCTIONS: [(&str, Question); 16] = [
     ("info", |port| format!("{:?}", port.info())),
     ("mempool", |port| format!("{:?}", port.mempool())),
     ("bulk_mempool", |port| format!("{:?}", port.bulk_mempool())),
@@ -27,6 +26,7 @@ const FUNCTIONS: [(&str, Question); 15] = [
         let mut frames: Burst = [frame(), frame()].into_iter().collect();
         format!("{} {}", port.tx_burst(5, &mut frames), frames.len())
     }),
+    ("set_groups", |port| format!("{:?}", port.set_groups(&[]).map_err(|error| error.kind()))),
     ("link_state", |port| format!("{:?}", port.link_state())),
     ("passes_large_frames", |port| format!("{}", port.passes_large_frames())),
     ("next_departed", |port| format!("{:?}", port.next_departed())),
@@ -98,6 +98,10 @@ impl Port for Unusual {
         assert_eq!(now_us, 5);
         drop(frames.remove(0));
         1
+    }
+
+    fn set_groups(&mut self, _groups: &[IpAddr]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

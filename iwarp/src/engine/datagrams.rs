@@ -39,9 +39,11 @@ pub(super) struct Datagrams {
     qps: BTreeMap<u32, Member>,
     /// The queue pairs that are attached to a group, as (group, number).
     attached: BTreeSet<(IpAddr, u32)>,
+    /// Whether the groups of the stack may have changed since the port was told them.
+    has_new_groups: bool,
     /// The numbers of the queue pairs that may have something to send, in the order of their turns.
     waiting: VecDeque<u32>,
-    /// The backoff while no packet buffer is free.
+    /// The backoff while no packet buffer is free, or too many datagrams wait for Ethernet addresses.
     backoff: Backoff,
     /// A packet that the port has received in several buffers.
     joined: Vec<u8>,
@@ -140,14 +142,21 @@ impl Datagrams {
         if !self.qps.contains_key(&number) || self.attached.contains(&(group, number)) {
             return true;
         }
+        self.has_new_groups = true;
         tcp.join_group(now, group).is_ok() && self.attached.insert((group, number))
     }
 
     /// Detaches the queue pair from a group.
     pub(super) fn detach(&mut self, now: Instant, tcp: &mut Stack, group: IpAddr, number: u32) {
         if self.attached.remove(&(group, number)) {
+            self.has_new_groups = true;
             tcp.leave_group(now, group);
         }
+    }
+
+    /// Whether the groups of the stack may have changed since the last call.
+    pub(super) fn take_new_groups(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_groups)
     }
 
     // ---- sending ----
@@ -155,7 +164,7 @@ impl Datagrams {
     /// Lets the queue pairs that wait send. Returns whether a datagram was sent or dropped.
     pub(super) fn send(&mut self, now: Instant, tcp: &mut Stack, guard: &EpochGuard<'_>) -> bool {
         let mut left = MAX_IN_POLL;
-        let (mut is_busy, mut has_unresolved) = (false, false);
+        let (mut is_busy, mut is_held) = (false, false);
         for _ in 0..self.waiting.len() {
             let Some(number) = self.waiting.pop_front() else { break };
             let turn = self.turn(now, tcp, guard, number, left.min(MAX_IN_TURN));
@@ -165,8 +174,9 @@ impl Datagrams {
                 TurnOutcome::Done | TurnOutcome::Ended => {}
                 TurnOutcome::More => self.schedule(number),
                 TurnOutcome::Unresolved => {
+                    // Other queue pairs may have other destinations.
                     self.schedule(number);
-                    has_unresolved = true;
+                    is_held = true;
                 }
                 TurnOutcome::NoMbuf => {
                     self.schedule(number);
@@ -178,7 +188,7 @@ impl Datagrams {
                 break;
             }
         }
-        match has_unresolved && !is_busy {
+        match is_held {
             true => self.backoff.refused(now),
             false => self.backoff.succeeded(),
         }
@@ -346,7 +356,7 @@ enum TurnOutcome {
     More,
     /// No packet buffer was free.
     NoMbuf,
-    /// Too many datagrams wait for the Ethernet addresses of next hops.
+    /// Too many datagrams wait for the Ethernet addresses of their next hops.
     Unresolved,
     /// The queue pair has ended.
     Ended,

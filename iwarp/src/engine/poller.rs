@@ -2,6 +2,7 @@
 //! frames.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -317,9 +318,22 @@ impl Poller {
 
     // ---- the port ----
 
+    /// Passes the multicast groups of the stack to the port, if they have changed.
+    #[inline]
+    fn tell_groups(&mut self) {
+        if self.datagrams.take_new_groups() {
+            let groups: Vec<IpAddr> = self.state.tcp.groups().collect();
+            if let Err(error) = self.port.set_groups(&groups) {
+                trace::groups_refused(&self.state, groups.len(), &error);
+            }
+        }
+    }
+
     #[inline(never)]
     fn poll_link(&mut self) {
         let now = self.state.now;
+        // A received message may have ended the last member of a group.
+        self.tell_groups();
         while let Some(mac) = self.port.next_departed() {
             self.state.tcp.end_neighbor(now, EthernetAddress(mac));
         }

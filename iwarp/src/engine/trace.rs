@@ -74,6 +74,11 @@ dp::events! {
         }
     }
 
+    /// Reports that the port has refused to receive the multicast groups of the stack.
+    fn groups_refused(state: &EngineState, groups: usize, error: &std::io::Error) {
+        tracing::warn!(engine = state.handle.index(), groups, %error, "multicast groups refused by the port");
+    }
+
     /// Reports that MPA's Request is sent.
     fn request_sent(state: &EngineState, conn: ConnId, param: &ConnParam) {
         let (engine, (local, remote)) = of(state, conn);

@@ -36,10 +36,11 @@ enum Hop {
 }
 
 impl Stack {
-    /// Passes the UDP datagrams that arrive at `port` to the user: [`Event::Datagram`](crate::Event::Datagram)
-    /// announces each datagram, and [`next_datagram`](Self::next_datagram) returns it. The datagrams are those
-    /// to our addresses and to [joined](Self::join_group) groups, but not broadcasts. Packets with IPv4
-    /// options or IPv6 extension headers, fragments and invalid datagrams are dropped and counted
+    /// Passes the UDP datagrams that arrive at `port` to the user:
+    /// [`Event::Datagram`](crate::Event::Datagram) announces each datagram, and
+    /// [`next_datagram`](Self::next_datagram) returns it. The datagrams are those to our addresses and to
+    /// [joined](Self::join_group) groups, but not broadcasts. Packets with IPv4 options or IPv6 extension
+    /// headers, fragments and invalid datagrams are dropped and counted
     /// ([`StackCounters::rx_datagram_dropped`](crate::StackCounters::rx_datagram_dropped)). A checksum of 0
     /// counts as valid, also with IPv6 (RFC 6935). ICMP errors answer datagrams to ports that are not open.
     ///
@@ -78,7 +79,8 @@ impl Stack {
     /// Joins a multicast group, so that datagrams to this group and an open port are passed to the user.
     /// Joins are counted: the group is left after as many calls of [`leave_group`](Self::leave_group). The
     /// stack reports its groups by IGMP version 2 or MLD version 1, and answers the queries of routers. The
-    /// port has to receive frames to the group's Ethernet address, which is the caller's task.
+    /// port has to receive frames to the group's Ethernet address, which is the caller's task
+    /// ([`groups`](Self::groups), `dp::Port::set_groups`).
     ///
     /// # Errors
     /// [`JoinGroupError::NotMulticast`] if the address is not a multicast address. [`JoinGroupError::Full`]
@@ -106,6 +108,11 @@ impl Stack {
         }
     }
 
+    /// The multicast groups that the stack has joined.
+    pub fn groups(&self) -> impl Iterator<Item = IpAddr> {
+        self.udp.iter().flat_map(|udp| udp.groups.addresses()).map(IpAddr::from)
+    }
+
     /// Maximum number of payload bytes of a datagram to `remote`. The stack sends no fragments.
     pub fn datagram_mtu(&self, remote: IpAddr) -> usize {
         let headers = udp::header_bytes(&remote.to_canonical().into());
@@ -131,8 +138,10 @@ impl Stack {
     /// earlier frame otherwise. If `fill` fails, nothing is sent.
     ///
     /// [`transmit`](Self::transmit) returns the frame. If the Ethernet address of the next hop is not known,
-    /// the datagram waits for it for at most 3 s, with at most 64 datagrams of the whole stack. A datagram
-    /// that waits for too long, and any datagram while the port has no link are dropped and counted
+    /// the datagram waits for it for at most 3 s, with at most 64 datagrams of the whole stack. Further
+    /// datagrams are refused until a neighbour answers, but for at most 250 ms. A datagram that waits for too
+    /// long, the oldest one if there are too many, and any datagram while the port has no link are dropped
+    /// and counted
     /// ([`StackCounters::tx_datagram_dropped`](crate::StackCounters::tx_datagram_dropped)). A datagram to one
     /// of our own addresses is sent to the port like any other datagram
     /// ([`StackConfig::loopback`](crate::StackConfig::loopback)).
@@ -142,8 +151,8 @@ impl Stack {
     /// [`SendDatagramError::NoRoute`] if there is no path to the destination, or if the destination can be
     /// neither a peer nor a group. [`SendDatagramError::TooLong`] if the payload is longer than
     /// [`datagram_mtu`](Self::datagram_mtu). [`SendDatagramError::NoBuffer`] if no packet buffer is free, or
-    /// if too many datagrams wait for `transmit`. [`SendDatagramError::Unresolved`] if too many datagrams wait
-    /// for Ethernet addresses. [`SendDatagramError::Fill`] if `fill` fails.
+    /// if too many datagrams wait for `transmit`. [`SendDatagramError::Unresolved`] if too many datagrams
+    /// wait for Ethernet addresses. [`SendDatagramError::Fill`] if `fill` fails.
     pub fn send_datagram<E>(
         &mut self,
         now: Instant,
@@ -164,9 +173,11 @@ impl Stack {
         if !self.udp().outbox.has_room() {
             return Err(SendDatagramError::NoBuffer);
         }
+        let (now, link_up) = (self.now, self.link_up);
         if let Hop::Neighbor(next_hop) = hop
-            && !self.udp().outbox.has_room_to_wait()
-            && matches!(self.neighbors.resolve(self.now, next_hop), Resolution::Pending)
+            && !self.udp().outbox.may_wait(now)
+            && link_up
+            && self.neighbors.resolve(now, next_hop) == Resolution::Pending
         {
             return Err(SendDatagramError::Unresolved);
         }

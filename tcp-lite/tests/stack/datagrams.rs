@@ -242,21 +242,30 @@ fn reply_of_9(tap: &mut Tap) {
 }
 
 #[test]
-fn datagrams_wait_for_a_neighbor_and_further_ones_are_refused() {
+fn datagrams_wait_for_a_neighbor_and_the_oldest_give_way() {
     let mut tap = open_tap();
-    for n in 0..70 {
-        let sent = send(&mut tap.host.stack, tap.now_us, &header(V4[1], V4[2]), &[n]);
-        assert_eq!(sent, if n < 64 { Ok(()) } else { Err(SendDatagramError::Unresolved) });
+    for n in 0..64 {
+        send(&mut tap.host.stack, tap.now_us, &header(V4[1], V4[2]), &[n]).unwrap();
+    }
+    let query = tap.frames_for(249_000);
+    // Until then, further datagrams are refused, unless their next hop is known.
+    let refused = send(&mut tap.host.stack, tap.now_us, &header(V4[1], V4[2]), b"x");
+    assert_eq!(refused, Err(SendDatagramError::Unresolved));
+    send(&mut tap.host.stack, tap.now_us, &header(V4[1], "239.1.2.3"), b"x").unwrap();
+    assert_eq!((tap.frames().len(), tap.host.stack.counters().tx_datagram_dropped), (1, 0));
+    tap.frames_for(1000);
+    for n in 64..70 {
+        send(&mut tap.host.stack, tap.now_us, &header(V4[1], V4[2]), &[n]).unwrap();
     }
     assert_eq!(tap.host.stack.usage().datagrams, 64);
-    let query = tap.frames();
+    assert_eq!(tap.host.stack.counters().tx_datagram_dropped, 6);
     assert_eq!((query.len(), &query[0][12..14]), (1, &[0x08, 0x06][..]));
     reply_of_9(&mut tap);
     let sent = tap.frames();
-    assert_eq!(sent.iter().map(|frame| frame[42]).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
+    assert_eq!(sent.iter().map(|frame| frame[42]).collect::<Vec<_>>(), (6..70).collect::<Vec<_>>());
     assert!(sent.iter().all(|frame| frame[..6] == MAC_A.0 && frame[6..12] == MAC_B.0));
     let counters = tap.host.stack.counters();
-    assert_eq!((counters.tx_datagrams, counters.tx_datagram_dropped), (64, 0));
+    assert_eq!((counters.tx_datagrams, counters.tx_datagram_dropped), (65, 6));
     assert_eq!(tap.host.stack.usage().datagrams, 0);
     // The address is known now, so the next datagram does not wait.
     send(&mut tap.host.stack, tap.now_us, &header(V4[1], V4[2]), b"x").unwrap();

@@ -18,7 +18,7 @@ pub use namespace::{Namespace, Wire, veth};
 pub use nic::{NicConfig, NicLab, NicMachine};
 pub use process::{Ended, Process, Run};
 pub use scratch::Scratch;
-pub use siw::{Siw, SiwConfig};
+pub use siw::{Driver, Siw, SiwConfig, tcp_listeners};
 pub use suite::{Prerequisite, Suite, missing};
 
 /// An error as text for people, with the command that failed and its output.

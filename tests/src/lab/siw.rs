@@ -1,7 +1,7 @@
-//! Linux's software iWARP in a virtual machine behind a tap device. This module runs
-//! `tests/siw-peer/siw-peer` to start it.
+//! Linux's software RDMA in a virtual machine behind a tap device: siw (iWARP) or rxe (RoCEv2). This module
+//! runs `tests/siw-peer/siw-peer` to start it.
 //!
-//! `tests/siw-peer/README.md` describes siw's behaviour on the wire.
+//! `tests/siw-peer/README.md` describes the behaviour of siw and rxe on the wire.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,29 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 /// or has ended.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The driver of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// iWARP, with the RDMA device `siw0`.
+    Siw,
+    /// RoCEv2, with the RDMA device `rxe0`.
+    Rxe,
+}
+
+impl Driver {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Siw => "siw",
+            Self::Rxe => "rxe",
+        }
+    }
+}
+
 /// The parameters of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiwConfig {
+    /// The driver.
+    pub driver: Driver,
     /// MTU of the machine's device and of the tap.
     pub mtu: u16,
     /// The addresses of the machine, with prefix lengths.
@@ -36,6 +56,11 @@ pub struct Siw {
     state: Scratch,
 }
 
+/// Returns a command that prints a line for each TCP listener at `port`.
+pub fn tcp_listeners(port: u16) -> [String; 6] {
+    ["ss", "-H", "-l", "-t", "-n", &format!("sport = :{port}")].map(str::to_owned)
+}
+
 /// Returns the path of the program that starts and stops machines.
 fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("siw-peer/siw-peer")
@@ -47,8 +72,10 @@ impl Siw {
     /// # Errors
     /// If the machine does not start, with the output of `siw-peer`.
     pub fn start(namespace: &Namespace, bridge: &str, config: &SiwConfig) -> Result<Self> {
-        let machine = Self { name: format!("siw{}", ordinal()), state: Scratch::new()? };
+        let driver = config.driver.name();
+        let machine = Self { name: format!("{driver}{}", ordinal()), state: Scratch::new()? };
         let mut run = machine.peer().args(["start", &machine.name, "--netns", namespace.name()]);
+        run = run.args(["--driver", driver]);
         run = run.args(["--bridge", bridge, "--mtu", &config.mtu.to_string()]);
         for address in &config.addresses {
             run = run.args(["--ip", address]);
@@ -58,6 +85,11 @@ impl Siw {
         }
         run.check(BOOT_TIMEOUT)?;
         Ok(machine)
+    }
+
+    /// Returns the name of the machine, which is also that of its tap device.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns a run of a command in the machine, which kills the command after `limit`. The run has the
@@ -86,14 +118,37 @@ impl Siw {
         limit: Duration,
         argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Process> {
+        self.serve_until(limit, argv, || self.listens())
+    }
+
+    /// Starts a server in the machine, and waits until there is a TCP listener at `port`.
+    ///
+    /// # Errors
+    /// If the command ends before it listens, or does not listen in time.
+    pub fn serve_tcp(
+        &self,
+        limit: Duration,
+        port: u16,
+        argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Result<Process> {
+        let words = tcp_listeners(port);
+        self.serve_until(limit, argv, || Ok(!self.run(ASK_TIMEOUT, &words).check(ASK_TIMEOUT)?.is_empty()))
+    }
+
+    fn serve_until(
+        &self,
+        limit: Duration,
+        argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        listens: impl Fn() -> Result<bool>,
+    ) -> Result<Process> {
         // The server of the last test may not have ended yet, and must not be mistaken for this server.
         let started = Instant::now();
-        while self.listens()? {
+        while listens()? {
             ensure!(started.elapsed() < ASK_TIMEOUT, "a server in the machine does not end");
         }
         let mut server = self.run(limit, argv).spawn()?;
         let started = Instant::now();
-        while !self.listens()? {
+        while !listens()? {
             ensure!(server.is_running()?, "the server in the machine ended: {}", server.text());
             ensure!(
                 started.elapsed() < ASK_TIMEOUT,

@@ -9,6 +9,7 @@ mod bad_wire;
 mod dissect;
 mod nics;
 mod probe;
+mod rxe;
 mod siw;
 mod sleep;
 mod tcp_linux;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 /// Runs a suite with libtest's arguments. Returns whether all tests passed.
 type Run = fn(&[String]) -> bool;
 
-const SUITES: [(&str, Run); 10] = [
+const SUITES: [(&str, Run); 11] = [
     ("vhost", vhost::run_suite),
     ("af_packet", af_packet::run_suite),
     ("sleep", sleep::run_suite),
@@ -30,6 +31,7 @@ const SUITES: [(&str, Run); 10] = [
     ("bad_wire", bad_wire::run_suite),
     ("dissect", dissect::run_suite),
     ("siw", siw::run_suite),
+    ("rxe", rxe::run_suite),
     ("nics", nics::run_suite),
 ];
 

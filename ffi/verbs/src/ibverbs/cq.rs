@@ -270,8 +270,8 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) 
         let entries =
             usize::try_from(cqe).ok().filter(|&cqe| cqe > 0 && cqe <= limits::MAX_CQE).ok_or(EINVAL)?;
         resources::check_for_object(entries * resources::COMPLETION_BYTES)?;
-        // A turn of the engine adds the completions of requests that were posted just before, so that they are
-        // counted.
+        // A turn of the engine adds the completions of requests that were posted just before, so that these
+        // completions are counted.
         let _ = this.is_empty();
         this.cq.resize(entries)?;
         // SAFETY: the program does not use the queue in another thread during the resize.

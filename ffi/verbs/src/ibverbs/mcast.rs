@@ -53,5 +53,7 @@ unsafe fn set_group(qp: *mut sys::ibv_qp, gid: *const sys::ibv_gid, attach: bool
         true => context.attach_group(&current.qp, group)?,
         false => context.detach_group(&current.qp, group)?,
     }
+    // When the call returns, the interface receives the group's frames.
+    this.process.engine.poll();
     Ok(())
 }

@@ -79,9 +79,9 @@ struct Elements {
 }
 
 /// Whether an event only reports that the peer has ended the connection: by a close, or by a reset, which the
-/// peer sends when its program moves the queue pair to ERR. Then devices generate no event: siw only changes the
-/// state of the queue pair, and a RoCE device does not know the state of the peer's queue pair. Requests that
-/// waited for the peer are flushed.
+/// peer sends when its program moves the queue pair to ERR. Then devices generate no event: siw only changes
+/// the state of the queue pair, and a RoCE device does not know the state of the peer's queue pair. Requests
+/// that waited for the peer are flushed.
 fn is_of_ended_peer(kind: AsyncEventKind, cause: Option<ConnectionError>) -> bool {
     use ConnectionError::{PeerClosed, Tcp};
     kind == AsyncEventKind::QpFatal && matches!(cause, Some(PeerClosed | Tcp(CloseReason::Reset)))

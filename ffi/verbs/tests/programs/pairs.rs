@@ -359,8 +359,8 @@ fn libfabric() -> Vec<Pair> {
         .into()
 }
 
-/// UCX, which opens only InfiniBand devices: its transports `rc_verbs` and `ud_verbs`, and UCP above them. UCP
-/// connects by datagrams, and the workers' addresses are exchanged by TCP of the kernel.
+/// UCX, which opens only InfiniBand devices: its transports `rc_verbs` and `ud_verbs`, and UCP above them.
+/// UCP connects by datagrams, and the workers' addresses are exchanged by TCP of the kernel.
 fn ucx() -> Vec<Pair> {
     const UCT: &str = "ucx_perftest -n 2000 -w 100 -d uwarp0:1";
     const UCP: &str =

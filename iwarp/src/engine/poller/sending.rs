@@ -132,7 +132,10 @@ impl Poller {
             let Self { datagrams, state: EngineState { now, tcp, .. }, .. } = poller;
             datagrams.send(*now, tcp, guard)
         };
-        self.step(guard, sends).0
+        let is_busy = self.step(guard, sends).0;
+        // A queue pair may have ended, and may have been the last member of a group.
+        self.tell_groups();
+        is_busy
     }
 
     /// Returns the connection that sends next, and the number of bytes that it may send; `None` at the end of

@@ -1,13 +1,15 @@
 //! Queue pairs of type UD: two engines exchange datagrams.
 
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 
-use dp::link::LinkConfig;
+use dp::link::{self, LinkConfig};
+use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 use hosts::{ALL, Host, Pair};
 use iwarp::verbs::{
-    AddressVector, AsyncEventKind, DatagramOptions, MemoryRegion, QpInit, QpState, QpType, QueuePair,
-    RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit, VerbsError, WcOpcode, WcStatus,
-    WorkCompletion,
+    AddressVector, AsyncEventKind, ContextConfig, DatagramOptions, MemoryRegion, QpInit, QpState, QpType,
+    QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit, VerbsError,
+    WcOpcode, WcStatus, WorkCompletion,
 };
 
 const QKEY: u32 = 0x1234;
@@ -286,6 +288,106 @@ fn a_message_to_a_group_reaches_its_members() {
     assert_eq!((counters.rx_ud, counters.stack.rx_datagram_dropped), (3, 1));
 }
 
+/// A port that records the groups that its engine sets.
+struct Listening {
+    below: Box<dyn Port>,
+    set: Arc<Mutex<Vec<Vec<IpAddr>>>>,
+}
+
+impl PortLayer for Listening {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.below)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.below)
+    }
+}
+
+impl Port for Listening {
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.below.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.below.tx_burst(now_us, frames)
+    }
+
+    fn set_groups(&mut self, groups: &[IpAddr]) -> std::io::Result<()> {
+        self.set.lock().unwrap().push(groups.to_vec());
+        self.below.set_groups(groups)
+    }
+}
+
+impl Link for Listening {}
+impl Sleep for Listening {}
+impl Statistics for Listening {}
+
+/// The port receives the groups of all queue pairs, until the last member has detached or ended.
+#[test]
+fn the_port_receives_the_groups_of_queue_pairs() {
+    let (port_a, below) = link::pair(&LinkConfig::default());
+    let set = Arc::default();
+    let port_b = Box::new(Listening { below, set: Arc::clone(&set) });
+    let mut pair = Pair::over((port_a, port_b), &ContextConfig::default(), |_| {});
+    let ends = [0x20, 0x21].map(|number| end(&pair.b, number));
+    let groups: [IpAddr; 2] = [GROUP, "ff15::7"].map(|it| it.parse().unwrap());
+    let taken = |pair: &mut Pair| {
+        // The engine looks at its link, and at the members that have ended, every few milliseconds.
+        pair.run_us(100_000);
+        set.lock().unwrap().drain(..).next_back()
+    };
+    assert_eq!(taken(&mut pair), None);
+    for end in &ends {
+        pair.b.context.attach_group(&end.qp, groups[0]).unwrap();
+    }
+    assert_eq!(taken(&mut pair), Some(vec![groups[0]]));
+    pair.b.context.attach_group(&ends[1].qp, groups[1]).unwrap();
+    assert_eq!(taken(&mut pair), Some(groups.to_vec()));
+    pair.b.context.detach_group(&ends[0].qp, groups[0]).unwrap();
+    assert_eq!(taken(&mut pair), Some(groups.to_vec()));
+    pair.b.context.detach_group(&ends[1].qp, groups[0]).unwrap();
+    assert_eq!(taken(&mut pair), Some(vec![groups[1]]));
+    drop(ends);
+    assert_eq!(taken(&mut pair), Some(vec![]));
+}
+
+/// Datagrams wait until the Ethernet address of their next hop is known, however many there are. Queue pairs
+/// with other destinations do not wait for them.
+#[test]
+fn a_burst_waits_for_an_unknown_neighbor() {
+    const BURST: u64 = 128;
+    let (mut pair, a, b) = ends();
+    let beside = end(&pair.a, 0x11);
+    for wr_id in 0..BURST {
+        b.recv(wr_id, 0, GRH + 1);
+        a.qp.post_send(&a.request(wr_id, to("10.0.0.2", b.number), 1)).unwrap();
+    }
+    for wr_id in 0..BURST {
+        succeeded(&pair.wc_b(), wr_id, WcOpcode::Recv);
+        succeeded(&pair.wc_a(), wr_id, WcOpcode::Send);
+    }
+    // No host has this address.
+    let waiting: Vec<End> = (0x30..0x40).map(|number| end(&pair.a, number)).collect();
+    pair.run_us(10);
+    for wr_id in 0..BURST {
+        let sender = &waiting[wr_id as usize % waiting.len()];
+        sender.qp.post_send(&sender.request(wr_id, to("10.0.0.9", b.number), 1)).unwrap();
+    }
+    // The engine's pauses between its attempts are longer now than the wait that is checked below.
+    pair.run_us(2000);
+    b.recv(1, 0, GRH + 1);
+    let began_us = pair.now_us;
+    beside.qp.post_send(&beside.request(1, to("10.0.0.2", b.number), 1)).unwrap();
+    succeeded(&pair.wc_b(), 1, WcOpcode::Recv);
+    let waited_us = pair.now_us - began_us;
+    let counters = |pair: &Pair| pair.a.engine.counters();
+    assert_eq!((counters(&pair).tx_ud, counters(&pair).stack.tx_datagram_dropped), (BURST + 64 + 1, 0));
+    assert!(waited_us < 100, "{waited_us} us");
+    pair.run_us(4_000_000);
+    assert_eq!((counters(&pair).tx_ud, counters(&pair).stack.tx_datagram_dropped), (2 * BURST + 1, BURST));
+}
+
 /// A message to a group also reaches the other members on the sender's own host, but not the sender.
 #[test]
 fn a_message_to_a_group_reaches_members_beside_the_sender() {
@@ -308,25 +410,6 @@ fn a_message_to_a_group_reaches_members_beside_the_sender() {
     assert_eq!(beside.received(GRH, 30), [9; 30]);
     pair.run_us(1000);
     assert!(pair.a.cq.is_empty(), "the sender gets nothing");
-}
-
-/// The first messages to a peer wait until the peer's Ethernet address is known. No message is lost, whatever
-/// number waits.
-#[test]
-fn no_message_to_an_unresolved_peer_is_lost() {
-    const MANY: u64 = 100;
-    let (mut pair, a, b) = ends();
-    for wr_id in 0..MANY {
-        b.recv(wr_id, 0, 100);
-    }
-    for wr_id in 0..MANY {
-        a.qp.post_send(&a.request(wr_id, to("10.0.0.2", b.number), 2)).unwrap();
-    }
-    for wr_id in 0..MANY {
-        succeeded(&pair.wc_b(), wr_id, WcOpcode::Recv);
-        succeeded(&pair.wc_a(), wr_id, WcOpcode::Send);
-    }
-    assert_eq!(pair.a.engine.counters().stack.tx_datagram_dropped, 0);
 }
 
 /// With a shared receive queue, a message takes a request of the queue. A message that is too long for it

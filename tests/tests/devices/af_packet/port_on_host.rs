@@ -1,10 +1,11 @@
 //! `dp::packet` and its host, for example: interfaces that the port refuses, the addresses that the port
 //! makes an interface accept, links that go down and up, and the memory of the kernel.
 
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dp::packet::{PacketConfig, PacketError};
+use dp::packet::{PacketConfig, PacketError, PacketPort};
 use dp::{BURST, Burst, Link, LinkState, Mbuf, Port, Statistics, TxOffload};
 use tests::lab::{Namespace, Result, Suite, Wire, veth};
 use tests::{ensure, lab_error};
@@ -19,10 +20,11 @@ use super::programs::hosts;
 const LINK_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) fn add_to(suite: &mut Suite) {
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 12] = [
         ("interfaces_that_cannot_be_used_are_refused", interfaces_that_cannot_be_used_are_refused),
         ("a_name_has_up_to_15_bytes", a_name_has_up_to_15_bytes),
         ("the_interface_lets_in_our_address_and_groups", the_interface_lets_in_our_address_and_groups),
+        ("groups_are_joined_and_left", groups_are_joined_and_left),
         ("a_link_that_does_not_come_is_waited_for", a_link_that_does_not_come_is_waited_for),
         ("a_frame_finds_that_the_link_is_there_again", a_frame_finds_that_the_link_is_there_again),
         ("a_burst_into_a_link_that_is_down", a_burst_into_a_link_that_is_down),
@@ -130,6 +132,60 @@ fn the_interface_lets_in_our_address_and_groups() -> Result<()> {
     let after = let_in(&hosts[0])?;
     ensure!(!after.contains(ours[0]) && !after.contains(ours[2]), "{after}");
     Ok(())
+}
+
+/// Frames for the groups of the last call arrive, and the interface accepts their Ethernet addresses. The
+/// groups that are set while there is no interface are joined on the next interface.
+fn groups_are_joined_and_left() -> Result<()> {
+    let (hosts, mut ports) = pair(1500, false)?;
+    let groups = [[239, 193, 2, 3], [239, 193, 2, 4]];
+    let macs = [3, 4].map(|last| [0x01, 0, 0x5e, 0x41, 2, last]);
+    let text = ["01:00:5e:41:02:03", "01:00:5e:41:02:04"];
+    let is_let_in = |expected: [bool; 2]| -> Result<()> {
+        let found = let_in(&hosts[0])?;
+        ensure!(text.map(|mac| found.contains(mac)) == expected, "{expected:?}: {found}");
+        Ok(())
+    };
+    let arrive = |ports: &mut [PacketPort; 2], expected: &[usize]| -> Result<()> {
+        for at in [0, 1] {
+            let (bytes, offload) = segment(&ports[1], macs[at], groups[at], None, at);
+            send(&mut ports[1], &bytes, offload)?;
+        }
+        let (last, offload) = segment(&ports[1], ports[0].info().mac, ADDRESSES[0], None, 7);
+        send(&mut ports[1], &last, offload)?;
+        let payloads: Vec<_> =
+            receive(&mut ports[0], expected.len() + 1)?.iter().map(|it| it.len() - 54).collect();
+        ensure!(payloads == [expected, &[7]].concat(), "{payloads:?}");
+        Ok(())
+    };
+    is_let_in([false, false])?;
+    arrive(&mut ports, &[])?;
+    for (set, expected) in [(&[0, 1][..], [true, true]), (&[1], [false, true]), (&[1, 1, 0], [true; 2])] {
+        let set: Vec<IpAddr> = set.iter().map(|at| IpAddr::from(groups[*at])).collect();
+        ports[0].set_groups(&set)?;
+        is_let_in(expected)?;
+        let expected: Vec<usize> = (0..2).filter(|at| expected[*at]).collect();
+        arrive(&mut ports, &expected)?;
+    }
+    let refused = ports[0].set_groups(&[ADDRESSES[0].into()]);
+    ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidInput), "no group");
+    let many: Vec<IpAddr> = (0..65).map(|last| [239, 0, 0, last].into()).collect();
+    ensure!(ports[0].set_groups(&many).is_err() && ports[0].set_groups(&many[..64]).is_ok(), "64 groups");
+    is_let_in([false, false])?;
+    hosts[0].ip(["link", "del", "v0"])?;
+    waits_for(&mut ports[0], LinkState::Down)?;
+    ports[0].set_groups(&[groups[0].into()])?;
+    // Another interface gets the index that the former interface had, if indexes are reused.
+    hosts[0].ip(["link", "add", "v3", "type", "veth", "peer", "name", "v4"])?;
+    veth(Wire { namespace: &hosts[0], dev: "v0" }, Wire { namespace: &hosts[1], dev: "v0" }, 1500)?;
+    for port in &mut ports {
+        waits_for(port, LinkState::Up)?;
+    }
+    is_let_in([true, false])?;
+    arrive(&mut ports, &[0])?;
+    ports[0].set_groups(&[])?;
+    is_let_in([false, false])?;
+    arrive(&mut ports, &[])
 }
 
 /// A port waits for a link that has a carrier but is not up yet (dormant: a program decides when it is up).

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tests::iwperf::TEST_TIMEOUT;
-use tests::lab::{Ended, Prerequisite, Result, Siw, SiwConfig, Suite};
+use tests::lab::{Driver, Ended, Prerequisite, Result, Siw, SiwConfig, Suite};
 use tests::{ensure, lab_error};
 
 use super::rig::{BRIDGES, Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
@@ -24,8 +24,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair) {
 
 fn both_directions(pair: &NicPair) -> Result<()> {
     let addresses = vec![format!("{THEIRS}/24")];
-    let siw =
-        Siw::start(&pair.namespace, BRIDGES[0], &SiwConfig { mtu: 1500, addresses, params: Vec::new() })?;
+    let config = SiwConfig { driver: Driver::Siw, mtu: 1500, addresses, params: Vec::new() };
+    let siw = Siw::start(&pair.namespace, BRIDGES[0], &config)?;
     siw_serves(pair, &siw)?;
     siw_connects(pair, &siw)
 }

@@ -9,7 +9,7 @@
 mod errors;
 mod perftest;
 mod probe;
-mod rig;
+pub(crate) mod rig;
 mod rping;
 mod unmodified;
 mod verbs;

@@ -1,5 +1,5 @@
-//! The virtual machine that runs siw, and the machine's wire. One machine runs at a time, and another machine
-//! is booted when a test needs another kind of machine.
+//! The virtual machine that runs siw or rxe, and the machine's wire. One machine runs at a time, and another
+//! machine is booted when a test needs another kind of machine.
 //!
 //! `v1` is our device. A packet socket of our program uses it, and the kernel has no address on it. The other
 //! device of its veth pair and the machine's tap are on a bridge.
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tests::iwperf::Net;
-use tests::lab::{Evidence, Namespace, Result, Siw, SiwConfig, Wire, programs, veth};
+use tests::lab::{Driver, Evidence, Namespace, Result, Siw, SiwConfig, Wire, programs, veth};
 use tests::lab_error;
 
 /// Our address.
@@ -41,11 +41,13 @@ impl Rig {
     fn new(config: SiwConfig) -> Result<Self> {
         // The programs are built now, so that a server in the machine does not wait for the build of its
         // client.
-        programs::iwperf()?;
-        programs::iwprobe()?;
         programs::uwarp()?;
-        programs::own("verbs-scenes")?;
-        programs::own("bad-write")?;
+        if config.driver == Driver::Siw {
+            programs::iwperf()?;
+            programs::iwprobe()?;
+            programs::own("verbs-scenes")?;
+            programs::own("bad-write")?;
+        }
         let namespace = Namespace::new()?;
         let mtu = config.mtu;
         namespace.bridge("br0", mtu)?;
@@ -78,7 +80,16 @@ impl Rig {
         Ok(PATH)
     }
 
-    /// Returns the MTU of the wire.
+    /// Sets the MTU of the namespace's devices. The machine's device keeps its MTU.
+    pub(crate) fn set_mtu(&self, mtu: &str) -> Result<()> {
+        let tap = self.siw.name();
+        for dev in ["v0", "v1", tap, "br0"] {
+            self.namespace.ip(["link", "set", dev, "mtu", mtu])?;
+        }
+        Ok(())
+    }
+
+    /// Returns the MTU with which the machine was booted.
     pub(crate) fn mtu(&self) -> u16 {
         self.config.mtu
     }
@@ -94,19 +105,28 @@ impl Rig {
 pub(crate) struct Shared(Arc<Mutex<Option<Rig>>>);
 
 impl Shared {
-    /// Runs a test on a machine of this kind. A running machine of this kind is used again. If the test
-    /// fails, evidence is kept, and a machine that no longer answers is stopped.
+    /// Runs a test on a machine with siw and these parameters of siw.
     pub(crate) fn with<T>(
         &self,
         mtu: u16,
         params: &[&str],
         test: impl FnOnce(&Rig) -> Result<T>,
     ) -> Result<T> {
-        let config = SiwConfig {
-            mtu,
-            addresses: vec![format!("{THEIRS}/24"), format!("{THEIRS_6}/64")],
-            params: params.iter().map(|param| (*param).to_owned()).collect(),
-        };
+        let params = params.iter().map(|param| (*param).to_owned()).collect();
+        self.on(Driver::Siw, mtu, params, test)
+    }
+
+    /// Runs a test on a machine with this driver and these parameters. A running machine of this kind is used
+    /// again. If the test fails, evidence is kept, and a machine that no longer answers is stopped.
+    pub(crate) fn on<T>(
+        &self,
+        driver: Driver,
+        mtu: u16,
+        params: Vec<String>,
+        test: impl FnOnce(&Rig) -> Result<T>,
+    ) -> Result<T> {
+        let addresses = vec![format!("{THEIRS}/24"), format!("{THEIRS_6}/64")];
+        let config = SiwConfig { driver, mtu, addresses, params };
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.as_ref().is_none_or(|rig| rig.config != config) {
             // The old machine is stopped first, since two machines would share the cores.
@@ -121,7 +141,7 @@ impl Shared {
         texts.push(("console", rig.siw.console().unwrap_or_else(|error| error.to_string())));
         let answers = rig.siw.answers();
         if answers {
-            let ask = "ip -s link; ss -tinmo; rdma resource show; ip neigh; dmesg | tail -n 100";
+            let ask = "ip -s link; ss -tinmo; rdma resource show; rdma statistic show; ip neigh; dmesg | tail -n 100";
             let theirs = rig.siw.run(WIRE_TIMEOUT, ["sh", "-c", ask]).check(WIRE_TIMEOUT);
             texts.push(("machine", theirs.unwrap_or_else(|error| error.to_string())));
         }
@@ -133,7 +153,7 @@ impl Shared {
         }
         // If the machine hangs, only this test fails, since the next test boots another machine.
         drop(slot.take());
-        Err(lab_error!("{error}\n---- siw's machine does not answer any more"))
+        Err(lab_error!("{error}\n---- the machine does not answer any more"))
     }
 
     /// Stops the machine. The next test boots a new machine.
