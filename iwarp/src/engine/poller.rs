@@ -466,6 +466,11 @@ impl Poller {
         if changes == self.state.listener_changes_reported {
             return;
         }
+        self.report_changed_listeners(changes);
+    }
+
+    #[cold]
+    fn report_changed_listeners(&mut self, changes: u64) {
         self.state.listener_changes_reported = changes;
         let EngineState { listeners, tcp, .. } = &mut self.state;
         for listener in listeners {
@@ -477,13 +482,22 @@ impl Poller {
 
     // ---- deadlines ----
 
+    #[inline]
     fn run_deadlines(&mut self, guard: &EpochGuard<'_>) -> bool {
-        let mut busy = false;
+        let is_due = self.deadlines.first().is_some_and(|(at, _)| *at <= self.state.now);
+        if is_due {
+            self.run_due(guard);
+        }
+        is_due
+    }
+
+    /// Runs the deadlines that are due.
+    #[inline(never)]
+    fn run_due(&mut self, guard: &EpochGuard<'_>) {
         while let Some(&(at, slot)) = self.deadlines.first()
             && at <= self.state.now
         {
             self.deadlines.pop_first();
-            busy = true;
             if slot == ORPHANS {
                 self.state.orphans.end_due(self.state.now);
                 continue;
@@ -495,7 +509,6 @@ impl Poller {
                 })
             });
         }
-        busy
     }
 
     // ---- connections by slot ----

@@ -88,6 +88,12 @@ impl EngineHandle {
         self.doorbells.wake();
     }
 
+    /// Whether commands wait.
+    #[inline]
+    pub(crate) fn is_commanded(&self) -> bool {
+        self.doorbells.is_commanded()
+    }
+
     #[inline]
     pub(crate) fn next_command(&self) -> Option<CmCommand> {
         if self.doorbells.is_commanded() { self.take_command() } else { None }

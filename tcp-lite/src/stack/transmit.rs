@@ -79,7 +79,8 @@ impl Stack {
             return self.on_pool_empty(now, out.len() > before);
         }
         self.pool_retry.succeeded();
-        self.connections.any_ready() || self.has_other_frames()
+        // Other frames are left only if the burst is full.
+        self.connections.any_ready() || out.is_full() && self.has_other_frames()
     }
 
     /// Called when the pool is empty, so nothing more can be sent now. `has_sent` is true if this call of

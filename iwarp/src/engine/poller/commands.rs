@@ -20,6 +20,11 @@ impl Poller {
     /// Runs the queued commands. Returns whether there were commands.
     #[inline]
     pub(super) fn run_commands(&mut self, guard: &EpochGuard<'_>) -> bool {
+        self.state.handle.is_commanded() && self.run_queued(guard)
+    }
+
+    #[cold]
+    fn run_queued(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(command) = self.state.handle.next_command() {
             busy = true;
@@ -184,6 +189,13 @@ impl Poller {
     /// Begins the second attempts that failed connections have requested.
     #[inline]
     pub(super) fn begin_retries(&mut self, guard: &EpochGuard<'_>) {
+        if !self.retries.is_empty() {
+            self.begin_all_retries(guard);
+        }
+    }
+
+    #[cold]
+    fn begin_all_retries(&mut self, guard: &EpochGuard<'_>) {
         while let Some(retry) = self.retries.pop() {
             let Retry { id, qp, remote, param, deadline } = retry;
             self.step(guard, |poller| poller.connect(id, &qp, remote, param, Attempt::Second { deadline }));
