@@ -8,7 +8,7 @@ use libc::c_int;
 use super::id::{Id, State};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{sockaddr, sys};
-use crate::net::{Claim, NameError, NameLease, Net};
+use crate::net::{Claim, NameError, NameLease, Net, PortSpace};
 
 /// The family of InfiniBand's addresses, which iWARP does not support.
 const AF_IB: c_int = 27;
@@ -72,7 +72,7 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
 }
 
 /// A method of `Net` that reserves a name.
-type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
+type Take = fn(&Net, PortSpace, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
 
 /// Reserves the port of an address (a free port if the address has port 0) and the name of the address on the
 /// wire. Peers find no listener at the name until the identifier listens.
@@ -89,9 +89,9 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Out
 
 /// Reserves a port in the table of this process, and then the name of the address on the wire.
 fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Result<Option<NameLease>, NameError> {
-    let (ports, number) = (&id.process.ports, id.as_c() as usize);
+    let (ports, number) = (id.ports(), id.as_c() as usize);
     ports.bind(number, address.port(), claim)?;
-    let taken = take(&id.process.net, address, &claim);
+    let taken = take(&id.process.net, id.space(), address, &claim);
     taken.inspect_err(|_| ports.release(number, address.port()))
 }
 
@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
         // SAFETY: the caller passes a socket address.
         let mut destination = unsafe { read(destination) }?;
         // `EINVAL` means that the identifier already listens or has a peer.
-        if this.state().cm.is_some() {
+        if this.state().is_in_use() {
             return Err(EINVAL);
         }
         if !source.is_null() {
@@ -165,7 +165,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
                 let own = SocketAddr::new(net.source_for(destination.ip())?, bound.map_or(0, |a| a.port()));
                 let own =
                     if own.port() == 0 { take_name(this, &mut state, own, Net::take_source)? } else { own };
-                this.process.ports.update(this.as_c() as usize, own.port(), |claim| claim.address = own.ip());
+                this.ports().update(this.as_c() as usize, own.port(), |claim| claim.address = own.ip());
                 this.set_source(&mut state, own);
             }
             this.set_destination(&mut state, destination);
@@ -189,6 +189,9 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _ti
         let this = unsafe { Id::of(id) }?;
         if this.state().destination.is_none() {
             return Err(EINVAL);
+        }
+        if this.is_datagram() {
+            super::datagram::route(this)?;
         }
         // TCP finds the route when it connects.
         this.announce(sys::RDMA_CM_EVENT_ROUTE_RESOLVED, 0);

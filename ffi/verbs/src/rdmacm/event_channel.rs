@@ -64,14 +64,25 @@ impl Event {
 
     /// Adds the data of MPA's Request or Reply.
     pub(crate) fn with_param(mut self, private_data: &[u8], mut conn: sys::rdma_conn_param) -> Self {
+        (conn.private_data, conn.private_data_len) = self.keep(private_data);
+        self.c.param.conn = conn;
+        self
+    }
+
+    /// Adds the data of a message about a datagram service.
+    pub(crate) fn with_ud_param(mut self, private_data: &[u8], mut ud: sys::rdma_ud_param) -> Self {
+        (ud.private_data, ud.private_data_len) = self.keep(private_data);
+        self.c.param.ud = ud;
+        self
+    }
+
+    /// Keeps the private data. Returns the values of the C fields for them.
+    fn keep(&mut self, private_data: &[u8]) -> (*const c_void, u8) {
         // The C field for the length has eight bits.
         let length = private_data.len().min(u8::MAX.into());
         self.private_data = private_data[..length].into();
-        conn.private_data_len = length as u8;
-        conn.private_data =
-            if length == 0 { std::ptr::null() } else { self.private_data.as_ptr().cast::<c_void>() };
-        self.c.param.conn = conn;
-        self
+        let place = if length == 0 { std::ptr::null() } else { self.private_data.as_ptr().cast() };
+        (place, length as u8)
     }
 
     pub(crate) fn owner(&self) -> usize {

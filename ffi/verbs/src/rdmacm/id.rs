@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use iwarp::verbs::CmId;
 use libc::{c_int, c_void};
 
+use super::datagram::{self, Datagram};
 use super::event_channel::{Event, EventChannel, Events};
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
 use crate::ffi::live_handles::LiveHandles;
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::{resources, sockaddr, sys};
-use crate::net::NameLease;
-use crate::process::{self, ObjectGuard, Process};
+use crate::net::{NameLease, PortSpace};
+use crate::process::{self, BoundPorts, ObjectGuard, Process};
 
 static IDS: LiveHandles<()> = LiveHandles::new();
 
@@ -32,6 +33,7 @@ pub(crate) struct Id {
     sync: UnsafeCell<c_int>,
     _rest: [u8; REST],
     pub(crate) process: &'static Process,
+    space: PortSpace,
     /// Counts the delivered events that are not acknowledged.
     pub(crate) pending_acks: Arc<PendingAcks>,
     state: Mutex<State>,
@@ -85,6 +87,15 @@ pub(crate) struct State {
     pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
     /// True if this library has made a completion queue of the identifier.
     pub(crate) owns_cqs: bool,
+    /// The state of an identifier of a datagram service.
+    pub(crate) datagram: Datagram,
+}
+
+impl State {
+    /// Whether the identifier listens or has a peer.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.cm.is_some() || self.datagram.is_in_use()
+    }
 }
 
 // SAFETY: the pointers refer to objects of the program, which any thread may use.
@@ -113,6 +124,20 @@ impl Id {
         self.c.get()
     }
 
+    pub(crate) fn space(&self) -> PortSpace {
+        self.space
+    }
+
+    /// Whether this is the identifier of a datagram service.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.space == PortSpace::Udp
+    }
+
+    /// The ports of the identifier's port space.
+    pub(crate) fn ports(&self) -> &BoundPorts {
+        self.process.ports.of(self.space)
+    }
+
     pub(crate) fn state(&self) -> ObjectGuard<'_, State> {
         ObjectGuard::lock(&self.state)
     }
@@ -132,14 +157,16 @@ impl Id {
         context: *mut c_void,
         ps: sys::rdma_port_space,
     ) -> Outcome<Box<Self>> {
-        if ps != sys::RDMA_PS_TCP {
-            // iWARP has no datagrams and no InfiniBand services.
-            return Err(EOPNOTSUPP);
-        }
+        // There are no services of InfiniBand.
+        let space = PortSpace::of(ps).ok_or(EOPNOTSUPP)?;
+        let qp_type = match space {
+            PortSpace::Tcp => sys::IBV_QPT_RC,
+            PortSpace::Udp => sys::IBV_QPT_UD,
+        };
         let sync = c_int::from(channel.is_null());
         let channel = if channel.is_null() { EventChannel::make_own()? } else { channel };
         let events = EventChannel::events(channel)?;
-        let c = sys::rdma_cm_id { channel, context, ps, qp_type: sys::IBV_QPT_RC, ..Default::default() };
+        let c = sys::rdma_cm_id { channel, context, ps, qp_type, ..Default::default() };
         let state = State {
             events,
             name: None,
@@ -158,6 +185,7 @@ impl Id {
             requested: RequestedDepths::default(),
             endpoint: None,
             owns_cqs: false,
+            datagram: Datagram::default(),
         };
         let new = Box::new(Self {
             c: UnsafeCell::new(c),
@@ -166,6 +194,7 @@ impl Id {
             sync: UnsafeCell::new(sync),
             _rest: [0; REST],
             process,
+            space,
             pending_acks: Arc::default(),
             state: Mutex::new(state),
         });
@@ -305,7 +334,7 @@ impl Drop for Id {
         let number = self.as_c() as usize;
         IDS.remove(number);
         if let Some(source) = self.state().source {
-            self.process.ports.release(number, source.port());
+            self.ports().release(number, source.port());
         }
     }
 }
@@ -363,6 +392,9 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
             // This poll sends the rejection, since the process may end now.
             this.process.engine.poll();
         }
+    }
+    if this.is_datagram() {
+        datagram::forget(this);
     }
     let events = Arc::clone(&this.state().events);
     let never_taken = events.lock().remove(|event| event.owner() == id as usize);

@@ -57,12 +57,12 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
 fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     let bound = state.source;
-    if bound.is_some() && (!on || state.cm.is_some()) {
+    if bound.is_some() && (!on || state.is_in_use()) {
         return Err(EINVAL);
     }
     state.reuses_address = on;
     if let Some(source) = bound {
-        id.process.ports.update(id.as_c() as usize, source.port(), |claim| claim.reuses = on);
+        id.ports().update(id.as_c() as usize, source.port(), |claim| claim.reuses = on);
     }
     Ok(0)
 }
@@ -71,12 +71,12 @@ fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
 /// but must not listen or have a peer.
 fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
-    if state.cm.is_some() || state.destination.is_some() {
+    if state.is_in_use() || state.destination.is_some() {
         return Err(EINVAL);
     }
     state.family_only = Some(on);
     if let Some(source) = state.source {
-        id.process.ports.update(id.as_c() as usize, source.port(), |claim| claim.family_only = on);
+        id.ports().update(id.as_c() as usize, source.port(), |claim| claim.family_only = on);
     }
     Ok(0)
 }
