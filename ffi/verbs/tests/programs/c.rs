@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 47] = [
+pub(crate) const ALL: [&str; 48] = [
     "one_process",
     "destroyed",
     "exported",
@@ -56,6 +56,7 @@ pub(crate) const ALL: [&str; 47] = [
     "orderly",
     "memory_calls",
     "ud",
+    "services",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
