@@ -69,6 +69,7 @@ mod info;
 mod tests;
 mod words;
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use arrayvec::ArrayVec;
@@ -183,6 +184,15 @@ pub trait Link: PortLayer {
     /// with `TX_TSO` the answer has no meaning. [`link_state`](Self::link_state) updates the answer.
     fn passes_large_frames(&self) -> bool {
         self.below().port().is_some_and(|port| port.passes_large_frames())
+    }
+
+    /// Makes the port receive frames to these multicast groups, and to no other groups except those of the
+    /// host's addresses. A port that receives the frames to all groups does nothing. Frames to a group that a
+    /// device cannot receive are lost.
+    fn set_groups(&mut self, groups: &[IpAddr]) {
+        if let Below::Port(port) = self.below_mut() {
+            port.set_groups(groups);
+        }
     }
 
     /// Returns the Ethernet address of a neighbour that has ended, or of a destination that does not exist.

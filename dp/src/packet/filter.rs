@@ -40,6 +40,10 @@ const ARP_TARGET_AT: u32 = 38;
 const IPV6_NEXT_HEADER_AT: u32 = 20;
 const IPV6_DESTINATION_AT: u32 = 38;
 const ICMPV6: u32 = 58;
+const HOP_BY_HOP: u32 = 0;
+
+/// The group of all hosts on the link, to which routers send queries for groups (RFC 2236 section 3).
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 /// The group of all nodes on the link (RFC 4291 section 2.7.1), to which neighbours announce changes.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -49,12 +53,11 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// - IP packets to one of the addresses,
 /// - ARP frames for or from one of the addresses, or gratuitous ARP frames (which announce a new Ethernet
 ///   address of a neighbour),
-/// - ICMPv6 to the groups of the addresses (Neighbor Discovery).
-pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
-    let v4: Vec<Ipv4Addr> =
-        addresses.iter().filter_map(|it| if let IpAddr::V4(it) = it { Some(*it) } else { None }).collect();
-    let v6: Vec<Ipv6Addr> =
-        addresses.iter().filter_map(|it| if let IpAddr::V6(it) = it { Some(*it) } else { None }).collect();
+/// - ICMPv6 to the groups of the addresses (Neighbor Discovery),
+/// - IP packets to one of `groups`, and routers' queries for groups of the same family.
+pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr], groups: &[IpAddr]) -> Vec<sock_filter> {
+    let (v4, v6) = families(addresses);
+    let (groups_v4, groups_v6) = families(groups);
     let [m0, m1, m2, m3, m4, m5] = mac;
     let mut program = vec![
         // These instructions accept group addresses and the address `mac`.
@@ -68,7 +71,11 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
         ret(DROP),
         load(LD_H, ETHERTYPE_AT),
     ];
-    let sections = [(ETHERTYPE_IPV4, ipv4(&v4)), (ETHERTYPE_ARP, arp(&v4)), (ETHERTYPE_IPV6, ipv6(&v6))];
+    let sections = [
+        (ETHERTYPE_IPV4, ipv4(&v4, &groups_v4)),
+        (ETHERTYPE_ARP, arp(&v4)),
+        (ETHERTYPE_IPV6, ipv6(&v6, &groups_v6)),
+    ];
     for (ethertype, section) in sections {
         // A conditional jump reaches at most 255 instructions, so `JA` skips the section.
         program.extend([branch(JEQ, ethertype, 1, 0), load(JA, section.len() as u32)]);
@@ -92,9 +99,28 @@ pub(super) fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     groups
 }
 
-fn ipv4(addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
+/// Returns the Ethernet address of a multicast group (RFC 1112 section 6.4, RFC 2464 section 7).
+pub(super) fn group_mac(group: IpAddr) -> [u8; 6] {
+    match group {
+        IpAddr::V4(group) => {
+            let [_, b, c, d] = group.octets();
+            [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+        }
+        IpAddr::V6(group) => ethernet_group(group),
+    }
+}
+
+fn families(addresses: &[IpAddr]) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
+    let v4 = addresses.iter().filter_map(|it| if let IpAddr::V4(it) = it { Some(*it) } else { None });
+    let v6 = addresses.iter().filter_map(|it| if let IpAddr::V6(it) = it { Some(*it) } else { None });
+    (v4.collect(), v6.collect())
+}
+
+fn ipv4(addresses: &[Ipv4Addr], groups: &[Ipv4Addr]) -> Vec<sock_filter> {
     let mut section = vec![load(LD_W, IPV4_DESTINATION_AT)];
-    section.extend(addresses.iter().flat_map(|address| pass_if(address.to_bits())));
+    let queries = if groups.is_empty() { None } else { Some(&ALL_HOSTS) };
+    let passed = addresses.iter().chain(groups).chain(queries);
+    section.extend(passed.flat_map(|address| pass_if(address.to_bits())));
     section.push(ret(DROP));
     section
 }
@@ -112,13 +138,18 @@ fn arp(addresses: &[Ipv4Addr]) -> Vec<sock_filter> {
     section
 }
 
-fn ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
+fn ipv6(addresses: &[Ipv6Addr], groups: &[Ipv6Addr]) -> Vec<sock_filter> {
     if addresses.is_empty() {
         return vec![ret(DROP)];
     }
     let mut section: Vec<sock_filter> =
-        addresses.iter().flat_map(|address| pass_if_destination(*address)).collect();
-    section.extend([load(LD_B, IPV6_NEXT_HEADER_AT), branch(JEQ, ICMPV6, 1, 0), ret(DROP)]);
+        addresses.iter().chain(groups).flat_map(|address| pass_if_destination(*address)).collect();
+    section.push(load(LD_B, IPV6_NEXT_HEADER_AT));
+    if !groups.is_empty() {
+        // A query has a hop-by-hop header.
+        section.push(branch(JEQ, HOP_BY_HOP, 2, 0));
+    }
+    section.extend([branch(JEQ, ICMPV6, 1, 0), ret(DROP)]);
     section.extend(pass_if_destination(ALL_NODES));
     section.extend(addresses.iter().flat_map(|address| pass_if_destination(solicited_node(*address))));
     section.push(ret(DROP));
@@ -235,7 +266,7 @@ mod tests {
     }
 
     fn both() -> Vec<sock_filter> {
-        program(MAC, &["10.0.0.1", "10.0.0.3", "fd00::1:2", "fe80::a:b:c"].map(|it| it.parse().unwrap()))
+        program(MAC, &["10.0.0.1", "10.0.0.3", "fd00::1:2", "fe80::a:b:c"].map(|it| it.parse().unwrap()), &[])
     }
 
     #[test]
@@ -295,11 +326,40 @@ mod tests {
     }
 
     #[test]
+    fn packets_to_joined_groups_pass_and_queries_for_them() {
+        let groups = ["239.1.2.3", "ff0e::7"].map(|it| it.parse().unwrap());
+        let program = program(MAC, &["10.0.0.1", "fd00::1:2"].map(|it| it.parse().unwrap()), &groups);
+        let to = |group: &str| group_mac(group.parse().unwrap());
+        assert_eq!(to("239.129.2.3"), [0x01, 0x00, 0x5e, 0x01, 2, 3]);
+        assert_eq!(to("ff0e::1:203"), [0x33, 0x33, 0, 1, 2, 3]);
+        let all = ["10.0.0.1", "239.1.2.3", "224.0.0.1"];
+        for (address, mac) in all.into_iter().zip([MAC, to("239.1.2.3"), to("224.0.0.1")]) {
+            assert!(passes(&program, &ipv4_to(mac, address)), "{address}");
+            assert_eq!(passes(&both(), &ipv4_to(mac, address)), address == "10.0.0.1", "{address}");
+        }
+        // The Ethernet address of a group is that of many groups.
+        assert!(!passes(&program, &ipv4_to(to("239.1.2.3"), "239.129.2.3")));
+        for (group, protocol, passed) in [
+            ("ff0e::7", 17, true),
+            ("ff0e::7", 0, true),
+            ("ff02::1", 0, true),
+            ("ff02::1", 58, true),
+            ("ff02::1", 17, false),
+            ("ff0e::8", 17, false),
+            ("ff0e::8", 0, false),
+        ] {
+            let frame = ipv6_to(to(group), protocol, group);
+            assert_eq!(passes(&program, &frame), passed, "{group} {protocol}");
+        }
+        assert!(!passes(&both(), &ipv6_to(to("ff02::1"), 0, "ff02::1")), "no group is joined");
+    }
+
+    #[test]
     fn a_family_without_an_address_is_dropped_whole() {
-        let v4 = program(MAC, &["10.0.0.1".parse().unwrap()]);
+        let v4 = program(MAC, &["10.0.0.1".parse().unwrap()], &[]);
         assert!(passes(&v4, &ipv4_to(MAC, "10.0.0.1")));
         assert!(!passes(&v4, &ipv6_to([0x33, 0x33, 0, 0, 0, 1], 58, "ff02::1")));
-        let v6 = program(MAC, &["fd00::1".parse().unwrap()]);
+        let v6 = program(MAC, &["fd00::1".parse().unwrap()], &[]);
         assert!(passes(&v6, &ipv6_to(MAC, 6, "fd00::1")));
         assert!(!passes(&v6, &ipv4_to(MAC, "10.0.0.1")));
         assert!(!passes(&v6, &arp_of(BROADCAST, "10.0.0.9", "10.0.0.9")), "gratuitous");
@@ -326,7 +386,7 @@ mod tests {
         let v6: Vec<IpAddr> = (1..=MAX_ADDRESSES as u16)
             .map(|nr| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, nr, nr).into())
             .collect();
-        let program = program(MAC, &v6);
+        let program = program(MAC, &v6, &[]);
         assert!(program.len() < 4096, "the kernel's limit (BPF_MAXINSNS): {}", program.len());
         assert!(passes(&program, &ipv6_to(MAC, 6, &v6[MAX_ADDRESSES - 1].to_string())));
         assert!(!passes(&program, &ipv6_to(MAC, 6, "fd00::41:41")));

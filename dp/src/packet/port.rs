@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,11 @@ pub struct PacketPort {
     socket: OwnedFd,
     base: PortBase,
     interface: String,
-    /// The multicast groups of the port's addresses.
+    /// The addresses of the host.
+    addresses: Vec<IpAddr>,
+    /// The multicast groups that the user has joined.
+    joined: Vec<IpAddr>,
+    /// The Ethernet addresses of the multicast groups of the host's addresses.
     groups: Vec<[u8; 6]>,
     batch: TxBatch,
     /// Number of bytes of virtio's header in front of a frame that is read from the socket. 0 if the socket
@@ -81,7 +86,7 @@ impl PacketPort {
         // the socket has no ring. The filter is attached before the socket is bound, so that no unwanted
         // frame is received.
         let mac = config.mac.unwrap_or(found.mac);
-        sys::attach_filter(fd, &mut filter::program(mac, &config.addresses))
+        sys::attach_filter(fd, &mut filter::program(mac, &config.addresses, &[]))
             .map_err(failed("attaching the filter"))?;
         if !config.sees_host {
             flag(libc::PACKET_IGNORE_OUTGOING, 1)
@@ -114,6 +119,8 @@ impl PacketPort {
                 ..PortBase::new(info, Mempool::heap(name, config.mbufs, sizes.mbuf))
             },
             groups: filter::groups(&config.addresses),
+            addresses: config.addresses.clone(),
+            joined: Vec::new(),
             batch: TxBatch::new(has_headers),
             header_bytes: if has_headers { VNET_BYTES } else { 0 },
             state: LinkState::Down,
@@ -141,8 +148,9 @@ impl PacketPort {
         if interface::ethernet_address(fd, &self.interface) != Some(self.base.info.mac) {
             socket::membership(fd, index, libc::PACKET_MR_UNICAST, self.base.info.mac)?;
         }
-        for group in &self.groups {
-            socket::membership(fd, index, libc::PACKET_MR_MULTICAST, *group)?;
+        let joined = self.joined.iter().map(|group| filter::group_mac(*group));
+        for group in self.groups.iter().copied().chain(joined) {
+            socket::membership(fd, index, libc::PACKET_MR_MULTICAST, group)?;
         }
         sys::bind(fd, index)
     }
@@ -412,6 +420,23 @@ impl Port for PacketPort {
 impl Link for PacketPort {
     fn link_state(&mut self) -> LinkState {
         self.check_link()
+    }
+
+    /// Errors are ignored: the interface may be gone, or may have no room for another group.
+    fn set_groups(&mut self, groups: &[IpAddr]) {
+        let fd = self.socket.as_fd();
+        let index = sys::bound_index(fd).unwrap_or(0);
+        let of = |group: &IpAddr| filter::group_mac(*group);
+        // The kernel counts the memberships of an Ethernet address, which several groups may have.
+        for group in self.joined.iter().filter(|group| !groups.contains(group)) {
+            let _ = socket::end_membership(fd, index, libc::PACKET_MR_MULTICAST, of(group));
+        }
+        for group in groups.iter().filter(|group| !self.joined.contains(group)) {
+            let _ = socket::membership(fd, index, libc::PACKET_MR_MULTICAST, of(group));
+        }
+        self.joined = groups.to_vec();
+        let mut program = filter::program(self.base.info.mac, &self.addresses, &self.joined);
+        let _ = sys::attach_filter(fd, &mut program);
     }
 }
 

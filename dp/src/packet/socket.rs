@@ -45,15 +45,28 @@ pub(super) fn buffer_size(
     Ok(usize::try_from(c_int::from_ne_bytes(size)).unwrap_or(0))
 }
 
-/// Makes an interface receive frames for an Ethernet address.
+/// Makes an interface receive frames for an Ethernet address, as long as the socket exists.
 pub(super) fn membership(fd: BorrowedFd<'_>, index: u32, kind: c_int, mac: [u8; 6]) -> Result<(), Errno> {
+    change_membership(fd, libc::PACKET_ADD_MEMBERSHIP, (index, kind, mac))
+}
+
+/// Ends the effect of [`membership`].
+pub(super) fn end_membership(fd: BorrowedFd<'_>, index: u32, kind: c_int, mac: [u8; 6]) -> Result<(), Errno> {
+    change_membership(fd, libc::PACKET_DROP_MEMBERSHIP, (index, kind, mac))
+}
+
+fn change_membership(
+    fd: BorrowedFd<'_>,
+    option: c_int,
+    (index, kind, mac): (u32, c_int, [u8; 6]),
+) -> Result<(), Errno> {
     // The bytes of a `struct packet_mreq`.
     let mut request = [0_u8; 16];
     request[..4].copy_from_slice(&index.to_ne_bytes());
     request[4..6].copy_from_slice(&(kind as u16).to_ne_bytes());
     request[6..8].copy_from_slice(&(mac.len() as u16).to_ne_bytes());
     request[8..14].copy_from_slice(&mac);
-    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    sys::set_option(fd, libc::SOL_PACKET, option, &request)
 }
 
 #[cfg(test)]

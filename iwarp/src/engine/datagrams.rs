@@ -43,6 +43,8 @@ pub(super) struct Datagrams {
     waiting: VecDeque<u32>,
     /// The backoff while no packet buffer is free.
     backoff: Backoff,
+    /// Whether the set of groups has changed since the port was told.
+    have_groups_changed: bool,
     /// A packet that the port has received in several buffers.
     joined: Vec<u8>,
     pub(super) counters: DatagramCounters,
@@ -140,14 +142,30 @@ impl Datagrams {
         if !self.qps.contains_key(&number) || self.attached.contains(&(group, number)) {
             return true;
         }
-        tcp.join_group(now, group).is_ok() && self.attached.insert((group, number))
+        let joined = tcp.join_group(now, group).is_ok();
+        self.have_groups_changed |= joined;
+        joined && self.attached.insert((group, number))
     }
 
     /// Detaches the queue pair from a group.
     pub(super) fn detach(&mut self, now: Instant, tcp: &mut Stack, group: IpAddr, number: u32) {
         if self.attached.remove(&(group, number)) {
             tcp.leave_group(now, group);
+            self.have_groups_changed = true;
         }
+    }
+
+    /// Returns the groups for the port, if they may have changed since the last call.
+    #[inline]
+    pub(super) fn changed_groups(&mut self) -> Option<Vec<IpAddr>> {
+        if std::mem::take(&mut self.have_groups_changed) { Some(self.groups()) } else { None }
+    }
+
+    #[cold]
+    fn groups(&self) -> Vec<IpAddr> {
+        let mut groups: Vec<IpAddr> = self.attached.iter().map(|(group, _)| *group).collect();
+        groups.dedup();
+        groups
     }
 
     // ---- sending ----

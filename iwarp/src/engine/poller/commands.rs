@@ -107,6 +107,7 @@ impl Poller {
                     }
                     false => datagrams.detach(*now, tcp, group, number),
                 }
+                self.tell_groups();
             }
             CmCommand::Adopt { port } => self.siblings.adopted.push(port),
             CmCommand::Status { engine } => engine.status().answer(Some(self.status())),

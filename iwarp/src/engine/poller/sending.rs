@@ -132,7 +132,17 @@ impl Poller {
             let Self { datagrams, state: EngineState { now, tcp, .. }, .. } = poller;
             datagrams.send(*now, tcp, guard)
         };
-        self.step(guard, sends).0
+        let is_busy = self.step(guard, sends).0;
+        // A queue pair that ends leaves its groups.
+        self.tell_groups();
+        is_busy
+    }
+
+    /// Tells the port which multicast groups it has to receive, if they have changed.
+    pub(super) fn tell_groups(&mut self) {
+        if let Some(groups) = self.datagrams.changed_groups() {
+            self.port.set_groups(&groups);
+        }
     }
 
     /// Returns the connection that sends next, and the number of bytes that it may send; `None` at the end of
