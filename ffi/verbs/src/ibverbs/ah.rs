@@ -6,7 +6,7 @@ use iwarp::roce::{self, GRH_BYTES};
 use iwarp::verbs::AddressVector;
 use libc::c_int;
 
-use crate::ffi::abi::{self, EINVAL, Outcome};
+use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::oob_connect;
@@ -50,7 +50,7 @@ fn vector_of(process: &Process, attr: &sys::ibv_ah_attr, number: u32) -> Outcome
     }
     Ok(AddressVector {
         addr: match group_of(attr) {
-            Some(group) => group,
+            Some(group) => process.net.group_on_wire(group).ok_or(EOPNOTSUPP)?,
             None => oob_connect::remote_of(process, attr, number)?,
         },
         traffic_class: attr.grh.traffic_class,
@@ -177,8 +177,13 @@ fn index_of(net: &Net, address: IpAddr) -> u8 {
 
 /// Returns the attributes of a handle for an address on the wire.
 pub(crate) fn attr_of_address(process: &Process, address: IpAddr) -> sys::ibv_ah_attr {
+    attr_of_gid(process, mapped(address).octets())
+}
+
+/// Returns the attributes of a handle for a GID.
+pub(crate) fn attr_of_gid(process: &Process, gid: [u8; 16]) -> sys::ibv_ah_attr {
     let mut attr = sys::ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
-    attr.grh.dgid = sys::ibv_gid { raw: mapped(address).octets() };
+    attr.grh.dgid = sys::ibv_gid { raw: gid };
     attr.grh.sgid_index = index_of(&process.net, process.net.address());
     attr.grh.hop_limit = HOP_LIMIT;
     attr

@@ -137,6 +137,11 @@ impl Net {
         gids::resolve(gid, qp_num, matches!(self.service, NameService::Hosts(_)))
     }
 
+    /// The address of a multicast group on the wire, or `None` if the wire has no address for the group.
+    pub(crate) fn group_on_wire(&self, group: IpAddr) -> Option<IpAddr> {
+        gids::group_on_wire(self.address, group.to_canonical(), self.is_private())
+    }
+
     /// The first byte of the numbers of our queue pairs, if this byte names this process.
     pub(crate) fn qp_num_prefix(&self) -> Option<u8> {
         self.slot().map(|(_, Slot(slot))| slot)
@@ -204,6 +209,9 @@ impl Net {
     /// Returns the system's error if the answer cannot be determined.
     pub(crate) fn is_reachable(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
+        if address.is_multicast() {
+            return Ok(self.group_on_wire(address).is_some());
+        }
         match &self.service {
             NameService::None => Ok(address.is_ipv4() == self.address.is_ipv4()),
             NameService::Local(PerSpace { tcp, udp }) => {
@@ -223,6 +231,8 @@ impl Net {
             // If the destination is an address of an interface of this host, the kernel uses this address as
             // the source too. (The kernel's source for 127.0.0.2 is 127.0.0.1; here it is 127.0.0.2.)
             NameService::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
+            // The kernel may send to groups from another interface.
+            NameService::Hosts(hosts) if remote.is_multicast() => hosts.slot().map(|(host, _)| host.into()),
             NameService::Hosts(_) => hosts::source_for(remote.to_canonical())?,
         };
         Ok(source.unwrap_or(self.address))

@@ -25,6 +25,7 @@ use libc::c_int;
 
 use super::event_channel::Event;
 use super::id::Id;
+use super::multicast::Join;
 use crate::ffi::abi::{EINVAL, Outcome};
 use crate::ffi::{resources, sys};
 use crate::ibverbs::ah;
@@ -56,6 +57,8 @@ pub(crate) struct Datagram {
     pub(crate) step: Step,
     /// The Q_Key of the identifier, which its queue pair has. `None` until the identifier needs one.
     qkey: Option<u32>,
+    /// The multicast groups that the identifier has joined.
+    pub(crate) joins: Vec<Arc<Join>>,
 }
 
 impl Datagram {

@@ -9,6 +9,7 @@
 //! | `addrinfo.rs` | `rdma_getaddrinfo` |
 //! | `connect.rs` | listening, connecting, accepting, disconnecting |
 //! | `datagram.rs` | the same for identifiers of datagram services |
+//! | `multicast.rs` | multicast groups of identifiers of datagram services |
 //! | `qp.rs` | queue pairs and shared receive queues of identifiers |
 //! | `endpoint.rs` | synchronous endpoints: `rdma_create_ep`, `rdma_get_request` |
 //! | `device.rs` | the list of devices, and the context that identifiers share |
@@ -24,6 +25,7 @@ mod dispatch;
 mod endpoint;
 mod event_channel;
 mod id;
+mod multicast;
 mod options;
 mod qp;
 mod rsocket;
