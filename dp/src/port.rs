@@ -186,6 +186,12 @@ pub trait Link: PortLayer {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }
 
+    /// Whether frames that the port has accepted wait in the port, for example until a process on a local wire
+    /// answers. Such frames are lost if the port is dropped.
+    fn has_unsent(&self) -> bool {
+        self.below().port().is_some_and(|port| port.has_unsent())
+    }
+
     /// Makes the port receive frames to these multicast groups, and to no other groups except those of the
     /// host's addresses. A port that receives the frames to all groups does nothing. Frames to a group that a
     /// device cannot receive are lost.

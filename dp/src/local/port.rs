@@ -446,6 +446,10 @@ impl Link for LocalPort {
         true
     }
 
+    fn has_unsent(&self) -> bool {
+        !self.is_forked() && self.peers.list.iter().any(|peer| !peer.waiting.is_empty())
+    }
+
     fn next_departed(&mut self) -> Option<[u8; 6]> {
         let [high, low] = self.peers.next_departed()?.to_be_bytes();
         let [a, b, c, d] = MAC_PREFIX;

@@ -161,8 +161,9 @@ impl Datagrams {
         if std::mem::take(&mut self.have_groups_changed) { Some(self.groups()) } else { None }
     }
 
+    /// Returns the groups to which queue pairs are attached.
     #[cold]
-    fn groups(&self) -> Vec<IpAddr> {
+    pub(super) fn groups(&self) -> Vec<IpAddr> {
         let mut groups: Vec<IpAddr> = self.attached.iter().map(|(group, _)| *group).collect();
         groups.dedup();
         groups

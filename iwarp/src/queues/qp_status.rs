@@ -6,8 +6,10 @@ use super::QpState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpStatus {
-    /// The number of the queue pair.
+    /// The number of the queue pair. For an open queue pair of type UD, this is the number on the wire.
     pub qp_num: u32,
+    /// Whether the queue pair exchanges datagrams (type UD). Otherwise it has a connection (type RC).
+    pub is_datagram: bool,
     /// The state of the queue pair.
     pub state: QpState,
     /// The number of the queue pair's protection domain. The first protection domain of a context has number

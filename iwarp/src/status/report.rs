@@ -44,7 +44,8 @@ pub struct ProcessReport {
 pub struct QpReport {
     /// The number of the queue pair.
     pub qp_num: u32,
-    /// The type of the queue pair, as libibverbs names it: `RC` (reliable connection).
+    /// The type of the queue pair, as libibverbs names it: `RC` (reliable connection) or `UD` (unreliable
+    /// datagram).
     pub qp_type: String,
     /// The state of the queue pair: IDLE, RTS, CLOSING, TERMINATE, ERROR or ORPHANED.
     pub qp_state: String,
@@ -81,6 +82,9 @@ pub struct EngineReport {
     pub addresses: Vec<String>,
     /// TCP ports on which the engine listens.
     pub listens: Vec<u16>,
+    /// The multicast groups to which queue pairs are attached.
+    #[serde(default)]
+    pub groups: Vec<String>,
     /// The engine's connections.
     pub connections: Vec<ConnectionReport>,
     /// All counters by their names ([`dp::Metric::name`]).
@@ -148,7 +152,7 @@ impl QpReport {
     fn new(status: &QpStatus) -> Self {
         Self {
             qp_num: status.qp_num,
-            qp_type: "RC".to_owned(),
+            qp_type: if status.is_datagram { "UD" } else { "RC" }.to_owned(),
             qp_state: state_name(status.state).to_owned(),
             protection_domain: status.pd,
             has_srq: status.has_srq,
@@ -173,6 +177,7 @@ impl EngineReport {
             shared_memory_bytes: status.shared_memory_bytes,
             addresses: status.addresses.iter().map(|(ip, length)| format!("{ip}/{length}")).collect(),
             listens: status.listens.clone(),
+            groups: status.groups.iter().map(ToString::to_string).collect(),
             connections: status.connections.iter().map(ConnectionReport::new).collect(),
             counters,
         }

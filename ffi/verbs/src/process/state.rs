@@ -17,7 +17,7 @@ use iwarp::verbs::{
 use super::async_events::AsyncEvents;
 use super::bound_ports::BoundPorts;
 use super::cm_id_table::CmIdTable;
-use super::drain::drain;
+use super::drain::{drain, send_datagrams};
 use super::loopback_qps::LoopbackQps;
 use super::object_guard::assert_none_locked;
 use super::oob_connections::OobConnections;
@@ -278,6 +278,7 @@ extern "C" fn at_exit() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
             drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
+            send_datagrams(&process.engine);
             // A port may write to the socket of a peer that has ended, which would raise SIGPIPE.
             signals::without_sigpipe(|| process.engine.reset_within(EXIT_LIMIT));
             Ok(())

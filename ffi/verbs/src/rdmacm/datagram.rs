@@ -84,7 +84,6 @@ impl Datagram {
 /// Listens for questions. Fails if another identifier is bound to the address or to an overlapping address.
 pub(super) fn listen(id: &Id, backlog: usize) -> Outcome<()> {
     let (process, number) = (id.process, id.as_c() as usize);
-    process.sidr.open(&process.context, &process.default_pd)?;
     let (visible, claim) = {
         let mut state = id.state();
         if state.datagram.step != Step::Begun || state.destination.is_some() {
@@ -101,14 +100,14 @@ pub(super) fn listen(id: &Id, backlog: usize) -> Outcome<()> {
     };
     // A handler locks the state, so the state is not locked while the table of the services is locked.
     process.sidr.listen(number, visible.port(), claim, backlog, on_event);
-    let publish = |name| process.net.publish(name, visible.port());
-    let published = id.state().name.as_mut().map_or(Ok(()), publish);
-    if let Err(error) = published {
+    let published = process.sidr.open(&process.context, &process.default_pd).and_then(|()| {
+        let publish = |name| process.net.publish(name, visible.port());
+        Ok(id.state().name.as_mut().map_or(Ok(()), publish)?)
+    });
+    published.inspect_err(|_| {
         process.sidr.forget(number);
         id.state().datagram.step = Step::Begun;
-        return Err(error.into());
-    }
-    Ok(())
+    })
 }
 
 /// Records that the route to the peer is resolved. As in the kernel, this happens once.

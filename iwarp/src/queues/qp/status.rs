@@ -1,13 +1,14 @@
 //! Operations on a queue pair that was found by its number.
 
 use super::{Ask, QpShared};
-use crate::queues::{Listed, Origin, QpState, QpStatus, StreamError};
+use crate::queues::{Listed, Origin, QpState, QpStatus, QpType, StreamError};
 use crate::rdmap::TerminateError;
 
 impl Listed for QpShared {
     fn status(&self) -> QpStatus {
         QpStatus {
-            qp_num: self.config.num,
+            qp_num: self.datagram_number().unwrap_or(self.config.num),
+            is_datagram: self.config.qp_type != QpType::Rc,
             state: self.state.get(),
             pd: self.config.pd.id().0,
             has_srq: self.receives.are_shared(),
