@@ -482,13 +482,19 @@ static void serve_one(const char *host)
 
 static void ask_one(const char *host)
 {
-	struct rdma_cm_id *id = routed(host, PORT);
+	/* A port at which no service is: the server's host or its process refuses. */
+	struct rdma_cm_id *id = asks_at(host, PORT + 1, NULL, 0);
+	struct rdma_cm_event *event = next_event(clients, RDMA_CM_EVENT_UNREACHABLE);
+	CHECK(event->id == id && event->status == UNSUPPORTED);
+	rdma_ack_cm_event(event);
+	destroy(id);
+	id = routed(host, PORT);
 	give_ud_qp(id);
 	CHECK((mr = ibv_reg_mr(id->pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE)));
 	recv_at(id, 0);
 	struct rdma_conn_param param = param_of("hello", 6);
 	CHECK(!rdma_connect(id, &param));
-	struct rdma_cm_event *event = next_event(clients, RDMA_CM_EVENT_ESTABLISHED);
+	event = next_event(clients, RDMA_CM_EVENT_ESTABLISHED);
 	struct rdma_ud_param *ud = &event->param.ud;
 	check_data(ud, "welcome", 8, REPLY_DATA);
 	struct ibv_ah *ah = ibv_create_ah(id->pd, &ud->ah_attr);
@@ -496,12 +502,7 @@ static void ask_one(const char *host)
 	CHECK(receives(id, "answer").src_qp == ud->qp_num);
 	CHECK(!ibv_destroy_ah(ah));
 	rdma_ack_cm_event(event);
-	/* A port at which no service is: the server's host or its process refuses. */
-	struct rdma_cm_id *other = asks_at(host, PORT + 1, NULL, 0);
-	event = next_event(clients, RDMA_CM_EVENT_UNREACHABLE);
-	CHECK(event->id == other && event->status == UNSUPPORTED);
-	rdma_ack_cm_event(event);
-	destroy(other), destroy(id);
+	destroy(id);
 }
 
 int main(int argc, char **argv)
