@@ -125,8 +125,94 @@ impl Gsi {
 }
 
 #[cfg(test)]
-impl Gsi {
-    pub(super) fn ignored(&self) -> u64 {
-        self.ignored.load(Ordering::Relaxed)
+mod tests {
+    use dp::link::{LinkConfig, pair};
+    use iwarp::engine::{Engine, EngineConfig};
+    use iwarp::roce::{SidrReply, SidrRequest};
+    use iwarp::verbs::{ContextConfig, SendFlags};
+
+    use super::*;
+
+    struct Host {
+        context: Context,
+        pd: ProtectionDomain,
+        gsi: Gsi,
+        engine: Engine,
+    }
+
+    fn hosts() -> [Host; 2] {
+        let (left, right) = pair(&LinkConfig::default());
+        let host = |port: Box<dyn dp::Port>, address| {
+            let context = Context::new(ContextConfig::default()).unwrap();
+            let config = EngineConfig::new(&*port, &[address]).unwrap();
+            let engine = Engine::new(&context, port, config).unwrap();
+            let pd = context.alloc_pd().unwrap();
+            Host { gsi: Gsi::open(&context, &pd).unwrap(), context, pd, engine }
+        };
+        [host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24")]
+    }
+
+    /// Polls until the second host has a message, or for some time if there is none.
+    fn exchange(hosts: &mut [Host; 2]) -> Vec<(IpAddr, SidrMessage)> {
+        let mut found = Vec::new();
+        for _ in 0..2000 {
+            for host in hosts.iter_mut() {
+                host.engine.poll();
+                host.gsi.poll(|from, message| found.push((from, *message)));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn messages_pass_between_the_queue_pairs_1_of_two_hosts() {
+        let mut hosts = hosts();
+        let request = SidrRequest { request_id: 7, ..SidrRequest::of_port(5) };
+        let [ours, theirs]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
+        // More messages than buffers, and the receives are posted again.
+        for _ in 0..2 * RECEIVES / SENDS {
+            (0..SENDS).for_each(|_| hosts[0].gsi.send(theirs, &request.to_bytes()));
+            let found = exchange(&mut hosts);
+            assert_eq!(found.len(), SENDS);
+            assert!(found.iter().all(|message| *message == (ours, SidrMessage::Request(request))));
+        }
+        let reply = request.refusal(SidrReply::UNSUPPORTED);
+        hosts[1].gsi.send(ours, &reply.to_bytes());
+        assert_eq!(exchange(&mut hosts), [(theirs, SidrMessage::Reply(reply))]);
+        assert!(hosts.iter().all(|host| host.gsi.free().len() == SENDS && !host.gsi.has_completions()));
+    }
+
+    #[test]
+    fn a_message_without_a_buffer_is_lost() {
+        let mut hosts = hosts();
+        let [first, _] = &hosts;
+        let mad = SidrRequest::of_port(5).to_bytes();
+        (0..SENDS + 5).for_each(|_| first.gsi.send("10.0.0.2".parse().unwrap(), &mad));
+        assert_eq!(exchange(&mut hosts).len(), SENDS);
+    }
+
+    #[test]
+    fn datagrams_that_are_no_messages_are_counted_and_dropped() {
+        let mut hosts = hosts();
+        let cq = hosts[0].context.create_cq_with(&CqOptions::new(16)).unwrap();
+        let init = QpInit { qp_type: QpType::Ud { max_message: 512 }, ..QpInit::new(&cq) };
+        let qp = hosts[0].pd.create_qp(&init).unwrap();
+        let options = DatagramOptions { qkey: GSI_QKEY, ..DatagramOptions::default() };
+        hosts[0].context.open_datagrams(&qp, &options).unwrap();
+        exchange(&mut hosts);
+        let memory = hosts[0].pd.reg_mr(MAD_BYTES, Access::LOCAL_WRITE).unwrap();
+        memory.write_at(0, &[1, 7, 2, 3]).unwrap();
+        let op = SendOp::Datagram {
+            to: AddressVector::new("10.0.0.2".parse().unwrap()),
+            remote_qpn: 1,
+            remote_qkey: GSI_QKEY,
+            immediate: None,
+        };
+        for bytes in [0, 4, 255, 256] {
+            let request = SendRequest::new(9, op, memory.sge(0, bytes)).flags(SendFlags::SIGNALED);
+            qp.post_send(&request).unwrap();
+        }
+        assert!(exchange(&mut hosts).is_empty());
+        assert_eq!(hosts[1].gsi.ignored.load(Ordering::Relaxed), 4);
     }
 }

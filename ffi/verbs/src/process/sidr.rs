@@ -91,6 +91,9 @@ pub(crate) struct Sidr {
     next_sweep: AtomicU64,
     limits_sleep: AtomicBool,
     begun: Instant,
+    /// The messages that were sent.
+    #[cfg(test)]
+    sent: Mutex<Vec<(IpAddr, [u8; MAD_BYTES])>>,
 }
 
 /// The value of `Sidr::next_sweep` if no question waits for its answer.
@@ -175,6 +178,8 @@ impl Default for Sidr {
             next_sweep: AtomicU64::new(NEVER),
             limits_sleep: AtomicBool::new(false),
             begun: Instant::now(),
+            #[cfg(test)]
+            sent: Mutex::default(),
         }
     }
 }
@@ -195,6 +200,8 @@ impl Sidr {
     }
 
     fn send(&self, to: IpAddr, mad: &[u8; MAD_BYTES]) {
+        #[cfg(test)]
+        self.sent.lock().expect("no holder of this lock panics").push((to, *mad));
         if let Some(gsi) = self.gsi.get() {
             gsi.send(to, mad);
         }
@@ -378,3 +385,6 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
