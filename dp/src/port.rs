@@ -186,8 +186,8 @@ pub trait Link: PortLayer {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }
 
-    /// Whether frames that the port has accepted wait in the port, for example until a process on a local wire
-    /// answers. Such frames are lost if the port is dropped.
+    /// Whether frames that the port has accepted wait in the port, for example until a process on a local
+    /// wire answers. Such frames are lost if the port is dropped.
     fn has_unsent(&self) -> bool {
         self.below().port().is_some_and(|port| port.has_unsent())
     }

@@ -1,8 +1,8 @@
 //! Frames to multicast groups: each other station of the wire gets a copy.
 //!
-//! The stations are those whose sockets are in the folder of the wire. A station does not tell which groups it
-//! needs, so its stack drops frames to other groups. Only datagrams are sent to groups, since the messages to
-//! routers (IGMP, MLD) would have no reader.
+//! The stations are those whose sockets are in the folder of the wire. A station does not tell which groups
+//! it needs, so its stack drops frames to other groups. Only datagrams are sent to groups, since the messages
+//! to routers (IGMP, MLD) would have no reader.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

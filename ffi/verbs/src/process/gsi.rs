@@ -1,5 +1,5 @@
-//! Queue pair 1 of the device, by which connection managers exchange messages. The kernel owns this queue pair
-//! on hardware, and the library owns it here: programs do not see it.
+//! Queue pair 1 of the device, by which connection managers exchange messages. The kernel owns this queue
+//! pair on hardware, and the library owns it here: programs do not see it.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! Identifiers of datagram services (`RDMA_PS_UDP`): looking up the queue pair of a service, and answering such
-//! questions.
+//! Identifiers of datagram services (`RDMA_PS_UDP`): looking up the queue pair of a service, and answering
+//! such questions.
 //!
 //! There is no connection. `rdma_connect` asks the other host for the number and the Q_Key of the service's
-//! queue pair, and `rdma_accept` answers. Programs are written for the kernel's events (`cma_sidr_rep_handler`
-//! and `cma_ib_req_handler` of `drivers/infiniband/core/cma.c`):
+//! queue pair, and `rdma_accept` answers. Programs are written for the kernel's events
+//! (`cma_sidr_rep_handler` and `cma_ib_req_handler` of `drivers/infiniband/core/cma.c`):
 //!
 //! | end | the peer | event |
 //! |---|---|---|

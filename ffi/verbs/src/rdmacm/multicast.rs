@@ -1,7 +1,7 @@
 //! Multicast groups of identifiers of datagram services.
 //!
-//! RoCE has no subnet manager, so a join succeeds at once. As in librdmacm, the queue pair of the identifier is
-//! attached to the group when the program reads the event of the join, and detached when it leaves.
+//! RoCE has no subnet manager, so a join succeeds at once. As in librdmacm, the queue pair of the identifier
+//! is attached to the group when the program reads the event of the join, and detached when it leaves.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,13 +1,17 @@
 //! Queue pairs of type UD: two engines exchange datagrams.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use dp::link::LinkConfig;
+use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 use hosts::{ALL, Host, Pair};
+use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
-    AddressVector, AsyncEventKind, DatagramOptions, MemoryRegion, QpInit, QpState, QpType, QueuePair,
-    RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit, VerbsError, WcOpcode, WcStatus,
-    WorkCompletion,
+    AddressVector, AsyncEventKind, Context, ContextConfig, CqOptions, DatagramOptions, MemoryRegion, QpInit,
+    QpState, QpType, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit,
+    VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 const QKEY: u32 = 0x1234;
@@ -410,4 +414,123 @@ fn the_end_of_an_engine_flushes_requests() {
     drop(engine);
     assert_eq!(cq.poll_one().map(|wc| (wc.wr_id, wc.status)), Some((1, WcStatus::WrFlushError)));
     assert_eq!(b.qp.state(), QpState::Error);
+}
+
+/// A port that records the groups of which it was told.
+struct Listening {
+    port: Box<dyn Port>,
+    told: Arc<Mutex<Vec<Vec<IpAddr>>>>,
+    /// Whether frames wait in the port.
+    unsent: Arc<AtomicBool>,
+}
+
+impl PortLayer for Listening {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
+    }
+}
+
+impl Port for Listening {
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.tx_burst(now_us, frames)
+    }
+}
+
+impl Link for Listening {
+    fn set_groups(&mut self, groups: &[IpAddr]) {
+        self.told.lock().unwrap().push(groups.to_vec());
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed)
+    }
+}
+
+impl Sleep for Listening {}
+impl Statistics for Listening {}
+
+/// The port is told the groups that some queue pair needs: when a queue pair is attached or detached, and
+/// when an attached queue pair ends.
+#[test]
+fn the_port_receives_the_groups_of_its_queue_pairs() {
+    let (port, _other) = dp::link::pair(&LinkConfig::default());
+    let (told, unsent) = (Arc::default(), Arc::default());
+    let port = Box::new(Listening { port, told: Arc::clone(&told), unsent: Arc::clone(&unsent) });
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let config = EngineConfig::new(&*port, &["10.0.0.1/24", "fd00::1/64"]).unwrap();
+    let mut engine = Engine::new(&context, port, config).unwrap();
+    let (cq, pd) = (context.create_cq_with(&CqOptions::new(64)).unwrap(), context.alloc_pd().unwrap());
+    let init = QpInit { qp_type: QpType::Ud { max_message: MAX_MESSAGE }, ..QpInit::new(&cq) };
+    let [one, two] = [(); 2].map(|()| {
+        let qp = pd.create_qp(&init).unwrap();
+        context.open_datagrams(&qp, &DatagramOptions::default()).unwrap();
+        qp
+    });
+    engine.poll();
+    let of = |groups: &[&str]| -> Vec<IpAddr> { groups.iter().map(|group| group.parse().unwrap()).collect() };
+    let mut expect = |act: &dyn Fn(), groups: &[&str]| {
+        act();
+        engine.poll();
+        let last = told.lock().unwrap().drain(..).next_back();
+        assert_eq!(last, Some(of(groups)), "{groups:?}");
+    };
+    let [first, second] = [GROUP, "ff0e::7"].map(|group| group.parse::<IpAddr>().unwrap());
+    expect(&|| context.attach_group(&one, first).unwrap(), &[GROUP]);
+    expect(&|| context.attach_group(&two, first).unwrap(), &[GROUP]);
+    expect(&|| context.attach_group(&two, second).unwrap(), &[GROUP, "ff0e::7"]);
+    expect(&|| context.detach_group(&one, first).unwrap(), &[GROUP, "ff0e::7"]);
+    expect(&|| two.modify(QpState::Error).unwrap(), &[]);
+    engine.poll();
+    assert!(told.lock().unwrap().is_empty() && !engine.has_unsent());
+    unsent.store(true, Ordering::Relaxed);
+    assert!(engine.has_unsent());
+}
+
+/// Number 1 is that of connection managers. The status shows the number on the wire, and the groups.
+#[test]
+fn numbers_on_the_wire_and_groups_are_shown() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let init = ud_init(&pair.a);
+    for number in [0, 0xFF_FFFF, 0x100_0000] {
+        let qp = pair.a.pd.create_qp(&init).unwrap();
+        let options = DatagramOptions { number: Some(number), ..DatagramOptions::default() };
+        assert!(
+            matches!(pair.a.context.open_datagrams(&qp, &options), Err(VerbsError::Invalid(_))),
+            "{number}"
+        );
+    }
+    let manager = end(&pair.a, 1);
+    let unopened = pair.a.pd.create_qp(&init).unwrap();
+    pair.a.context.attach_group(&manager.qp, GROUP.parse().unwrap()).unwrap();
+    pair.run_us(10);
+    let context = pair.a.context.clone();
+    let asks = std::thread::spawn(move || context.status(std::time::Duration::from_secs(60)));
+    while !asks.is_finished() {
+        pair.run_us(10);
+    }
+    let status = asks.join().unwrap();
+    let numbers: Vec<_> = status.queue_pairs.iter().filter(|qp| qp.is_datagram).map(|qp| qp.qp_num).collect();
+    assert!(numbers.contains(&1) && numbers.contains(&unopened.qp_num()), "{numbers:?}");
+    assert_eq!(status.engines[0].groups, [GROUP.parse::<IpAddr>().unwrap()]);
+}
+
+/// A datagram to a host that does not answer waits in the stack.
+#[test]
+fn a_datagram_may_wait_for_its_neighbour() {
+    let (mut pair, a, _) = ends();
+    pair.run_us(1000);
+    assert!(!pair.a.engine.has_unsent());
+    a.qp.post_send(&a.request(1, to("10.0.0.77", 9), 8)).unwrap();
+    succeeded(&pair.wc_a(), 1, WcOpcode::Send);
+    assert!(pair.a.engine.has_unsent());
+    pair.run_us(5_000_000);
+    assert!(!pair.a.engine.has_unsent());
 }

@@ -22,7 +22,8 @@ pub fn run(bytes: &[u8]) {
     management(&mut input);
 }
 
-/// A management datagram whose header is close to that of a message, and whose other bytes repeat a few bytes.
+/// A management datagram whose header is close to that of a message, and whose other bytes repeat a few
+/// bytes.
 fn management(input: &mut Input<'_>) {
     let seed = [input.bytes(44), &[0]].concat();
     let mut mad: Vec<u8> = seed.iter().copied().cycle().take(MAD_BYTES).collect();
