@@ -1,13 +1,14 @@
 //! Listening, connecting, accepting, rejecting and disconnecting.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iwarp::verbs::{
     CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA, QpState, QueuePair, RNR_RETRY_FOR_EVER, VerbsError,
 };
 use libc::{c_int, c_void};
 
+use super::address::find;
 use super::id::{Id, RequestedDepths, State};
 use super::{datagram, dispatch};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
@@ -178,42 +179,6 @@ unsafe fn qp_of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<&Qp> {
 fn manage(state: &mut State, qp: &Qp) {
     state.qp = Some(qp.number());
     qp.manage();
-}
-
-/// Maximum time that a connecting program waits for a listener to appear, before the connection is refused.
-const APPEARS_WITHIN: Duration = Duration::from_millis(200);
-/// Maximum time that a connecting program waits for a listener that is likely to appear.
-const COMES_WITHIN: Duration = Duration::from_secs(5);
-
-/// Finds the listener at `destination`. If there is no listener, waits a short time.
-///
-/// Some servers send their port to a client before they listen, or listen again for each connection. A
-/// hardware network is slow enough to hide the gap, but a `local` wire is not. So this call waits a short
-/// time for a listener. The call waits longer if the address is bound, or if the process that listened there
-/// before still exists, since that process may be waiting for a processor. If that process has ended, the
-/// call does not wait.
-pub(super) fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
-    let net = &id.process.net;
-    let begun = Instant::now();
-    let mut asked_before = false;
-    loop {
-        let peer = net.find(id.space(), destination)?;
-        if matches!(peer, Lookup::At(_) | Lookup::NoAnswer) {
-            return Ok(peer);
-        }
-        let soon = begun.elapsed() < APPEARS_WITHIN;
-        // `lives` asks each process on the wire, so it is called once at first and then rarely.
-        let may_come = match peer {
-            Lookup::NotFound if asked_before && soon => true,
-            Lookup::NotFound => net.lives(id.space(), destination)?.unwrap_or(soon),
-            _ => true,
-        };
-        asked_before = true;
-        if !may_come || begun.elapsed() >= COMES_WITHIN {
-            return Ok(peer);
-        }
-        std::thread::sleep(if soon { Duration::from_micros(500) } else { Duration::from_millis(20) });
-    }
 }
 
 /// Implements `rdma_connect(3)`.

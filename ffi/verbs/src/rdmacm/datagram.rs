@@ -20,12 +20,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use iwarp::roce::{CmAddresses, DATAGRAM_QKEY, Qpn, SidrReply, SidrRequest};
+use iwarp::roce::{CmAddresses, Qpn, SidrReply, SidrRequest};
 use libc::c_int;
 
+use super::address::find;
 use super::event_channel::Event;
 use super::id::Id;
-use super::multicast::Join;
+use super::service::Step;
 use crate::ffi::abi::{EINVAL, Outcome};
 use crate::ffi::{resources, sys};
 use crate::ibverbs::ah;
@@ -33,53 +34,6 @@ use crate::ibverbs::qp::Qp;
 use crate::ibverbs::work_request::bytes_at;
 use crate::net::{Claim, Lookup};
 use crate::process::sidr::{Origin, SidrEvent};
-
-/// The step of an identifier of a datagram service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// The identifier may be bound, and may have the address of a peer.
-    #[default]
-    Begun,
-    /// The route to the peer is resolved.
-    Routed,
-    Listens,
-    /// The identifier has asked its peer. The answer may have arrived.
-    Asked,
-    /// The identifier was made for a question that the program has not decided.
-    Undecided(Origin),
-    /// The program has accepted or rejected the question.
-    Decided,
-}
-
-/// What only identifiers of datagram services have.
-#[derive(Debug, Default)]
-pub(crate) struct Datagram {
-    pub(crate) step: Step,
-    /// The Q_Key of the identifier, which its queue pair has. `None` until the identifier needs one.
-    qkey: Option<u32>,
-    /// The multicast groups that the identifier has joined.
-    pub(crate) joins: Vec<Arc<Join>>,
-}
-
-impl Datagram {
-    /// The Q_Key of the identifier. If it has none, it gets the Q_Key of `rdma_cm`'s services.
-    pub(crate) fn qkey(&mut self) -> u32 {
-        *self.qkey.get_or_insert(DATAGRAM_QKEY)
-    }
-
-    /// Takes the Q_Key of the peer. Fails if the identifier has another Q_Key.
-    fn take_qkey(&mut self, qkey: u32) -> Outcome<()> {
-        match qkey != 0 && *self.qkey.get_or_insert(qkey) == qkey {
-            true => Ok(()),
-            false => Err(EINVAL),
-        }
-    }
-
-    /// Whether the identifier listens or has a peer, so that its addresses are final.
-    pub(crate) fn is_in_use(&self) -> bool {
-        !matches!(self.step, Step::Begun | Step::Routed)
-    }
-}
 
 /// Listens for questions. Fails if another identifier is bound to the address or to an overlapping address.
 pub(super) fn listen(id: &Id, backlog: usize) -> Outcome<()> {
@@ -110,20 +64,6 @@ pub(super) fn listen(id: &Id, backlog: usize) -> Outcome<()> {
     })
 }
 
-/// Records that the route to the peer is resolved. As in the kernel, this happens once.
-pub(super) fn route(id: &Id) -> Outcome<()> {
-    match &mut id.state().datagram.step {
-        step @ Step::Begun => {
-            *step = Step::Routed;
-            Ok(())
-        }
-        _ => Err(EINVAL),
-    }
-}
-
-/// The private data in front of which room for the addresses is left.
-const ROOM: usize = SidrRequest::PRIVATE_BYTES - CmAddresses::LEN;
-
 /// Copies the private data of a program to a field of a message. Fails if the field is shorter.
 ///
 /// # Safety
@@ -152,13 +92,12 @@ pub(super) unsafe fn connect(id: &Id, param: *const sys::rdma_conn_param) -> Out
     };
     let mut private_data = [0; SidrRequest::PRIVATE_BYTES];
     let (header, of_program) = private_data.split_at_mut(CmAddresses::LEN);
-    debug_assert_eq!(of_program.len(), ROOM);
     header.copy_from_slice(&CmAddresses { source, destination: destination.ip() }.to_bytes());
     // SAFETY: the caller promises that `param` and its private data are readable.
     unsafe { put_private_data(param, of_program) }?;
     resources::check_for_object(0)?;
     process.sidr.open(&process.context, &process.default_pd)?;
-    let peer = super::connect::find(id, destination)?;
+    let peer = find(id, destination)?;
     id.state().datagram.step = Step::Asked;
     match peer {
         Lookup::At(remote) => {
@@ -200,7 +139,7 @@ pub(super) unsafe fn accept(id: &Id, param: *const sys::rdma_conn_param) -> Outc
         Ok(qpn) => (reply.qpn, reply.qkey) = (qpn, id.state().datagram.qkey()),
         Err(_) => reply = origin.answer(SidrReply::REJECTED),
     }
-    decide(id, &origin, &reply)?;
+    id.decide(&origin, &reply)?;
     result.map(|_| ())
 }
 
@@ -218,22 +157,7 @@ pub(super) unsafe fn reject(id: &Id, private_data: *const u8, length: u8) -> Out
     };
     // SAFETY: `param` is a local value, and the caller promises that the private data is readable.
     unsafe { put_private_data(&raw const param, &mut reply.private_data) }?;
-    decide(id, &origin, &reply)
-}
-
-/// Sends the answer to the question of the identifier.
-fn decide(id: &Id, origin: &Origin, reply: &SidrReply) -> Outcome<()> {
-    {
-        let mut state = id.state();
-        state.datagram.step = Step::Decided;
-        state.undecided = false;
-    }
-    if !id.process.sidr.answer(origin, reply) {
-        return Err(EINVAL);
-    }
-    // This poll sends the answer, since the program may end now, even by `_exit`.
-    id.process.engine.poll();
-    Ok(())
+    id.decide(&origin, &reply)
 }
 
 /// Moves the queue pair of the identifier to ERR. The peer is not told: it has no connection either.
@@ -244,17 +168,6 @@ pub(super) fn disconnect(id: &Id) -> Outcome<()> {
         unsafe { Qp::of(own) }.fail()?;
     }
     if id.state().datagram.is_in_use() { Ok(()) } else { Err(EINVAL) }
-}
-
-/// Removes the identifier from the services, before it is destroyed. A question that the program has not
-/// decided is rejected.
-pub(super) fn forget(id: &Id) {
-    id.process.sidr.forget(id.as_c() as usize);
-    let step = id.state().datagram.step;
-    if let Step::Undecided(origin) = step {
-        // The question is no longer there if another thread has just answered it.
-        let _ = decide(id, &origin, &origin.answer(SidrReply::REJECTED));
-    }
 }
 
 /// Handles an event of the identifier at `address`, which is not destroyed during the call. Returns the new

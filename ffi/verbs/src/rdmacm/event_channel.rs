@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use libc::{c_int, c_void};
 
-use super::multicast::{self, Join};
+use super::service::Join;
 use crate::ffi::abi::{self, EINVAL, EIO, Outcome};
 use crate::ffi::event_fd::EventQueue;
 use crate::ffi::live_handles::LiveHandles;
@@ -102,7 +102,7 @@ impl Event {
     /// Does the rest of a join, which belongs to the program now. If this fails, the event reports the error.
     fn finish_join(&mut self) {
         if let Some(join) = &self.join
-            && let Err(error) = multicast::attach(self.c.id, join)
+            && let Err(error) = (join.attach)(self.c.id, join)
         {
             (self.c.event, self.c.status) = (sys::RDMA_CM_EVENT_MULTICAST_ERROR, -error.0);
         }

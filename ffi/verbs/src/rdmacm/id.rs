@@ -4,16 +4,18 @@ use std::cell::UnsafeCell;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use iwarp::roce::SidrReply;
 use iwarp::verbs::CmId;
 use libc::{c_int, c_void};
 
-use super::datagram::{self, Datagram};
 use super::event_channel::{Event, EventChannel, Events};
+use super::service::{Datagram, Step};
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
 use crate::ffi::live_handles::LiveHandles;
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::{resources, sockaddr, sys};
 use crate::net::{NameLease, PortSpace};
+use crate::process::sidr::Origin;
 use crate::process::{self, BoundPorts, ObjectGuard, Process};
 
 static IDS: LiveHandles<()> = LiveHandles::new();
@@ -289,6 +291,33 @@ impl Id {
         }
     }
 
+    /// Sends the answer to the question for which the identifier was made. Fails if another thread has just
+    /// answered the question.
+    pub(crate) fn decide(&self, origin: &Origin, reply: &SidrReply) -> Outcome<()> {
+        {
+            let mut state = self.state();
+            state.datagram.step = Step::Decided;
+            state.undecided = false;
+        }
+        if !self.process.sidr.answer(origin, reply) {
+            return Err(EINVAL);
+        }
+        // This poll sends the answer, since the program may end now, even by `_exit`.
+        self.process.engine.poll();
+        Ok(())
+    }
+
+    /// Removes the identifier from the datagram services, before it is destroyed. A question that the program
+    /// has not decided is rejected.
+    fn leave_services(&self) {
+        self.process.sidr.forget(self.as_c() as usize);
+        let step = self.state().datagram.step;
+        if let Step::Undecided(origin) = step {
+            // Errors are ignored: the question was answered.
+            let _ = self.decide(&origin, &origin.answer(SidrReply::REJECTED));
+        }
+    }
+
     /// If the identifier is synchronous, waits for the event of a call, and stores the event in the
     /// identifier. Fails if the event reports an error.
     pub(crate) fn complete(&self) -> Outcome<()> {
@@ -394,7 +423,7 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
         }
     }
     if this.is_datagram() {
-        datagram::forget(this);
+        this.leave_services();
     }
     let events = Arc::clone(&this.state().events);
     let never_taken = events.lock().remove(|event| event.owner() == id as usize);

@@ -9,6 +9,7 @@
 //! | `addrinfo.rs` | `rdma_getaddrinfo` |
 //! | `connect.rs` | listening, connecting, accepting, disconnecting |
 //! | `datagram.rs` | the same for identifiers of datagram services |
+//! | `service.rs` | the state of an identifier of a datagram service |
 //! | `multicast.rs` | multicast groups of identifiers of datagram services |
 //! | `qp.rs` | queue pairs and shared receive queues of identifiers |
 //! | `endpoint.rs` | synchronous endpoints: `rdma_create_ep`, `rdma_get_request` |
@@ -29,3 +30,4 @@ mod multicast;
 mod options;
 mod qp;
 mod rsocket;
+mod service;

@@ -3,15 +3,15 @@
 //! RoCE has no subnet manager, so a join succeeds at once. As in librdmacm, the queue pair of the identifier
 //! is attached to the group when the program reads the event of the join, and detached when it leaves.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use iwarp::roce::{self, Qpn};
 use libc::{c_int, c_void};
 
-use super::datagram::Step;
 use super::event_channel::Event;
 use super::id::Id;
+use super::service::{Join, Step};
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::{sockaddr, sys};
@@ -20,16 +20,6 @@ use crate::ibverbs::mcast;
 use crate::ibverbs::qp::Qp;
 
 const EADDRNOTAVAIL: Errno = Errno(libc::EADDRNOTAVAIL);
-
-/// A group that an identifier has joined.
-#[derive(Debug)]
-pub(crate) struct Join {
-    group: IpAddr,
-    /// False if the identifier only sends to the group.
-    receives: bool,
-    /// Counts the delivered event of the join that is not acknowledged.
-    pub(crate) pending_acks: PendingAcks,
-}
 
 /// Implements `rdma_join_multicast(3)`.
 ///
@@ -105,7 +95,7 @@ fn join(id: &Id, address: SocketAddr, receives: bool, context: *mut c_void) -> O
         return Err(EINVAL);
     }
     id.process.net.group_on_wire(group).ok_or(EOPNOTSUPP)?;
-    let join = Arc::new(Join { group, receives, pending_acks: PendingAcks::default() });
+    let join = Arc::new(Join { group, receives, attach, pending_acks: PendingAcks::default() });
     let qkey = {
         let mut state = id.state();
         state.datagram.joins.push(Arc::clone(&join));
@@ -126,7 +116,7 @@ fn join(id: &Id, address: SocketAddr, receives: bool, context: *mut c_void) -> O
 
 /// Attaches the queue pair of the identifier to a group. The program reads the event of the join, and has not
 /// destroyed the identifier, since that waits for the event.
-pub(super) fn attach(id: *mut sys::rdma_cm_id, join: &Join) -> Outcome<()> {
+fn attach(id: *mut sys::rdma_cm_id, join: &Join) -> Outcome<()> {
     // SAFETY: the identifier is not destroyed before its event is acknowledged.
     let this = unsafe { Id::of(id) }?;
     set_group(this, join, true)
