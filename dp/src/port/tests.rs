@@ -14,7 +14,7 @@ type Question = fn(&mut dyn Port) -> String;
 
 /// Each function of a port, with a closure that calls the function. [`Unusual`] and [`PortBase`] give
 /// different answers to each call.
-const FUNCTIONS: [(&str, Question); 15] = [
+const FUNCTIONS: [(&str, Question); 17] = [
     ("info", |port| format!("{:?}", port.info())),
     ("mempool", |port| format!("{:?}", port.mempool())),
     ("bulk_mempool", |port| format!("{:?}", port.bulk_mempool())),
@@ -29,6 +29,11 @@ const FUNCTIONS: [(&str, Question); 15] = [
     }),
     ("link_state", |port| format!("{:?}", port.link_state())),
     ("passes_large_frames", |port| format!("{}", port.passes_large_frames())),
+    ("has_unsent", |port| format!("{}", port.has_unsent())),
+    ("set_groups", |port| {
+        port.set_groups(&["239.1.2.3".parse().unwrap(), "ff0e::1".parse().unwrap()]);
+        format!("{:?}", port.next_due_us())
+    }),
     ("next_departed", |port| format!("{:?}", port.next_departed())),
     ("poll_fd", |port| format!("{:?}", port.poll_fd().map(|fd| fd.as_raw_fd()))),
     ("arm_wakeup", |port| format!("{}", port.arm_wakeup())),
@@ -109,6 +114,14 @@ impl Link for Unusual {
 
     fn passes_large_frames(&self) -> bool {
         true
+    }
+
+    fn has_unsent(&self) -> bool {
+        true
+    }
+
+    fn set_groups(&mut self, groups: &[IpAddr]) {
+        self.due_us += groups.len() as u64;
     }
 
     fn next_departed(&mut self) -> Option<[u8; 6]> {
