@@ -160,7 +160,7 @@ pub(crate) fn datagrams_on_shared_interface() -> Result<(), String> {
         let program = c::compile(&wire, name)?;
         let server = Running::start(&wire, "server", &format!("{program} {first} {address}"))?;
         wait_until_ready(&wire)?;
-        let client = wire.command(0, &["timeout", "60", &program, second, &address]).output();
+        let client = wire.command(0, &["timeout", "60", &program, second, address]).output();
         let client = client.map_err(|error| error.to_string())?;
         if !client.status.success() {
             let text = String::from_utf8_lossy(&client.stderr);
