@@ -74,3 +74,46 @@ impl Stations {
         self.numbers.swap_remove(at);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, FileTimes};
+
+    use testkit::folder::Folder;
+
+    use super::*;
+
+    /// Makes a file for a station, and sets the time of the folder's last change to `time` again.
+    fn add(folder: &Path, station: u16, time: SystemTime) {
+        File::create(folder.join(format!("{station}.sock"))).unwrap();
+        File::open(folder).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();
+    }
+
+    fn found(stations: &mut Stations, folder: &Path) -> Vec<u16> {
+        stations.refresh(folder, 1);
+        let mut numbers = stations.numbers.clone();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Two changes may have the same time, but only if both are recent.
+    #[test]
+    fn a_folder_is_read_again_if_it_may_have_changed() {
+        let scratch = Folder::new("dp-local-group");
+        let mut stations = Stations::default();
+        let now = SystemTime::now();
+        for station in [1, 2] {
+            add(&scratch, station, now);
+        }
+        assert_eq!(found(&mut stations, &scratch), [2]);
+        add(&scratch, 3, now);
+        assert_eq!(found(&mut stations, &scratch), [2, 3]);
+        let earlier = now - Duration::from_secs(60);
+        add(&scratch, 4, earlier);
+        assert_eq!(found(&mut stations, &scratch), [2, 3, 4]);
+        add(&scratch, 5, earlier);
+        assert_eq!(found(&mut stations, &scratch), [2, 3, 4], "nothing has changed since then");
+        add(&scratch, 6, earlier + Duration::from_secs(1));
+        assert_eq!(found(&mut stations, &scratch), [2, 3, 4, 5, 6]);
+    }
+}

@@ -58,8 +58,12 @@ fn a_datagram_to_a_group_reaches_every_other_station() {
     let frame = to_group(&b, UDP, 9, 60);
     assert!(send(&mut b, frame));
     each_receives(&mut [&mut b, &mut a, &mut c, &mut late], &[9]);
+    // Now every pair has its rings, so nothing but the send itself makes the frame visible.
+    let frame = to_group(&a, UDP, 10, 80);
+    assert!(send(&mut a, frame));
+    each_receives(&mut [&mut a, &mut b, &mut c, &mut late], &[10]);
     let counters = a.counters();
-    assert_eq!((counters.tx_frames, counters.tx_bytes, counters.tx_dropped), (2, 1100, 0));
+    assert_eq!((counters.tx_frames, counters.tx_bytes, counters.tx_dropped), (3, 1180, 0));
     // The order of frames to a station is kept.
     let frames = [to_group(&a, UDP, 1, 64), frame_to(&a, 2, 2), to_group(&a, UDP, 3, 64)];
     assert_eq!(a.tx_burst(0, &mut frames.into_iter().collect()), 3);
