@@ -264,9 +264,12 @@ impl Sidr {
     /// Whether [`after_poll`](Self::after_poll) has work, or may have work soon.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.gsi.get().is_some_and(Gsi::has_completions)
-            || self.next_sweep.load(Ordering::Acquire) != NEVER
-            || self.limits_sleep.load(Ordering::Acquire)
+        self.gsi.get().is_some_and(|gsi| gsi.has_completions() || self.waits())
+    }
+
+    /// Whether questions wait for their answers, or the engine's sleep is still limited.
+    fn waits(&self) -> bool {
+        self.next_sweep.load(Ordering::Acquire) != NEVER || self.limits_sleep.load(Ordering::Acquire)
     }
 
     /// Handles the messages that have arrived, and repeats questions. This function is called after a poll.

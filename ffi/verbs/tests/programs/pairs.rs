@@ -103,8 +103,9 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
 /// Whether the programs of a pair wait only in calls of the library, so that they do not need the library's
 /// thread.
 pub(crate) fn waits_in_calls(pair: &Pair) -> bool {
-    ["rping", "ucmatose_many", "rc_pingpong", "send_bw_rdmacm_events", "read_lat_rdmacm"]
-        .contains(&pair.name.as_str())
+    let names =
+        ["rping", "ucmatose_many", "udaddy_many", "rc_pingpong", "send_bw_rdmacm_events", "read_lat_rdmacm"];
+    names.contains(&pair.name.as_str())
 }
 
 fn rdmacm_utils() -> Vec<Pair> {

@@ -110,7 +110,7 @@ fn a_question_is_repeated_and_then_given_up() {
     assert_eq!(pauses, expected);
     assert_eq!(told(), [(1, "timed out".to_owned())]);
     assert_eq!((at - begun).as_secs(), 51);
-    assert!(!sidr.has_work());
+    assert!(!sidr.waits());
     // An answer that comes too late reaches nobody.
     sidr.on_reply(ip(PEER), &question.refusal(SidrReply::REJECTED));
     assert!(told().is_empty());
@@ -125,7 +125,7 @@ fn only_the_host_that_was_asked_answers_and_only_once() {
     let answer = second.refusal(SidrReply::REJECTED);
     sidr.on_reply(ip(OTHER), &answer);
     sidr.on_reply(ip(PEER), &SidrReply { request_id: second.request_id.wrapping_add(7), ..answer });
-    assert!(told().is_empty() && sidr.has_work());
+    assert!(told().is_empty() && sidr.waits());
     sidr.on_reply(ip(PEER), &answer);
     sidr.on_reply(ip(PEER), &answer);
     assert_eq!(told(), [(2, format!("2 by {PEER}"))]);
@@ -133,7 +133,7 @@ fn only_the_host_that_was_asked_answers_and_only_once() {
     sidr.forget(1);
     sidr.on_reply(ip(PEER), &first.refusal(SidrReply::VALID));
     sidr.sweep(Instant::now() + Duration::from_secs(100));
-    assert!(told().is_empty() && sidr.sent().is_empty() && !sidr.has_work());
+    assert!(told().is_empty() && sidr.sent().is_empty() && !sidr.waits());
 }
 
 #[test]
