@@ -6,7 +6,8 @@
 //! to another station, a port connects to that station's socket in the folder. Through the socket, the port
 //! passes shared memory with a ring in each direction. The sender copies each frame into a ring, and the
 //! receiver copies the frame out of the ring. There is no hub and no extra thread, and no privilege is
-//! needed. Frames to addresses that are not addresses of stations are dropped and counted.
+//! needed. Datagrams to multicast groups are copied to all other stations, at most 1024. Other frames to
+//! addresses that are not addresses of stations are dropped and counted.
 //!
 //! TCP frames of at most 64 KiB are passed uncut, and no TCP checksum is computed.
 //!
@@ -31,6 +32,7 @@ mod counters;
 mod credentials;
 mod folder;
 mod fork;
+mod group;
 mod hello;
 #[doc(hidden)]
 pub mod hostile;

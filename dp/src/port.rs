@@ -198,6 +198,12 @@ pub trait Link: PortLayer {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }
 
+    /// Whether frames that the port has accepted wait in the port, for example until a process on a local
+    /// wire answers. Such frames are lost if the port is dropped.
+    fn has_unsent(&self) -> bool {
+        self.below().port().is_some_and(|port| port.has_unsent())
+    }
+
     /// Returns the Ethernet address of a neighbour that has ended, or of a destination that does not exist.
     /// Returns `None` if nothing is to be reported. Each end, and each failed attempt to reach a destination,
     /// is reported once. The frames that a neighbour sent before it ended are received before the report.

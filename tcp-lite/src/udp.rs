@@ -253,6 +253,10 @@ impl Outbox {
         dropped.is_none()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.waiting.is_empty()
+    }
+
     /// Number of datagrams that wait for Ethernet addresses.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()

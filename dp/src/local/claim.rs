@@ -49,17 +49,14 @@ pub struct Station {
 /// # Errors
 /// The system's error, if the folder cannot be read, or if no socket can be made to probe the stations.
 pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
-    let entries = match std::fs::read_dir(folder) {
+    let mut numbers = Vec::new();
+    match each_named(folder, |number| numbers.push(number)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
-    };
+    }
     let mut found = Vec::new();
-    for entry in entries {
-        let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<u16>().ok());
-        // Some names parse as a number but differ from the name that a claim uses, such as `007.sock`.
-        if let Some(number) = number.filter(|number| name == *file_name(*number))
-            && let Ok(address) = address(folder, number)
+    for number in numbers {
+        if let Ok(address) = address(folder, number)
             && let Probed::Listening { pid } = probe(&address)?
         {
             found.push(Station { number, pid });
@@ -67,6 +64,22 @@ pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     }
     found.sort_by_key(|station| station.number);
     Ok(found)
+}
+
+/// Calls `take` for each station that has a socket in the folder, even if its process has ended.
+///
+/// # Errors
+/// The system's error, if the folder cannot be read.
+pub(super) fn each_named(folder: &Path, mut take: impl FnMut(u16)) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<u16>().ok());
+        // Some names parse as a number but differ from the name that a claim uses, such as `007.sock`.
+        if let Some(number) = number.filter(|number| name == *file_name(*number)) {
+            take(number);
+        }
+    }
+    Ok(())
 }
 
 fn path(folder: &Path, station: u16) -> PathBuf {

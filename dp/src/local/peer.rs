@@ -11,7 +11,7 @@ use super::fork::OwnFd;
 use super::hello;
 use super::memory::{self, SharedMemory};
 use super::ring::{self, Broken, CONTROL_BYTES, Consumer, Place, Producer};
-use crate::Mbuf;
+use crate::{Mbuf, Mempool};
 
 /// Time for which a ring may be full without progress of the reader. After this time, frames for the ring are
 /// dropped: a stopped station must not block the frames for other stations for ever. The time is longer than
@@ -122,6 +122,26 @@ impl Peer {
             return Ok(Sent::Written);
         }
         Ok(self.keep(now_us, frame))
+    }
+
+    /// Sends a copy of a frame, which is lost if the station cannot take it now and no buffer of `pool` is
+    /// free, or if too many frames wait.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub(super) fn send_copy(&mut self, now_us: u64, frame: &Mbuf, pool: &Mempool) -> Result<Sent, Broken> {
+        if let PeerState::Paired(pair) = &mut self.state
+            && self.waiting.is_empty()
+            && pair.socket.is_some()
+            && pair.write(frame)?
+        {
+            pair.publish();
+            return Ok(Sent::Written);
+        }
+        match frame.deep_copy(pool).map(|copy| self.keep(now_us, copy)) {
+            Some(Sent::Kept) => Ok(Sent::Kept),
+            _ => Ok(Sent::Lost),
+        }
     }
 
     #[cold]

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use super::claim::Claim;
 use super::fork;
+use super::group::{self, Stations};
 use super::peer::{Peer, PeerState, Sent, memory_bytes};
 use super::peers::Peers;
 use super::ring::{self, Broken, Consumer, Record};
@@ -48,6 +49,8 @@ pub struct LocalPort {
     base: PortBase,
     superframes: Mempool,
     peers: Peers,
+    /// The other stations, for frames to multicast groups.
+    stations: Stations,
     /// The index of the peer to which the latest frame was sent.
     latest: usize,
     /// The index of the peer that is read first.
@@ -87,6 +90,7 @@ impl LocalPort {
             base: PortBase { bulk_mempool: Some(bulk), ..PortBase::new(info, pool) },
             superframes,
             peers: Peers::new(claim, config.ring_bytes)?,
+            stations: Stations::default(),
             latest: 0,
             turn: 0,
             look_at_us: 0,
@@ -120,7 +124,10 @@ impl LocalPort {
         let bytes = frame.len();
         let is_external = frame.has_external();
         let Some(station) = self.destination(&frame, is_external) else {
-            self.base.counters.tx_dropped += 1;
+            match group::is_datagram(&frame) {
+                true => self.send_to_group(now_us, &frame),
+                false => self.base.counters.tx_dropped += 1,
+            }
             return None;
         };
         if self.peers.station(self.latest) != Some(station) {
@@ -156,6 +163,35 @@ impl LocalPort {
         self.base.counters.tx_frames += 1;
         self.base.counters.tx_bytes += bytes as u64;
         None
+    }
+
+    /// Sends a copy of a datagram to each other station. As with a switch, a station may miss the datagram
+    /// although it counts as sent.
+    #[cold]
+    fn send_to_group(&mut self, now_us: u64, frame: &Mbuf) {
+        if frame.len() > usize::from(self.base.info.mtu) + FRAME_OVERHEAD_BYTES {
+            self.base.counters.tx_dropped += 1;
+            return;
+        }
+        self.publish_latest();
+        self.stations.refresh(self.peers.claim.folder.path(), self.peers.claim.station);
+        let mut at = 0;
+        while let Some(station) = self.stations.get(at) {
+            let found = self.peers.find(station).or_else(|| self.peers.begin(now_us, station));
+            let Some(peer) = found else {
+                self.stations.remove(at);
+                continue;
+            };
+            match self.peers.list[peer].send_copy(now_us, frame, &self.base.mempool) {
+                Ok(Sent::Written) => {}
+                Ok(Sent::Kept) => self.peers.backlogged = true,
+                Ok(Sent::Refused(_) | Sent::Lost) => self.peers.counters.lost += 1,
+                Err(Broken) => self.end_broken(peer),
+            }
+            at += 1;
+        }
+        self.base.counters.tx_frames += 1;
+        self.base.counters.tx_bytes += frame.len() as u64;
     }
 
     /// The station to which a frame is addressed. `None` if the address does not belong to another station,
@@ -408,6 +444,10 @@ impl Link for LocalPort {
 
     fn passes_large_frames(&self) -> bool {
         true
+    }
+
+    fn has_unsent(&self) -> bool {
+        !self.is_forked() && self.peers.list.iter().any(|peer| !peer.waiting.is_empty())
     }
 
     fn next_departed(&mut self) -> Option<[u8; 6]> {

@@ -5,6 +5,7 @@ mod burst;
 mod claim;
 mod delivery;
 mod folder;
+mod group;
 mod growth;
 mod handshake;
 mod hello;

@@ -13,7 +13,7 @@ type Question = fn(&mut dyn Port) -> String;
 
 /// Each function of a port, with a closure that calls the function. [`Unusual`] and [`PortBase`] give
 /// different answers to each call.
-const FUNCTIONS: [(&str, Question); 16] = [
+const FUNCTIONS: [(&str, Question); 17] = [
     ("info", |port| format!("{:?}", port.info())),
     ("mempool", |port| format!("{:?}", port.mempool())),
     ("bulk_mempool", |port| format!("{:?}", port.bulk_mempool())),
@@ -29,6 +29,7 @@ const FUNCTIONS: [(&str, Question); 16] = [
     ("set_groups", |port| format!("{:?}", port.set_groups(&[]).map_err(|error| error.kind()))),
     ("link_state", |port| format!("{:?}", port.link_state())),
     ("passes_large_frames", |port| format!("{}", port.passes_large_frames())),
+    ("has_unsent", |port| format!("{}", port.has_unsent())),
     ("next_departed", |port| format!("{:?}", port.next_departed())),
     ("poll_fd", |port| format!("{:?}", port.poll_fd().map(|fd| fd.as_raw_fd()))),
     ("arm_wakeup", |port| format!("{}", port.arm_wakeup())),
@@ -112,6 +113,10 @@ impl Link for Unusual {
     }
 
     fn passes_large_frames(&self) -> bool {
+        true
+    }
+
+    fn has_unsent(&self) -> bool {
         true
     }
 

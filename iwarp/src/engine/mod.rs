@@ -173,6 +173,12 @@ impl Engine {
         self.poller.poll_fd()
     }
 
+    /// Whether a datagram or a frame waits to be sent, for example until a neighbour answers. Datagrams that
+    /// wait when the engine is dropped are lost, although their requests have completed.
+    pub fn has_unsent(&self) -> bool {
+        self.poller.has_unsent()
+    }
+
     /// Returns the counters of all layers.
     pub fn counters(&self) -> EngineCounters {
         self.poller.counters()

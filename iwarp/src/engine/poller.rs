@@ -151,6 +151,14 @@ impl Poller {
         &mut *self.port
     }
 
+    /// Whether a datagram or a frame waits to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.datagrams.is_waiting()
+            || self.state.tcp.has_unsent_datagrams()
+            || !self.tx.is_empty()
+            || self.port.has_unsent()
+    }
+
     pub(super) fn counters(&self) -> EngineCounters {
         let StreamCounters {
             rx_fpdus,

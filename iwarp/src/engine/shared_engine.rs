@@ -111,7 +111,7 @@ struct Turned {
 }
 
 /// The number of limits of [`SharedEngine::limit_sleep`].
-pub const SLEEP_LIMITS: usize = 2;
+pub const SLEEP_LIMITS: usize = 3;
 
 impl SharedEngine {
     /// Starts the engine's thread. The polling thread calls `after_poll` after each poll, with the engine

@@ -6,7 +6,7 @@ use super::{QpState, QpType};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpStatus {
-    /// The number of the queue pair.
+    /// The number of the queue pair. For an open queue pair of type UD, this is the number on the wire.
     pub qp_num: u32,
     /// The type of the queue pair.
     pub qp_type: QpType,

@@ -18,6 +18,8 @@ const ACK_REQUEST: u8 = 0x80;
 pub struct Qpn(u32);
 
 impl Qpn {
+    /// No queue pair of this module's messages: queue pair 0 carries subnet management on InfiniBand.
+    pub const NONE: Qpn = Qpn(0);
     /// The queue pair of the general services interface, by which connection managers exchange messages.
     pub const GSI: Qpn = Qpn(1);
     /// The destination of a message to a multicast group.
@@ -26,6 +28,11 @@ impl Qpn {
     /// Returns the queue pair with this number, or `None` if the number has more than 24 bits.
     pub const fn new(number: u32) -> Option<Self> {
         if number <= Self::MULTICAST.0 { Some(Self(number)) } else { None }
+    }
+
+    /// Returns the queue pair whose number is in the high 24 bits of a field.
+    pub(super) const fn from_high_bits(field: u32) -> Self {
+        Self(field >> 8)
     }
 
     /// Returns the number.

@@ -16,6 +16,8 @@
 //! | [`keys`] | P_Key and Q_Key |
 //! | [`mtu`] | the longest UD message that fits an IP packet |
 //! | [`multicast`] | the GIDs of multicast groups |
+//! | [`sidr`] | the messages by which connection managers look up the queue pair of a service |
+//! | [`cm_addresses`] | the addresses in the private data of these messages |
 //! | [`fault`] | why a received packet is dropped |
 //!
 //! The code is pure, like the formats of iWARP, and allocates nothing. This module writes and reads no
@@ -55,6 +57,7 @@
 //! ```
 
 pub mod bth;
+pub mod cm_addresses;
 pub mod fault;
 pub mod grh;
 pub mod icrc;
@@ -62,6 +65,7 @@ pub mod keys;
 mod layout;
 pub mod mtu;
 pub mod multicast;
+pub mod sidr;
 pub mod ud;
 
 #[cfg(test)]
@@ -70,12 +74,14 @@ mod captures;
 mod samples;
 
 pub use bth::{Bth, Deth, Qpn};
+pub use cm_addresses::CmAddresses;
 pub use fault::Fault;
 pub use grh::{GRH_BYTES, Source, grh, source_of};
 pub use icrc::{ICRC_BYTES, Icrc, check, icrc, seal};
 pub use keys::{DEFAULT_PKEY, GSI_QKEY, effective_qkey};
 pub use mtu::{Mtu, max_message};
 pub use multicast::{group_gid, group_of_gid};
+pub use sidr::{DATAGRAM_QKEY, MAD_BYTES, MadFault, SidrMessage, SidrReply, SidrRequest};
 pub use ud::UdSend;
 
 /// The UDP destination port of RoCEv2. The source port may be any port, and should be the same for all

@@ -82,6 +82,9 @@ pub struct EngineReport {
     pub addresses: Vec<String>,
     /// TCP ports on which the engine listens.
     pub listens: Vec<u16>,
+    /// The multicast groups to which queue pairs are attached.
+    #[serde(default)]
+    pub groups: Vec<String>,
     /// The engine's connections.
     pub connections: Vec<ConnectionReport>,
     /// All counters by their names ([`dp::Metric::name`]).
@@ -174,6 +177,7 @@ impl EngineReport {
             shared_memory_bytes: status.shared_memory_bytes,
             addresses: status.addresses.iter().map(|(ip, length)| format!("{ip}/{length}")).collect(),
             listens: status.listens.clone(),
+            groups: status.groups.iter().map(ToString::to_string).collect(),
             connections: status.connections.iter().map(ConnectionReport::new).collect(),
             counters,
         }

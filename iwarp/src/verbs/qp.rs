@@ -74,7 +74,8 @@ pub struct QpAttr {
 pub struct DatagramOptions {
     /// The index of the engine. Default: 0.
     pub engine: usize,
-    /// The number of the queue pair on the wire, from 2 to 0xFF_FFFE. `None`: [`QueuePair::qp_num`].
+    /// The number of the queue pair on the wire, from 1 to 0xFF_FFFE. Number 1 is that of the queue pair of
+    /// connection managers ([`roce::sidr`](crate::roce::sidr)). `None`: [`QueuePair::qp_num`].
     pub number: Option<u32>,
     /// The Q_Key: datagrams with another Q_Key are dropped. Default: 0.
     pub qkey: u32,

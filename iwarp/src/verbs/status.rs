@@ -49,6 +49,8 @@ pub struct EngineStatus {
     pub addresses: Vec<(IpAddr, u8)>,
     /// TCP ports on which the engine listens.
     pub listens: Vec<u16>,
+    /// The multicast groups to which queue pairs are attached.
+    pub groups: Vec<IpAddr>,
     /// The engine's connections, in the order of their slots.
     pub connections: Vec<ConnectionStatus>,
     /// Counters of all layers.

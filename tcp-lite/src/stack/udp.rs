@@ -208,6 +208,12 @@ impl Stack {
         Ok(())
     }
 
+    /// Whether datagrams wait for [`transmit`](Self::transmit), or for the Ethernet address of their next
+    /// hop.
+    pub fn has_unsent_datagrams(&self) -> bool {
+        self.udp.as_ref().is_some_and(|udp| !udp.outbox.is_empty())
+    }
+
     /// Queues a datagram whose headers are written, or drops it.
     fn queue_datagram(&mut self, hop: Hop, resolution: Resolution, frame: Mbuf) {
         let (now, link_up) = (self.now, self.link_up);

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex};
 
 /// Counts the events that were delivered and are not acknowledged.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
     open: Mutex<u64>,
     all_acked: Condvar,

@@ -6,12 +6,12 @@ use iwarp::roce::{self, GRH_BYTES};
 use iwarp::verbs::AddressVector;
 use libc::c_int;
 
-use crate::ffi::abi::{self, EINVAL, Outcome};
+use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::oob_connect;
 use crate::ibverbs::pd::Pd;
-use crate::net::{GIDS, mapped};
+use crate::net::{GIDS, Net, mapped};
 use crate::process::Process;
 
 /// The hop limit of datagrams if the program asks for 0, with which no datagram could be sent.
@@ -50,7 +50,7 @@ fn vector_of(process: &Process, attr: &sys::ibv_ah_attr, number: u32) -> Outcome
     }
     Ok(AddressVector {
         addr: match group_of(attr) {
-            Some(group) => group,
+            Some(group) => process.net.group_on_wire(group).ok_or(EOPNOTSUPP)?,
             None => oob_connect::remote_of(process, attr, number)?,
         },
         traffic_class: attr.grh.traffic_class,
@@ -160,14 +160,33 @@ unsafe fn attr_of(
     let source = roce::source_of(&bytes).ok_or(EINVAL)?;
     // SAFETY: the caller passes an open context.
     let net = &unsafe { OpenDevice::of(context) }.process.net;
-    let ours = mapped(source.destination).octets();
     attr.is_global = 1;
     attr.grh.dgid = sys::ibv_gid { raw: mapped(source.source).octets() };
-    attr.grh.sgid_index = (0..GIDS).rev().find(|index| net.gid(*index) == Some(ours)).unwrap_or(0) as u8;
+    attr.grh.sgid_index = index_of(net, source.destination);
     attr.grh.hop_limit = source.hop_limit;
     attr.grh.traffic_class = source.traffic_class;
     attr.grh.flow_label = source.flow_label;
     Ok(attr)
+}
+
+/// Returns the last index of our GID that is this address, which has the type RoCEv2.
+fn index_of(net: &Net, address: IpAddr) -> u8 {
+    let ours = mapped(address).octets();
+    (0..GIDS).rev().find(|index| net.gid(*index) == Some(ours)).unwrap_or(0) as u8
+}
+
+/// Returns the attributes of a handle for an address on the wire.
+pub(crate) fn attr_of_address(process: &Process, address: IpAddr) -> sys::ibv_ah_attr {
+    attr_of_gid(process, mapped(address).octets())
+}
+
+/// Returns the attributes of a handle for a GID.
+pub(crate) fn attr_of_gid(process: &Process, gid: [u8; 16]) -> sys::ibv_ah_attr {
+    let mut attr = sys::ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
+    attr.grh.dgid = sys::ibv_gid { raw: gid };
+    attr.grh.sgid_index = index_of(&process.net, process.net.address());
+    attr.grh.hop_limit = HOP_LIMIT;
+    attr
 }
 
 /// Implements `ibv_create_ah_from_wc(3)`.

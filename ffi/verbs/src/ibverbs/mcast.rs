@@ -1,9 +1,11 @@
 //! Multicast groups of queue pairs of type UD.
 
+use std::net::IpAddr;
+
 use iwarp::roce;
 use libc::c_int;
 
-use crate::ffi::abi::{self, EINVAL, Outcome};
+use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::qp::Qp;
 
@@ -18,7 +20,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     _lid: u16,
 ) -> c_int {
     // SAFETY: the caller passes a valid queue pair, and a readable GID.
-    abi::status(|| unsafe { set_group(qp, gid, true) })
+    abi::status(|| unsafe { set_group_of_gid(qp, gid, true) })
 }
 
 /// Implements `ibv_detach_mcast(3)`.
@@ -32,12 +34,12 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     _lid: u16,
 ) -> c_int {
     // SAFETY: the caller passes a valid queue pair, and a readable GID.
-    abi::status(|| unsafe { set_group(qp, gid, false) })
+    abi::status(|| unsafe { set_group_of_gid(qp, gid, false) })
 }
 
 /// # Safety
 /// `qp` is valid, and `gid` is readable.
-unsafe fn set_group(qp: *mut sys::ibv_qp, gid: *const sys::ibv_gid, attach: bool) -> Outcome<()> {
+unsafe fn set_group_of_gid(qp: *mut sys::ibv_qp, gid: *const sys::ibv_gid, attach: bool) -> Outcome<()> {
     // SAFETY: the caller passes a queue pair that is valid during the call.
     let this = unsafe { Qp::of(qp) };
     // SAFETY: the caller passes a pointer to a readable GID.
@@ -45,15 +47,25 @@ unsafe fn set_group(qp: *mut sys::ibv_qp, gid: *const sys::ibv_gid, attach: bool
     // SAFETY: `raw` is an array of bytes, which has no invalid values.
     let gid = unsafe { gid.raw };
     let group = roce::group_of_gid(&gid).ok_or(EINVAL)?;
-    if !this.is_ud() {
+    set_group(this, group, attach)
+}
+
+/// Attaches the queue pair to a group, or detaches it. When the call returns, the queue pair receives, or no
+/// longer receives, the messages to the group.
+pub(crate) fn set_group(qp: &Qp, group: IpAddr, attach: bool) -> Outcome<()> {
+    if !qp.is_ud() {
         return Err(EINVAL);
     }
-    let (context, current) = (&this.process.context, this.current());
-    match attach {
-        true => context.attach_group(&current.qp, group)?,
-        false => context.detach_group(&current.qp, group)?,
+    let process = qp.process;
+    let group = process.net.group_on_wire(group).ok_or(EOPNOTSUPP)?;
+    {
+        let (context, current) = (&process.context, qp.current());
+        match attach {
+            true => context.attach_group(&current.qp, group)?,
+            false => context.detach_group(&current.qp, group)?,
+        }
     }
     // When the call returns, the interface receives the group's frames.
-    this.process.engine.poll();
+    process.engine.poll();
     Ok(())
 }

@@ -31,6 +31,15 @@ impl Claim {
         Self { address, family_only: family_only.unwrap_or(address.is_ipv4()), reuses }
     }
 
+    /// Whether the claim includes an address of this host.
+    pub(crate) fn includes(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        match self.address.is_unspecified() {
+            true => !self.family_only || self.address.is_ipv4() == address.is_ipv4(),
+            false => self.address == address,
+        }
+    }
+
     /// Checks a claim against an earlier claim at the same port. Ignores the field `reuses`.
     pub(crate) fn check(&self, before: &Self) -> Result<(), Conflict> {
         let of_other_family = self.address.is_ipv4() != before.address.is_ipv4();

@@ -17,6 +17,7 @@ use super::kernel;
 use super::local_names::{LocalNameLease, LocalNames};
 use super::name_locks::NameError;
 use super::name_server::UdpNameLease;
+use super::port_space::{PerSpace, PortSpace};
 use super::presence::Presence;
 
 /// The MTU of Ethernet, before the wire's own MTU is known.
@@ -47,7 +48,7 @@ pub(super) enum NameService {
     None,
     /// The name service of a `local` wire, in the folder of the wire: programs see the addresses of their
     /// host.
-    Local(LocalNames),
+    Local(PerSpace<LocalNames>),
     /// The name service between hosts: programs see the addresses of the kernels.
     Hosts(Hosts),
 }
@@ -136,6 +137,11 @@ impl Net {
         gids::resolve(gid, qp_num, matches!(self.service, NameService::Hosts(_)))
     }
 
+    /// The address of a multicast group on the wire, or `None` if the wire has no address for the group.
+    pub(crate) fn group_on_wire(&self, group: IpAddr) -> Option<IpAddr> {
+        gids::group_on_wire(self.address, group.to_canonical(), self.is_private())
+    }
+
     /// The first byte of the numbers of our queue pairs, if this byte names this process.
     pub(crate) fn qp_num_prefix(&self) -> Option<u8> {
         self.slot().map(|(_, Slot(slot))| slot)
@@ -203,9 +209,14 @@ impl Net {
     /// Returns the system's error if the answer cannot be determined.
     pub(crate) fn is_reachable(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
+        if address.is_multicast() {
+            return Ok(self.group_on_wire(address).is_some());
+        }
         match &self.service {
             NameService::None => Ok(address.is_ipv4() == self.address.is_ipv4()),
-            NameService::Local(names) => Ok(self.is_ours(address)? || names.knows(address)?),
+            NameService::Local(PerSpace { tcp, udp }) => {
+                Ok(self.is_ours(address)? || tcp.knows(address)? || udp.knows(address)?)
+            }
             NameService::Hosts(_) => Ok(hosts::source_for(address)?.is_some()),
         }
     }
@@ -220,6 +231,8 @@ impl Net {
             // If the destination is an address of an interface of this host, the kernel uses this address as
             // the source too. (The kernel's source for 127.0.0.2 is 127.0.0.1; here it is 127.0.0.2.)
             NameService::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
+            // The kernel may send to groups from another interface.
+            NameService::Hosts(hosts) if remote.is_multicast() => hosts.slot().map(|(host, _)| host.into()),
             NameService::Hosts(_) => hosts::source_for(remote.to_canonical())?,
         };
         Ok(source.unwrap_or(self.address))
@@ -230,12 +243,12 @@ impl Net {
     ///
     /// # Errors
     /// Returns the system's error if the lookup fails.
-    pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Lookup> {
+    pub(crate) fn find(&self, space: PortSpace, remote: SocketAddr) -> io::Result<Lookup> {
         let remote = canonical(remote);
         match &self.service {
             NameService::None => Ok(Lookup::At(remote)),
-            NameService::Local(names) => names.find(remote),
-            NameService::Hosts(hosts) => hosts.find(remote),
+            NameService::Local(names) => names.of(space).find(remote),
+            NameService::Hosts(hosts) => hosts.find(space, remote),
         }
     }
 
@@ -244,9 +257,9 @@ impl Net {
     ///
     /// # Errors
     /// Returns the system's error if the answer cannot be determined.
-    pub(crate) fn lives(&self, remote: SocketAddr) -> io::Result<Option<bool>> {
+    pub(crate) fn lives(&self, space: PortSpace, remote: SocketAddr) -> io::Result<Option<bool>> {
         match &self.service {
-            NameService::Local(names) => names.lives(canonical(remote)),
+            NameService::Local(names) => names.of(space).lives(canonical(remote)),
             NameService::None | NameService::Hosts(_) => Ok(None),
         }
     }
@@ -255,14 +268,17 @@ impl Net {
     /// the name is in use and the claim reuses the address.
     pub(crate) fn take_name(
         &self,
+        space: PortSpace,
         visible: SocketAddr,
         claim: &Claim,
     ) -> Result<Option<NameLease>, NameError> {
         let visible = canonical(visible);
         match &self.service {
             NameService::None => Ok(None),
-            NameService::Local(names) => Ok(names.take(visible.port(), claim)?.map(NameLease::Local)),
-            NameService::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
+            NameService::Local(names) => {
+                Ok(names.of(space).take(visible.port(), claim)?.map(NameLease::Local))
+            }
+            NameService::Hosts(hosts) => match hosts.take(space, visible, claim.family_only) {
                 Ok(lease) => Ok(Some(NameLease::Hosts(lease))),
                 Err(error) => match NameError::of_bind(error, claim.address) {
                     // The kernel does not report whether the owner of the port has also set
@@ -279,13 +295,14 @@ impl Net {
     /// `local`.
     pub(crate) fn take_source(
         &self,
+        space: PortSpace,
         visible: SocketAddr,
         claim: &Claim,
     ) -> Result<Option<NameLease>, NameError> {
         match &self.service {
             NameService::None | NameService::Hosts(_) => Ok(None),
             NameService::Local(names) => {
-                Ok(Some(NameLease::Local(names.take_source(visible.port(), claim)?)))
+                Ok(Some(NameLease::Local(names.of(space).take_source(visible.port(), claim)?)))
             }
         }
     }
@@ -329,7 +346,7 @@ mod tests {
         // The peer may be any iWARP implementation.
         assert!(!net.is_private());
         assert!(net.is_ours(mapped).unwrap() && net.is_reachable(peer.ip()).unwrap());
-        assert_eq!(net.find(peer).unwrap(), Lookup::At("10.0.0.2:7174".parse().unwrap()));
+        assert_eq!(net.find(PortSpace::Tcp, peer).unwrap(), Lookup::At("10.0.0.2:7174".parse().unwrap()));
         assert!(!net.is_ours(peer.ip()).unwrap() && !net.is_reachable("fd00::2".parse().unwrap()).unwrap());
         let claim = |address: &str, family_only| Claim {
             address: address.parse().unwrap(),

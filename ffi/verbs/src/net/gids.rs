@@ -71,6 +71,25 @@ pub(super) fn resolve(gid: [u8; 16], qp_num: u32, between_hosts: bool) -> IpAddr
     }
 }
 
+/// The first 96 bits of the IPv6 group that stands for an IPv4 group on a wire of IPv6: `ff0e::ffff:a.b.c.d`,
+/// the GID of the IPv4 group in RoCEv1.
+const GROUP_OF_IPV4: [u8; 12] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+/// The address of a multicast group on a wire whose address of this process is `own`. `is_private` is true if
+/// all peers use this library: then an IPv4 group has an address on a wire of IPv6. `None` if the wire has no
+/// address for the group.
+pub(super) fn group_on_wire(own: IpAddr, group: IpAddr, is_private: bool) -> Option<IpAddr> {
+    match (own, group) {
+        (IpAddr::V6(_), IpAddr::V4(group)) if is_private => {
+            let mut octets = [0; 16];
+            octets[..12].copy_from_slice(&GROUP_OF_IPV4);
+            octets[12..].copy_from_slice(&group.octets());
+            Some(Ipv6Addr::from(octets).into())
+        }
+        _ => (own.is_ipv4() == group.is_ipv4()).then_some(group),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +121,22 @@ mod tests {
             [0, 1, 2, 3].map(version_of),
             [RoceVersion::V1, RoceVersion::V2, RoceVersion::V1, RoceVersion::V2]
         );
+    }
+
+    #[test]
+    fn a_group_of_ipv4_has_an_address_on_each_wire_of_our_own() {
+        let of = |own: &str, group: &str, is_private| {
+            let [own, group] = [own, group].map(|text| text.parse().unwrap());
+            group_on_wire(own, group, is_private).map(|group| group.to_string())
+        };
+        assert_eq!(of("100.64.0.1", "239.1.2.3", true).as_deref(), Some("239.1.2.3"));
+        assert_eq!(of("100.64.0.1", "ff0e::1", true), None);
+        assert_eq!(of("fd75::1", "239.1.2.3", true).as_deref(), Some("ff0e::ffff:ef01:203"));
+        assert_eq!(of("fd75::1", "239.1.2.3", false), None);
+        assert_eq!(of("fd75::1", "ff0e::1", false).as_deref(), Some("ff0e::1"));
+        // No IPv6 group of a program has the address of another group.
+        let gid = "ff0e::ffff:ef01:203".parse::<Ipv6Addr>().unwrap().octets();
+        assert_eq!(iwarp::roce::group_of_gid(&gid), Some("239.1.2.3".parse().unwrap()));
     }
 
     #[test]

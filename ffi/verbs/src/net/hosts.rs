@@ -8,6 +8,8 @@
 //!   address.
 //! - **A listener at an address that programs see** also holds the kernel's UDP port with the same address
 //!   and port number ([`name_server`](super::name_server)).
+//! - **In the port space of datagrams** a name holds another UDP port of the kernel, so the same port of both
+//!   port spaces may be in use ([`kernel_port`]).
 //! - **A connecting process** sends a UDP question to the listener's UDP port, and the listener's process
 //!   answers with its address on the wire.
 
@@ -24,6 +26,7 @@ use super::hash::fnv1a;
 use super::kernel::InterfaceAddress;
 use super::message::{BYTES, Content, Message};
 use super::name_server::{NameServer, UdpNameLease};
+use super::port_space::PortSpace;
 use crate::ffi::abi::StartError;
 use crate::ffi::exhaustion::is_exhaustion;
 
@@ -115,8 +118,13 @@ impl Hosts {
     }
 
     /// Reserves the name of `visible`. With `family_only`, the IPv6 wildcard does not include IPv4 addresses.
-    pub(super) fn take(&self, visible: SocketAddr, family_only: bool) -> io::Result<UdpNameLease> {
-        self.server.take(visible, family_only)
+    pub(super) fn take(
+        &self,
+        space: PortSpace,
+        visible: SocketAddr,
+        family_only: bool,
+    ) -> io::Result<UdpNameLease> {
+        self.server.take(of_kernel(space, visible), family_only)
     }
 
     /// Asks the host of `visible` which process listens at this address, and waits for the answer. If the
@@ -124,7 +132,8 @@ impl Hosts {
     ///
     /// # Errors
     /// Returns the system's error if no socket can be made for the question because a resource is exhausted.
-    pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
+    pub(super) fn find(&self, space: PortSpace, visible: SocketAddr) -> io::Result<Lookup> {
+        let visible = of_kernel(space, visible);
         // The other host's kernel limits the rate of its ICMP errors: it refuses only a few questions per
         // second, and ignores the other questions. So this call sends only a few questions.
         for pause in APPEARS_WITHIN_MS {
@@ -134,6 +143,32 @@ impl Hosts {
             }
         }
         ask(visible)
+    }
+}
+
+/// The address of the kernel's UDP port that the name of `visible` holds.
+fn of_kernel(space: PortSpace, visible: SocketAddr) -> SocketAddr {
+    let mut address = visible;
+    address.set_port(kernel_port(space, visible.port()));
+    address
+}
+
+/// The number of the kernel's UDP port that a name with this port holds. In the port space of connections,
+/// it is the same number. In the port space of datagrams, it is a number half of a range away: the range of
+/// privileged ports, of other ports of services, or of ports that systems choose. So each name of datagrams
+/// has another port than every other name of datagrams, and than the name of connections with the same
+/// number.
+fn kernel_port(space: PortSpace, port: u16) -> u16 {
+    let half_away = |first: u16, last: u16| {
+        let count = u32::from(last - first) + 1;
+        first + ((u32::from(port - first) + count / 2) % count) as u16
+    };
+    match (space, port) {
+        // With port 0, the kernel chooses the port.
+        (PortSpace::Tcp, _) | (PortSpace::Udp, 0) => port,
+        (PortSpace::Udp, 1..=0x3FF) => half_away(1, 0x3FF),
+        (PortSpace::Udp, 0x400..=0x7FFF) => half_away(0x400, 0x7FFF),
+        (PortSpace::Udp, 0x8000..) => half_away(0x8000, u16::MAX),
     }
 }
 
@@ -354,23 +389,55 @@ mod tests {
                 continue;
             }
             // Port 0 means that the kernel chooses the port.
-            let lease = server.take(own, false).unwrap();
+            let lease = server.take(PortSpace::Tcp, own, false).unwrap();
             let port = lease.address().unwrap().port();
             let at = match own {
                 SocketAddr::V4(_) => SocketAddr::new(address("127.0.0.1"), port),
                 SocketAddr::V6(_) => SocketAddr::new(address("::1"), port),
             };
-            assert_eq!(client.find(at).unwrap(), Lookup::Bound, "{own}");
-            let taken = client.take(SocketAddr::new(own.ip(), port), false).err().unwrap();
+            assert_eq!(client.find(PortSpace::Tcp, at).unwrap(), Lookup::Bound, "{own}");
+            let taken = client.take(PortSpace::Tcp, SocketAddr::new(own.ip(), port), false).err().unwrap();
             assert_eq!(taken.kind(), ErrorKind::AddrInUse, "{own}");
             lease.publish(wire);
-            assert_eq!(client.find(at).unwrap(), Lookup::At(wire), "{own}");
+            assert_eq!(client.find(PortSpace::Tcp, at).unwrap(), Lookup::At(wire), "{own}");
             drop(lease);
             let begun = Instant::now();
-            assert_eq!(client.find(at).unwrap(), Lookup::NotFound, "{own}");
+            assert_eq!(client.find(PortSpace::Tcp, at).unwrap(), Lookup::NotFound, "{own}");
             assert!(begun.elapsed() < ANSWERS_WITHIN, "{own}");
-            client.take(SocketAddr::new(own.ip(), port), false).unwrap();
+            client.take(PortSpace::Tcp, SocketAddr::new(own.ip(), port), false).unwrap();
         }
+    }
+
+    #[test]
+    fn the_same_port_of_both_port_spaces_may_be_in_use() {
+        let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
+        let wires: [SocketAddr; 2] = ["[fd75::1]:1", "[fd75::2]:2"].map(|wire| wire.parse().unwrap());
+        // Another test or another program may have the kernel's port of the second name.
+        let (at, of_connections, of_datagrams) = (0..100)
+            .find_map(|_| {
+                let lease = server.take(PortSpace::Tcp, "127.0.0.1:0".parse().unwrap(), false).unwrap();
+                let at = lease.address().unwrap();
+                Some((at, lease, server.take(PortSpace::Udp, at, false).ok()?))
+            })
+            .unwrap();
+        assert!(client.take(PortSpace::Udp, at, false).is_err());
+        of_connections.publish(wires[0]);
+        assert_eq!(client.find(PortSpace::Udp, at).unwrap(), Lookup::Bound);
+        of_datagrams.publish(wires[1]);
+        let found = [PortSpace::Tcp, PortSpace::Udp].map(|space| client.find(space, at).unwrap());
+        assert_eq!(found, wires.map(Lookup::At));
+    }
+
+    #[test]
+    fn each_port_of_datagrams_has_another_port_of_the_kernel_in_the_same_range() {
+        let of = |port| kernel_port(PortSpace::Udp, port);
+        let all: std::collections::BTreeSet<u16> = (0..=u16::MAX).map(of).collect();
+        assert_eq!(all.len(), 0x1_0000);
+        let range = |port: u16| (port < 1024, port < 0x8000);
+        assert!((1..=u16::MAX).all(|port| of(port) != port && range(of(port)) == range(port)));
+        assert!((0..=u16::MAX).all(|port| kernel_port(PortSpace::Tcp, port) == port));
+        // The numbers are the same in all builds of this library.
+        assert_eq!([0, 1, 7471, 18_515, 40_000].map(of), [0, 512, 23_343, 2643, 56_384]);
     }
 
     #[test]
@@ -380,11 +447,11 @@ mod tests {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let comes = std::thread::spawn(move || {
             std::thread::sleep(2 * PAUSE);
-            let lease = server.take(free, false).unwrap();
+            let lease = server.take(PortSpace::Tcp, free, false).unwrap();
             lease.publish(wire);
             (server, lease)
         });
-        assert_eq!(client.find(free).unwrap(), Lookup::At(wire));
+        assert_eq!(client.find(PortSpace::Tcp, free).unwrap(), Lookup::At(wire));
         drop(comes.join().unwrap());
     }
 
@@ -394,12 +461,12 @@ mod tests {
     fn an_answer_may_come_from_another_address_of_the_host() {
         let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
         let wire: SocketAddr = "[fd75:7761:7270::1]:18515".parse().unwrap();
-        let lease = server.take("0.0.0.0:0".parse().unwrap(), false).unwrap();
+        let lease = server.take(PortSpace::Tcp, "0.0.0.0:0".parse().unwrap(), false).unwrap();
         lease.publish(wire);
         let at = SocketAddr::new(address("127.0.1.1"), lease.address().unwrap().port());
-        assert_eq!(client.find(at).unwrap(), Lookup::At(wire));
+        assert_eq!(client.find(PortSpace::Tcp, at).unwrap(), Lookup::At(wire));
         drop(lease);
-        assert_eq!(client.find(at).unwrap(), Lookup::NotFound);
+        assert_eq!(client.find(PortSpace::Tcp, at).unwrap(), Lookup::NotFound);
     }
 
     /// Another program may own the port, and may send anything. An answer may also belong to another

@@ -11,6 +11,9 @@
 //! the claim reuses the address ([`Claim`]). Names whose claims overlap (a wildcard and an address) have
 //! different files. So a process that reserves a name first checks the other files of the port, with the
 //! folder locked.
+//!
+//! The names of the port space of datagrams have locks and a folder of their own (`listen-udp`), which the
+//! first process that reserves such a name makes.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -31,9 +34,11 @@ use super::name_locks::{self, NameError, NameLock, NameLocks};
 
 /// The names of one wire.
 pub(crate) struct LocalNames {
-    wire: WireFolder,
-    /// The folder `listen` of the wire.
+    wire: Arc<WireFolder>,
+    /// The folder `listen` or `listen-udp` of the wire.
     folder: PathBuf,
+    /// The text in front of the names of locks: it is empty or [`OF_DATAGRAMS`].
+    prefix: &'static str,
     locks: Arc<NameLocks>,
     /// The results of earlier lookups.
     found: Mutex<HashMap<SocketAddr, IpAddr>>,
@@ -47,6 +52,11 @@ const ANY_IPV6: &str = "any6";
 const NOWHERE: &str = "-";
 const ONLY: &str = "only";
 const REUSE: &str = "reuse";
+
+/// The folders of the files, and the prefix of the names of locks in the port space of datagrams.
+const LISTEN: &str = "listen";
+const LISTEN_UDP: &str = "listen-udp";
+const OF_DATAGRAMS: &str = "udp ";
 
 /// Maximum number of remembered lookups.
 const MAX_FOUND: usize = 1024;
@@ -69,14 +79,51 @@ pub(crate) struct LocalNameLease {
 impl LocalNames {
     /// Makes the name service of the wire in `folder`.
     pub(super) fn new(folder: &Path) -> io::Result<Self> {
-        let wire = WireFolder::open(folder)?;
-        let folder = wire.path().join("listen");
-        match fs::create_dir(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        let wire = Arc::new(WireFolder::open(folder)?);
+        let folder = wire.path().join(LISTEN);
+        make(&folder)?;
         let locks = NameLocks::open(wire.path())?;
-        Ok(Self { wire, folder, locks, found: Mutex::default() })
+        Ok(Self { wire, folder, prefix: "", locks, found: Mutex::default() })
+    }
+
+    /// Makes the name service of the same wire for the port space of datagrams.
+    pub(super) fn of_datagrams(&self) -> Self {
+        Self {
+            wire: Arc::clone(&self.wire),
+            folder: self.wire.path().join(LISTEN_UDP),
+            prefix: OF_DATAGRAMS,
+            locks: Arc::clone(&self.locks),
+            found: Mutex::default(),
+        }
+    }
+
+    /// The name of the lock for an address.
+    fn lock_of(&self, address: IpAddr) -> String {
+        format!("{}{}", self.prefix, host(address))
+    }
+
+    /// The name of the lock that all connections with a claim like this one share.
+    fn shared_lock_of(&self, claim: &Claim) -> String {
+        format!("{}{}", self.prefix, sharing(claim))
+    }
+
+    /// Locks the folder of the files, so that no other process reserves names until the returned file is
+    /// closed. Makes the folder if no process has made it yet.
+    fn lock_folder(&self) -> io::Result<File> {
+        if !self.prefix.is_empty() {
+            make(&self.folder)?;
+        }
+        lock_folder(&self.folder)
+    }
+
+    /// The entries of the folder. There are none if no process has made the folder yet.
+    fn files(&self) -> io::Result<impl Iterator<Item = io::Result<fs::DirEntry>>> {
+        match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.prefix.is_empty() => {
+                Ok(None.into_iter().flatten())
+            }
+            entries => Ok(Some(entries?).into_iter().flatten()),
+        }
     }
 
     fn path(&self, address: IpAddr, port: u16) -> PathBuf {
@@ -86,17 +133,17 @@ impl LocalNames {
     /// Reserves a name. Lookups find no listener until the name is published. Returns `None` if another
     /// holder has the name, no process listens there, and all claims reuse the address.
     pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<LocalNameLease>, NameError> {
-        let _alone = lock_folder(&self.folder)?;
+        let _alone = self.lock_folder()?;
         let others = self.of_others(port)?;
         for other in &others {
             other.allows(claim)?;
         }
-        let host = host(claim.address);
+        let host = self.lock_of(claim.address);
         if claim.address.is_unspecified() {
             for source in sources() {
                 if !(source.reuses && claim.reuses)
                     && claim.check(&source).is_err()
-                    && self.locks.is_of_others(&sharing(&source), port)?
+                    && self.locks.is_of_others(&self.shared_lock_of(&source), port)?
                 {
                     return Err(NameError::Overlaps);
                 }
@@ -121,20 +168,20 @@ impl LocalNames {
 
     /// Reserves a name for the source of a connection. No process looks up such a name.
     pub(super) fn take_source(&self, port: u16, claim: &Claim) -> Result<LocalNameLease, NameError> {
-        let _alone = lock_folder(&self.folder)?;
+        let _alone = self.lock_folder()?;
         for address in [claim.address, Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {
-            let is_ours = self.locks.is_ours(&host(address), port);
+            let is_ours = self.locks.is_ours(&self.lock_of(address), port);
             if let Some(other) = if is_ours { None } else { self.entry(address, port)? } {
                 other.allows(claim)?;
             }
         }
-        let held = self.locks.take(&host(claim.address), port)?;
+        let held = self.locks.take(&self.lock_of(claim.address), port)?;
         // This call removes a stale file that a killed process may have left.
         match fs::remove_file(self.path(claim.address, port)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let shared = Some(self.locks.share(&sharing(claim), port)?);
+        let shared = Some(self.locks.share(&self.shared_lock_of(claim), port)?);
         Ok(LocalNameLease { path: None, claim: *claim, file: None, _shared: shared, held })
     }
 
@@ -142,11 +189,11 @@ impl LocalNames {
     fn of_others(&self, port: u16) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let prefix = format!("{port}@");
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in self.files()? {
             let name = entry?.file_name();
             let address = name.to_str().and_then(|name| address_of(name.strip_prefix(&prefix)?));
             if let Some(address) = address
-                && !self.locks.is_ours(&host(address), port)
+                && !self.locks.is_ours(&self.lock_of(address), port)
             {
                 entries.extend(self.entry(address, port)?);
             }
@@ -164,7 +211,7 @@ impl LocalNames {
         }
         // Only a listener's file is locked, and a connection has no file. So the lock of the name itself
         // shows whether a process holds the name.
-        let is_taken = self.locks.is_taken(&host(address), port)?;
+        let is_taken = self.locks.is_taken(&self.lock_of(address), port)?;
         Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
     }
 
@@ -216,12 +263,20 @@ impl LocalNames {
     /// Returns the system's error if the answer cannot be determined.
     pub(super) fn knows(&self, address: IpAddr) -> io::Result<bool> {
         let suffix = format!("@{}", address.to_canonical());
-        for entry in fs::read_dir(&self.folder)? {
+        for entry in self.files()? {
             if entry?.file_name().to_string_lossy().ends_with(&suffix) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+}
+
+/// Makes a folder, unless it exists.
+fn make(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -369,19 +424,22 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 /// The published names of the wire in `folder`. Each entry has the name as programs see it, and the
-/// listener's address on the wire.
+/// listener's address on the wire. A name in the port space of datagrams ends with `/udp`.
 pub(super) fn listening(folder: &Path) -> Vec<(String, SocketAddr)> {
-    let Ok(entries) = fs::read_dir(folder.join("listen")) else { return Vec::new() };
+    let spaces = [(LISTEN, ""), (LISTEN_UDP, "/udp")];
+    let entries = spaces.into_iter().flat_map(|(names, suffix)| {
+        let entries = fs::read_dir(folder.join(names)).into_iter().flatten().flatten();
+        entries.map(move |entry| (entry, suffix))
+    });
     let mut found: Vec<_> = entries
-        .flatten()
-        .filter_map(|entry| {
+        .filter_map(|(entry, suffix)| {
             let name = entry.file_name().into_string().ok()?;
             let (port, address) = name.split_once('@')?;
             let of_name = address_of(address)?;
             let shown = if of_name.is_unspecified() { "*" } else { address };
             match Entry::read(&entry.path(), of_name) {
                 Ok(Some((Entry { peer: Lookup::At(wire), .. }, true))) => {
-                    Some((format!("{shown}:{port}"), wire))
+                    Some((format!("{shown}:{port}{suffix}"), wire))
                 }
                 _ => None,
             }

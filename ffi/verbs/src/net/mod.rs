@@ -7,6 +7,7 @@
 //! | `address_lease.rs` | addresses of our own that several processes of a host share |
 //! | `gids.rs` | the GIDs of the device, and the addresses that GIDs stand for |
 //! | `claim.rs` | the claims of bound identifiers, and which claims conflict |
+//! | `port_space.rs` | the port spaces of identifiers |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
 //! | `local_names.rs`, `name_locks.rs` | the name service of a `local` wire, and its locks |
 //! | `message.rs`, `name_server.rs`, `hosts.rs` | names and addresses between hosts |
@@ -31,6 +32,7 @@ mod message;
 mod name_locks;
 mod name_server;
 mod open;
+mod port_space;
 mod presence;
 mod private_data;
 mod wire_spec;
@@ -43,6 +45,7 @@ pub use hash::fnv1a;
 pub use list::processes;
 pub(crate) use name_locks::NameError;
 pub(crate) use open::{before_start, open};
+pub(crate) use port_space::{PerSpace, PortSpace};
 pub use presence::WireProcess;
 pub(crate) use private_data::{PrivateDataHeader, QpNumbers};
 pub(crate) use wire_spec::files_folders;

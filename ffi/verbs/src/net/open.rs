@@ -13,6 +13,7 @@ use super::address_lease;
 use super::end::{NameService, Net};
 use super::hosts::{self, Hosts};
 use super::local_names::LocalNames;
+use super::port_space::PerSpace;
 use super::wire_spec::folder;
 use crate::ffi::abi::StartError;
 use crate::ffi::settings::{self, Key};
@@ -80,10 +81,11 @@ fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     let Wire { port, mut config, address } = iwarp_wire::open_local(spec, folder.clone()).map_err(text)?;
     // A peer on this wire usually answers the close at once, so a short timeout is enough.
     config.close_timeout = CLOSE_TIMEOUT;
-    let names = LocalNames::new(&folder).map_err(|error| {
+    let tcp = LocalNames::new(&folder).map_err(|error| {
         let line = format!("{}: no folder for names can be made: {error}", folder.display());
         StartError::with_line(line, &error)
     })?;
+    let names = PerSpace { udp: tcp.of_datagrams(), tcp };
     Ok((port, config, Net::new(address, NameService::Local(names))))
 }
 

@@ -15,6 +15,8 @@
 //! IPv4 address claims one family, and an identifier with an IPv6 address claims both families
 //! (`RDMA_OPTION_ID_AFONLY`).
 //!
+//! Each port space ([`PortSpace`](crate::net::PortSpace)) has its own ports.
+//!
 //! Between processes, the name service of the wire enforces the rules, if the wire has a name service.
 
 use std::collections::HashMap;

@@ -14,6 +14,9 @@ use iwarp::verbs::{QpState, QueuePair};
 /// Maximum wait while the peer makes progress.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Maximum wait for datagrams. A process of the wire answers at once, unless it waits for a processor.
+const DATAGRAMS_WAIT: Duration = Duration::from_secs(1);
+
 /// Closes the connections of queue pairs. Returns when the connections have ended, after `idle` without
 /// progress, or after [`LIMIT`].
 pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
@@ -27,6 +30,17 @@ pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
             std::thread::yield_now();
         }
         open.retain(|qp| is_open(qp));
+    }
+}
+
+/// Sends the datagrams that wait for the answer of a neighbour or of a process of the wire, so that a program
+/// may end as soon as its requests are complete. Returns after at most [`DATAGRAMS_WAIT`].
+pub(crate) fn send_datagrams(engine: &SharedEngine) {
+    let begun = Instant::now();
+    while engine.with(|engine| engine.has_unsent()).unwrap_or(false) && begun.elapsed() < DATAGRAMS_WAIT {
+        if !engine.turn() {
+            std::thread::yield_now();
+        }
     }
 }
 

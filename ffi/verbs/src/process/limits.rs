@@ -39,13 +39,20 @@ const MIN_COMP_VECTORS: libc::c_long = 2;
 /// Number of address handles that queries return. Address handles are limited by memory only.
 const MAX_AH: usize = 1 << 20;
 
-/// The limits of the engine's context that implements the device.
-pub(crate) fn context() -> ContextLimits {
+/// The limits on the objects of programs.
+fn of_programs() -> ContextLimits {
     ContextLimits { max_mr: 1 << 20, max_qp_wr: MAX_QP_WR, max_cm_events: 16_384, ..ContextLimits::default() }
 }
 
+/// The limits of the engine's context that implements the device. The library has a queue pair of its own,
+/// with its completion queue and two regions ([`gsi`](super::gsi)).
+pub(crate) fn context() -> ContextLimits {
+    let ContextLimits { max_qp, max_cq, max_mr, .. } = of_programs();
+    ContextLimits { max_qp: max_qp + 1, max_cq: max_cq + 1, max_mr: max_mr + 2, ..of_programs() }
+}
+
 pub(crate) fn device() -> sys::ibv_device_attr {
-    let limits = context();
+    let limits = of_programs();
     let count = |limit: usize| c_int::try_from(limit).unwrap_or(c_int::MAX);
     let mut attr = sys::ibv_device_attr {
         node_guid: identity::guid().to_be(),

@@ -9,6 +9,7 @@
 //! | `state.rs` | the state of the process: its start, the work after each poll, its end |
 //! | `identity.rs`, `limits.rs` | the device's identity and limits |
 //! | `cm_id_table.rs`, `bound_ports.rs` | the identifiers of librdmacm: their event handlers and their ports |
+//! | `sidr.rs`, `gsi.rs` | the lookup of datagram services, and the queue pair that exchanges its messages |
 //! | `qp_table.rs` | finds queue pairs by the queue pair number that the program sees |
 //! | `async_events.rs` | delivery of asynchronous events |
 //! | `oob_connections.rs`, `retry_timeouts.rs`, `loopback_qps.rs` | queue pairs that programs connect out of band: those whose peer has not connected yet, and those connected to themselves |
@@ -20,6 +21,7 @@ pub(crate) mod async_events;
 mod bound_ports;
 pub(crate) mod cm_id_table;
 pub(crate) mod drain;
+mod gsi;
 pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod loopback_qps;
@@ -28,7 +30,9 @@ pub(crate) mod oob_connections;
 pub(crate) mod qp_table;
 mod removal;
 pub(crate) mod retry_timeouts;
+pub(crate) mod sidr;
 mod state;
 
+pub(crate) use bound_ports::BoundPorts;
 pub(crate) use object_guard::ObjectGuard;
 pub(crate) use state::{Process, get_or_start, started};

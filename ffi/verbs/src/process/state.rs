@@ -17,18 +17,19 @@ use iwarp::verbs::{
 use super::async_events::AsyncEvents;
 use super::bound_ports::BoundPorts;
 use super::cm_id_table::CmIdTable;
-use super::drain::drain;
+use super::drain::{drain, send_datagrams};
 use super::loopback_qps::LoopbackQps;
 use super::object_guard::assert_none_locked;
 use super::oob_connections::OobConnections;
 use super::qp_table::QpTable;
 use super::removal::Removal;
 use super::retry_timeouts::RetryTimeouts;
+use super::sidr::Sidr;
 use super::{identity, limits};
 use crate::ffi::abi::{self, EIO, Errno, Outcome, StartError};
 use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals, sys};
-use crate::net::{self, Net};
+use crate::net::{self, Net, PerSpace};
 
 /// The limit of two waits at the exit of the process. First the library waits until peers have received their
 /// data, and stops if there is no progress for this time. Then the library waits at most this time for the
@@ -44,8 +45,10 @@ pub(crate) struct Process {
     pub(crate) channel: EventChannel,
     /// Maps the context's identifiers to the program's identifiers.
     pub(crate) ids: CmIdTable,
+    /// The datagram services of the identifiers.
+    pub(crate) sidr: Sidr,
     /// The ports to which the identifiers are bound.
-    pub(crate) ports: BoundPorts,
+    pub(crate) ports: PerSpace<BoundPorts>,
     /// The protection domain of identifiers for which the program has set no domain.
     pub(crate) default_pd: ProtectionDomain,
     /// The queues of asynchronous events.
@@ -131,13 +134,15 @@ fn make() -> Result<Process, StartError> {
     let engine = start(engine, options, Box::new(after_poll)).map_err(failed)?;
     let status = Mutex::new(show(&context, has_thread));
     register_hooks()?;
-    let (ids, ports, async_events, oob, retry_timeouts, loopback_qps, removal, qps) = Default::default();
+    let (ids, sidr, ports, async_events, oob, retry_timeouts, loopback_qps, removal, qps) =
+        Default::default();
     Ok(Process {
         net,
         context,
         engine,
         channel,
         ids,
+        sidr,
         ports,
         default_pd,
         async_events,
@@ -174,13 +179,14 @@ fn after_poll() {
     assert_none_locked();
     let Some(process) = started() else { return };
     // Most polls have no event, and these checks are cheaper than polling the channels.
-    let Process { channel, ids, oob, retry_timeouts, loopback_qps, removal, .. } = process;
+    let Process { channel, ids, sidr, oob, retry_timeouts, loopback_qps, removal, .. } = process;
     if channel.is_empty()
         && !oob.has_parked()
         && !retry_timeouts.has_waiting()
         && !loopback_qps.any()
         && !removal.is_to_be_announced()
         && !ids.has_time_waits()
+        && !sidr.has_work()
     {
         return;
     }
@@ -192,6 +198,9 @@ fn after_poll() {
     }
     if ids.has_time_waits() {
         ids.sweep(&process.engine);
+    }
+    if sidr.has_work() {
+        sidr.after_poll(&process.engine);
     }
     oob.sweep();
     retry_timeouts.sweep(&process.engine);
@@ -269,6 +278,7 @@ extern "C" fn at_exit() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
             drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
+            send_datagrams(&process.engine);
             // A port may write to the socket of a peer that has ended, which would raise SIGPIPE.
             signals::without_sigpipe(|| process.engine.reset_within(EXIT_LIMIT));
             Ok(())

@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 use libc::c_int;
 
 use super::id::{Id, State};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{sockaddr, sys};
-use crate::net::{Claim, NameError, NameLease, Net};
+use crate::net::{Claim, Lookup, NameError, NameLease, Net, PortSpace};
 
 /// The family of InfiniBand's addresses, which iWARP does not support.
 const AF_IB: c_int = 27;
@@ -72,7 +73,7 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
 }
 
 /// A method of `Net` that reserves a name.
-type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
+type Take = fn(&Net, PortSpace, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
 
 /// Reserves the port of an address (a free port if the address has port 0) and the name of the address on the
 /// wire. Peers find no listener at the name until the identifier listens.
@@ -89,9 +90,9 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Out
 
 /// Reserves a port in the table of this process, and then the name of the address on the wire.
 fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Result<Option<NameLease>, NameError> {
-    let (ports, number) = (&id.process.ports, id.as_c() as usize);
+    let (ports, number) = (id.ports(), id.as_c() as usize);
     ports.bind(number, address.port(), claim)?;
-    let taken = take(&id.process.net, address, &claim);
+    let taken = take(&id.process.net, id.space(), address, &claim);
     taken.inspect_err(|_| ports.release(number, address.port()))
 }
 
@@ -136,7 +137,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
         // SAFETY: the caller passes a socket address.
         let mut destination = unsafe { read(destination) }?;
         // `EINVAL` means that the identifier already listens or has a peer.
-        if this.state().cm.is_some() {
+        if this.state().is_in_use() {
             return Err(EINVAL);
         }
         if !source.is_null() {
@@ -165,7 +166,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
                 let own = SocketAddr::new(net.source_for(destination.ip())?, bound.map_or(0, |a| a.port()));
                 let own =
                     if own.port() == 0 { take_name(this, &mut state, own, Net::take_source)? } else { own };
-                this.process.ports.update(this.as_c() as usize, own.port(), |claim| claim.address = own.ip());
+                this.ports().update(this.as_c() as usize, own.port(), |claim| claim.address = own.ip());
                 this.set_source(&mut state, own);
             }
             this.set_destination(&mut state, destination);
@@ -190,11 +191,50 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _ti
         if this.state().destination.is_none() {
             return Err(EINVAL);
         }
+        if this.is_datagram() {
+            this.state().datagram.route()?;
+        }
         // TCP finds the route when it connects.
         this.announce(sys::RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
         this.complete()?;
         Ok(0)
     })
+}
+
+/// Maximum time that a connecting program waits for a listener to appear, before the connection is refused.
+const APPEARS_WITHIN: Duration = Duration::from_millis(200);
+/// Maximum time that a connecting program waits for a listener that is likely to appear.
+const COMES_WITHIN: Duration = Duration::from_secs(5);
+
+/// Finds the listener at `destination`. If there is no listener, waits a short time.
+///
+/// Some servers send their port to a client before they listen, or listen again for each connection. A
+/// hardware network is slow enough to hide the gap, but a `local` wire is not. So this call waits a short
+/// time for a listener. The call waits longer if the address is bound, or if the process that listened there
+/// before still exists, since that process may be waiting for a processor. If that process has ended, the
+/// call does not wait.
+pub(super) fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
+    let net = &id.process.net;
+    let begun = Instant::now();
+    let mut asked_before = false;
+    loop {
+        let peer = net.find(id.space(), destination)?;
+        if matches!(peer, Lookup::At(_) | Lookup::NoAnswer) {
+            return Ok(peer);
+        }
+        let soon = begun.elapsed() < APPEARS_WITHIN;
+        // `lives` asks each process on the wire, so it is called once at first and then rarely.
+        let may_come = match peer {
+            Lookup::NotFound if asked_before && soon => true,
+            Lookup::NotFound => net.lives(id.space(), destination)?.unwrap_or(soon),
+            _ => true,
+        };
+        asked_before = true;
+        if !may_come || begun.elapsed() >= COMES_WITHIN {
+            return Ok(peer);
+        }
+        std::thread::sleep(if soon { Duration::from_micros(500) } else { Duration::from_millis(20) });
+    }
 }
 
 /// Implements `rdma_get_src_port(3)`: returns the port in network byte order.

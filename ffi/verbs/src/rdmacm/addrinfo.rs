@@ -61,7 +61,7 @@ unsafe fn entry(
     let mut entry = sys::rdma_addrinfo {
         ai_flags: hints.ai_flags,
         ai_family: source.or(destination).map_or(0, family),
-        ai_qp_type: if hints.ai_qp_type == 0 { sys::IBV_QPT_RC as c_int } else { hints.ai_qp_type },
+        ai_qp_type: if hints.ai_qp_type == 0 { qp_type(hints) } else { hints.ai_qp_type },
         ai_port_space: if hints.ai_port_space == 0 { port_space(hints) } else { hints.ai_port_space },
         ..Default::default()
     };
@@ -105,6 +105,11 @@ fn size(address: SocketAddr) -> u32 {
 
 fn family(address: SocketAddr) -> c_int {
     if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
+
+fn qp_type(hints: &sys::rdma_addrinfo) -> c_int {
+    let is_datagram = hints.ai_port_space == sys::RDMA_PS_UDP as c_int;
+    if is_datagram { sys::IBV_QPT_UD as c_int } else { sys::IBV_QPT_RC as c_int }
 }
 
 fn port_space(hints: &sys::rdma_addrinfo) -> c_int {

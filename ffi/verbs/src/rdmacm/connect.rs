@@ -1,15 +1,16 @@
 //! Listening, connecting, accepting, rejecting and disconnecting.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iwarp::verbs::{
     CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA, QpState, QueuePair, RNR_RETRY_FOR_EVER, VerbsError,
 };
 use libc::{c_int, c_void};
 
-use super::dispatch;
+use super::address::find;
 use super::id::{Id, RequestedDepths, State};
+use super::{datagram, dispatch};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{resources, sys};
 use crate::ibverbs::qp::Qp;
@@ -41,7 +42,10 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
         }
         let backlog = usize::try_from(backlog).unwrap_or(0);
         resources::check_for_object(BACKLOG * resources::REQUEST_BYTES)?;
-        with_new_cm(this, |cm| listen_alone(this, cm, backlog))?;
+        match this.is_datagram() {
+            true => datagram::listen(this, backlog)?,
+            false => with_new_cm(this, |cm| listen_alone(this, cm, backlog))?,
+        }
         Ok(0)
     })
 }
@@ -53,7 +57,7 @@ fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
         return Err(EINVAL);
     }
     let visible = state.source.ok_or(EINVAL)?;
-    id.process.ports.listen(id.as_c() as usize, visible.port())?;
+    id.ports().listen(id.as_c() as usize, visible.port())?;
     start_to_listen(id, &mut state, cm, visible, backlog)
 }
 
@@ -70,7 +74,7 @@ fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, ba
     let net = &id.process.net;
     let claim = Claim::new(visible.ip(), state.family_only, false);
     if state.name.is_none() {
-        state.name = net.take_name(visible, &claim)?;
+        state.name = net.take_name(id.space(), visible, &claim)?;
     }
     let port = match net.reaches(&claim) {
         true => listen(&cm, state, visible.port(), backlog)?,
@@ -177,42 +181,6 @@ fn manage(state: &mut State, qp: &Qp) {
     qp.manage();
 }
 
-/// Maximum time that a connecting program waits for a listener to appear, before the connection is refused.
-const APPEARS_WITHIN: Duration = Duration::from_millis(200);
-/// Maximum time that a connecting program waits for a listener that is likely to appear.
-const COMES_WITHIN: Duration = Duration::from_secs(5);
-
-/// Finds the listener at `destination`. If there is no listener, waits a short time.
-///
-/// Some servers send their port to a client before they listen, or listen again for each connection. A
-/// hardware network is slow enough to hide the gap, but a `local` wire is not. So this call waits a short
-/// time for a listener. The call waits longer if the address is bound, or if the process that listened there
-/// before still exists, since that process may be waiting for a processor. If that process has ended, the
-/// call does not wait.
-fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
-    let net = &id.process.net;
-    let begun = Instant::now();
-    let mut asked_before = false;
-    loop {
-        let peer = net.find(destination)?;
-        if matches!(peer, Lookup::At(_) | Lookup::NoAnswer) {
-            return Ok(peer);
-        }
-        let soon = begun.elapsed() < APPEARS_WITHIN;
-        // `lives` asks each process on the wire, so it is called once at first and then rarely.
-        let may_come = match peer {
-            Lookup::NotFound if asked_before && soon => true,
-            Lookup::NotFound => net.lives(destination)?.unwrap_or(soon),
-            _ => true,
-        };
-        asked_before = true;
-        if !may_come || begun.elapsed() >= COMES_WITHIN {
-            return Ok(peer);
-        }
-        std::thread::sleep(if soon { Duration::from_micros(500) } else { Duration::from_millis(20) });
-    }
-}
-
 /// Implements `rdma_connect(3)`.
 ///
 /// # Safety
@@ -225,6 +193,12 @@ pub(crate) unsafe extern "C" fn rdma_connect(
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
+        if this.is_datagram() {
+            // SAFETY: the caller promises that `param` is NULL or readable, with readable private data.
+            unsafe { datagram::connect(this, param) }?;
+            this.complete()?;
+            return Ok(0);
+        }
         // SAFETY: the caller promises that `param` is NULL or readable.
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
@@ -271,6 +245,11 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
+        if this.is_datagram() {
+            // SAFETY: the caller promises that `param` is NULL or readable, with readable private data.
+            unsafe { datagram::accept(this, param) }?;
+            return Ok(0);
+        }
         // SAFETY: the caller promises that `param` is NULL or readable.
         let qp = unsafe { qp_of(this, param) }?;
         let mut state = this.state();
@@ -337,6 +316,11 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
+        if this.is_datagram() {
+            // SAFETY: the caller promises that the private data is readable.
+            unsafe { datagram::reject(this, private_data.cast(), length) }?;
+            return Ok(0);
+        }
         let state = this.state();
         let cm = state.cm.clone().ok_or(EINVAL)?;
         let mut bytes = arrayvec::ArrayVec::<u8, MAX_PRIVATE_DATA>::new();
@@ -395,6 +379,10 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_i
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
+        if this.is_datagram() {
+            datagram::disconnect(this)?;
+            return Ok(0);
+        }
         let (cm, connected) = {
             let state = this.state();
             (state.cm.clone(), state.connected)

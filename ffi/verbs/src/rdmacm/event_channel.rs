@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use libc::{c_int, c_void};
 
+use super::service::Join;
 use crate::ffi::abi::{self, EINVAL, EIO, Outcome};
 use crate::ffi::event_fd::EventQueue;
 use crate::ffi::live_handles::LiveHandles;
@@ -17,6 +18,8 @@ use crate::process;
 pub(crate) struct Event {
     c: sys::rdma_cm_event,
     private_data: Box<[u8]>,
+    /// The join that the event reports, if any.
+    join: Option<Arc<Join>>,
     /// Counts the unacknowledged events of the owner. The owner is not destroyed before the count is 0.
     pending_acks: Arc<PendingAcks>,
     /// The address of the identifier that owns the event.
@@ -49,6 +52,7 @@ impl Event {
         Self {
             c,
             private_data: Box::default(),
+            join: None,
             pending_acks: Arc::clone(pending_acks),
             owner: owner as usize,
         }
@@ -64,14 +68,53 @@ impl Event {
 
     /// Adds the data of MPA's Request or Reply.
     pub(crate) fn with_param(mut self, private_data: &[u8], mut conn: sys::rdma_conn_param) -> Self {
+        (conn.private_data, conn.private_data_len) = self.keep(private_data);
+        self.c.param.conn = conn;
+        self
+    }
+
+    /// Adds the data of a message about a datagram service.
+    pub(crate) fn with_ud_param(mut self, private_data: &[u8], mut ud: sys::rdma_ud_param) -> Self {
+        (ud.private_data, ud.private_data_len) = self.keep(private_data);
+        self.c.param.ud = ud;
+        self
+    }
+
+    /// Turns this into the event of a join.
+    pub(crate) fn with_join(mut self, join: Arc<Join>, ud: sys::rdma_ud_param) -> Self {
+        self.c.param.ud = ud;
+        self.join = Some(join);
+        self
+    }
+
+    pub(crate) fn is_of_join(&self, join: &Arc<Join>) -> bool {
+        self.join.as_ref().is_some_and(|own| Arc::ptr_eq(own, join))
+    }
+
+    /// Counts the event, which is delivered to the program.
+    fn deliver(&self) {
+        self.pending_acks.add();
+        if let Some(join) = &self.join {
+            join.pending_acks.add();
+        }
+    }
+
+    /// Does the rest of a join, which belongs to the program now. If this fails, the event reports the error.
+    fn finish_join(&mut self) {
+        if let Some(join) = &self.join
+            && let Err(error) = (join.attach)(self.c.id, join)
+        {
+            (self.c.event, self.c.status) = (sys::RDMA_CM_EVENT_MULTICAST_ERROR, -error.0);
+        }
+    }
+
+    /// Keeps the private data. Returns the values of the C fields for them.
+    fn keep(&mut self, private_data: &[u8]) -> (*const c_void, u8) {
         // The C field for the length has eight bits.
         let length = private_data.len().min(u8::MAX.into());
         self.private_data = private_data[..length].into();
-        conn.private_data_len = length as u8;
-        conn.private_data =
-            if length == 0 { std::ptr::null() } else { self.private_data.as_ptr().cast::<c_void>() };
-        self.c.param.conn = conn;
-        self
+        let place = if length == 0 { std::ptr::null() } else { self.private_data.as_ptr().cast() };
+        (place, length as u8)
     }
 
     pub(crate) fn owner(&self) -> usize {
@@ -156,12 +199,14 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rd
 /// the program has made the channel non-blocking.
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
     let events = CHANNELS.get_or_block(channel as usize);
-    events.next(&process::started().ok_or(EIO)?.engine, |event| {
+    let mut event = events.next(&process::started().ok_or(EIO)?.engine, |event: Box<Event>| {
         // This closure runs with the channel locked. So a thread that destroys the identifier either waits
         // until this event is acknowledged, or removes the event before this call finds it.
-        event.pending_acks.add();
+        event.deliver();
         event
-    })
+    })?;
+    event.finish_join();
+    Ok(event)
 }
 
 /// Implements `rdma_get_cm_event(3)`.
@@ -197,6 +242,9 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut sys::rdma_cm_event
         // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         let event = unsafe { Box::from_raw(event.cast::<Event>()) };
         event.pending_acks.ack(1);
+        if let Some(join) = &event.join {
+            join.pending_acks.ack(1);
+        }
         Ok(0)
     })
 }

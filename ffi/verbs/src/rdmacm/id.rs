@@ -4,16 +4,19 @@ use std::cell::UnsafeCell;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use iwarp::roce::SidrReply;
 use iwarp::verbs::CmId;
 use libc::{c_int, c_void};
 
 use super::event_channel::{Event, EventChannel, Events};
+use super::service::{Datagram, Step};
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
 use crate::ffi::live_handles::LiveHandles;
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::{resources, sockaddr, sys};
-use crate::net::NameLease;
-use crate::process::{self, ObjectGuard, Process};
+use crate::net::{NameLease, PortSpace};
+use crate::process::sidr::Origin;
+use crate::process::{self, BoundPorts, ObjectGuard, Process};
 
 static IDS: LiveHandles<()> = LiveHandles::new();
 
@@ -32,6 +35,7 @@ pub(crate) struct Id {
     sync: UnsafeCell<c_int>,
     _rest: [u8; REST],
     pub(crate) process: &'static Process,
+    space: PortSpace,
     /// Counts the delivered events that are not acknowledged.
     pub(crate) pending_acks: Arc<PendingAcks>,
     state: Mutex<State>,
@@ -85,6 +89,15 @@ pub(crate) struct State {
     pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
     /// True if this library has made a completion queue of the identifier.
     pub(crate) owns_cqs: bool,
+    /// The state of an identifier of a datagram service.
+    pub(crate) datagram: Datagram,
+}
+
+impl State {
+    /// Whether the identifier listens or has a peer.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.cm.is_some() || self.datagram.is_in_use()
+    }
 }
 
 // SAFETY: the pointers refer to objects of the program, which any thread may use.
@@ -113,6 +126,20 @@ impl Id {
         self.c.get()
     }
 
+    pub(crate) fn space(&self) -> PortSpace {
+        self.space
+    }
+
+    /// Whether this is the identifier of a datagram service.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.space == PortSpace::Udp
+    }
+
+    /// The ports of the identifier's port space.
+    pub(crate) fn ports(&self) -> &BoundPorts {
+        self.process.ports.of(self.space)
+    }
+
     pub(crate) fn state(&self) -> ObjectGuard<'_, State> {
         ObjectGuard::lock(&self.state)
     }
@@ -132,14 +159,16 @@ impl Id {
         context: *mut c_void,
         ps: sys::rdma_port_space,
     ) -> Outcome<Box<Self>> {
-        if ps != sys::RDMA_PS_TCP {
-            // iWARP has no datagrams and no InfiniBand services.
-            return Err(EOPNOTSUPP);
-        }
+        // There are no services of InfiniBand.
+        let space = PortSpace::of(ps).ok_or(EOPNOTSUPP)?;
+        let qp_type = match space {
+            PortSpace::Tcp => sys::IBV_QPT_RC,
+            PortSpace::Udp => sys::IBV_QPT_UD,
+        };
         let sync = c_int::from(channel.is_null());
         let channel = if channel.is_null() { EventChannel::make_own()? } else { channel };
         let events = EventChannel::events(channel)?;
-        let c = sys::rdma_cm_id { channel, context, ps, qp_type: sys::IBV_QPT_RC, ..Default::default() };
+        let c = sys::rdma_cm_id { channel, context, ps, qp_type, ..Default::default() };
         let state = State {
             events,
             name: None,
@@ -158,6 +187,7 @@ impl Id {
             requested: RequestedDepths::default(),
             endpoint: None,
             owns_cqs: false,
+            datagram: Datagram::default(),
         };
         let new = Box::new(Self {
             c: UnsafeCell::new(c),
@@ -166,6 +196,7 @@ impl Id {
             sync: UnsafeCell::new(sync),
             _rest: [0; REST],
             process,
+            space,
             pending_acks: Arc::default(),
             state: Mutex::new(state),
         });
@@ -260,6 +291,33 @@ impl Id {
         }
     }
 
+    /// Sends the answer to the question for which the identifier was made. Fails if another thread has just
+    /// answered the question.
+    pub(crate) fn decide(&self, origin: &Origin, reply: &SidrReply) -> Outcome<()> {
+        {
+            let mut state = self.state();
+            state.datagram.step = Step::Decided;
+            state.undecided = false;
+        }
+        if !self.process.sidr.answer(origin, reply) {
+            return Err(EINVAL);
+        }
+        // This poll sends the answer, since the program may end now, even by `_exit`.
+        self.process.engine.poll();
+        Ok(())
+    }
+
+    /// Removes the identifier from the datagram services, before it is destroyed. A question that the program
+    /// has not decided is rejected.
+    fn leave_services(&self) {
+        self.process.sidr.forget(self.as_c() as usize);
+        let step = self.state().datagram.step;
+        if let Step::Undecided(origin) = step {
+            // Errors are ignored: the question was answered.
+            let _ = self.decide(&origin, &origin.answer(SidrReply::REJECTED));
+        }
+    }
+
     /// If the identifier is synchronous, waits for the event of a call, and stores the event in the
     /// identifier. Fails if the event reports an error.
     pub(crate) fn complete(&self) -> Outcome<()> {
@@ -305,7 +363,7 @@ impl Drop for Id {
         let number = self.as_c() as usize;
         IDS.remove(number);
         if let Some(source) = self.state().source {
-            self.process.ports.release(number, source.port());
+            self.ports().release(number, source.port());
         }
     }
 }
@@ -363,6 +421,9 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
             // This poll sends the rejection, since the process may end now.
             this.process.engine.poll();
         }
+    }
+    if this.is_datagram() {
+        this.leave_services();
     }
     let events = Arc::clone(&this.state().events);
     let never_taken = events.lock().remove(|event| event.owner() == id as usize);

@@ -8,6 +8,9 @@
 //! | `address.rs` | binding and resolving |
 //! | `addrinfo.rs` | `rdma_getaddrinfo` |
 //! | `connect.rs` | listening, connecting, accepting, disconnecting |
+//! | `datagram.rs` | the same for identifiers of datagram services |
+//! | `service.rs` | the state of an identifier of a datagram service |
+//! | `multicast.rs` | multicast groups of identifiers of datagram services |
 //! | `qp.rs` | queue pairs and shared receive queues of identifiers |
 //! | `endpoint.rs` | synchronous endpoints: `rdma_create_ep`, `rdma_get_request` |
 //! | `device.rs` | the list of devices, and the context that identifiers share |
@@ -17,11 +20,14 @@
 mod address;
 mod addrinfo;
 mod connect;
+mod datagram;
 mod device;
 mod dispatch;
 mod endpoint;
 mod event_channel;
 mod id;
+mod multicast;
 mod options;
 mod qp;
 mod rsocket;
+mod service;

@@ -1,4 +1,4 @@
-//! Options of identifiers, and calls that have no counterpart in iWARP: multicast and ECE.
+//! Options of identifiers, and calls that have no counterpart in iWARP: ECE.
 
 use libc::{c_int, c_void};
 
@@ -57,12 +57,12 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
 fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     let bound = state.source;
-    if bound.is_some() && (!on || state.cm.is_some()) {
+    if bound.is_some() && (!on || state.is_in_use()) {
         return Err(EINVAL);
     }
     state.reuses_address = on;
     if let Some(source) = bound {
-        id.process.ports.update(id.as_c() as usize, source.port(), |claim| claim.reuses = on);
+        id.ports().update(id.as_c() as usize, source.port(), |claim| claim.reuses = on);
     }
     Ok(0)
 }
@@ -71,52 +71,14 @@ fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
 /// but must not listen or have a peer.
 fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
-    if state.cm.is_some() || state.destination.is_some() {
+    if state.is_in_use() || state.destination.is_some() {
         return Err(EINVAL);
     }
     state.family_only = Some(on);
     if let Some(source) = state.source {
-        id.process.ports.update(id.as_c() as usize, source.port(), |claim| claim.family_only = on);
+        id.ports().update(id.as_c() as usize, source.port(), |claim| claim.family_only = on);
     }
     Ok(0)
-}
-
-/// Implements `rdma_join_multicast(3)`: fails, since iWARP has no multicast.
-///
-/// # Safety
-/// `id` is valid.
-#[unsafe(export_name = "uw_rdma_join_multicast")]
-pub(crate) unsafe extern "C" fn rdma_join_multicast(
-    _id: *mut sys::rdma_cm_id,
-    _address: *mut sys::sockaddr,
-    _context: *mut c_void,
-) -> c_int {
-    abi::minus_one(|| Err(EOPNOTSUPP))
-}
-
-/// Implements `rdma_join_multicast_ex(3)`: fails, since iWARP has no multicast.
-///
-/// # Safety
-/// `id` is valid.
-#[unsafe(export_name = "uw_rdma_join_multicast_ex")]
-pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
-    _id: *mut sys::rdma_cm_id,
-    _attr: *mut c_void,
-    _context: *mut c_void,
-) -> c_int {
-    abi::minus_one(|| Err(EOPNOTSUPP))
-}
-
-/// Implements `rdma_leave_multicast(3)`: fails, since iWARP has no multicast.
-///
-/// # Safety
-/// `id` is valid.
-#[unsafe(export_name = "uw_rdma_leave_multicast")]
-pub(crate) unsafe extern "C" fn rdma_leave_multicast(
-    _id: *mut sys::rdma_cm_id,
-    _address: *mut sys::sockaddr,
-) -> c_int {
-    abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
 /// Implements `rdma_set_local_ece(3)`: fails, since no options are supported.

@@ -5,11 +5,11 @@ use std::ptr;
 use libc::c_int;
 
 use super::id::Id;
-use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
+use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::comp_channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibverbs::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::ibverbs::qp::{Qp, ibv_destroy_qp};
+use crate::ibverbs::qp::{Qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::ibverbs::qp_ex;
 use crate::ibverbs::srq::{ibv_create_srq, ibv_destroy_srq};
 
@@ -52,6 +52,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
             init.comp_mask |= sys::IBV_QP_INIT_ATTR_PD;
             init.pd = this.fields().pd;
         }
+        check_type(this, init.qp_type)?;
         prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, (&init.cap, init.qp_type))?;
         // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
         let qp = unsafe { qp_ex::create_qp_ex(this.fields().verbs, init) };
@@ -60,7 +61,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
             destroy_cqs(this);
             return Err(error.into());
         }
-        adopt(this, init.pd, qp);
+        adopt(this, init.pd, qp)?;
         Ok(0)
     })
 }
@@ -75,16 +76,22 @@ pub(super) unsafe fn create(
     // SAFETY: the caller passes an identifier that is valid during the call.
     let this = unsafe { Id::of(id) }?;
     let pd = if pd.is_null() { this.fields().pd } else { pd };
+    check_type(this, init.qp_type)?;
     prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, (&init.cap, init.qp_type))?;
     // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
     match unsafe { Qp::make(pd, init, None) } {
         Ok(qp) => adopt(this, pd, Box::leak(qp).as_c().cast()),
         Err(error) => {
             destroy_cqs(this);
-            return Err(error);
+            Err(error)
         }
     }
-    Ok(())
+}
+
+/// Checks that the identifier of a datagram service gets a queue pair of type UD, and only such an
+/// identifier. The changes of state that librdmacm makes would fail for another queue pair.
+fn check_type(id: &Id, qp_type: sys::ibv_qp_type) -> Outcome<()> {
+    if id.is_datagram() == (qp_type == sys::IBV_QPT_UD) { Ok(()) } else { Err(EINVAL) }
 }
 
 /// Completes the attributes of a queue pair by the shared receive queue of the identifier and by completion
@@ -118,17 +125,28 @@ fn prepare(
 const RIGHTS: u32 =
     sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC;
 
-/// Assigns the queue pair to the identifier, and moves the queue pair to INIT, in which programs can post
-/// receives.
-fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
+/// Assigns the queue pair to the identifier. Moves the queue pair of a connection to INIT, in which programs
+/// can post receives, and the queue pair of a datagram service to RTS.
+fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) -> Outcome<()> {
     // SAFETY: the queue pair was just made.
     let qp = unsafe { Qp::of(made) };
-    let mut attributes = qp.attributes();
-    qp.manage();
-    attributes.attr.qp_access_flags = RIGHTS;
-    qp.set_state(&mut attributes, sys::IBV_QPS_INIT);
-    drop(attributes);
-    take_ack_timeout(id, qp);
+    if id.is_datagram() {
+        // SAFETY: the queue pair was just made.
+        let started = unsafe { start_datagrams(made, id.state().datagram.qkey()) };
+        if let Err(error) = started {
+            // SAFETY: the queue pair was just made, and nobody else uses it.
+            unsafe { ibv_destroy_qp(made) };
+            destroy_cqs(id);
+            return Err(error);
+        }
+    } else {
+        let mut attributes = qp.attributes();
+        qp.manage();
+        attributes.attr.qp_access_flags = RIGHTS;
+        qp.set_state(&mut attributes, sys::IBV_QPS_INIT);
+        drop(attributes);
+        take_ack_timeout(id, qp);
+    }
     // SAFETY: the queue pair was just made.
     let made_with = unsafe { *made };
     let (send_cq, recv_cq) = (made_with.send_cq, made_with.recv_cq);
@@ -139,7 +157,31 @@ fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
         c.send_cq = send_cq;
         c.recv_cq = recv_cq;
     });
+    Ok(())
 }
+
+/// Moves a queue pair of type UD to RTS, in the steps of librdmacm.
+///
+/// # Safety
+/// `qp` is valid.
+unsafe fn start_datagrams(qp: *mut sys::ibv_qp, qkey: u32) -> Outcome<()> {
+    for (qp_state, mask) in [
+        (sys::IBV_QPS_INIT, sys::IBV_QP_STATE | DATAGRAM_ATTRIBUTES),
+        (sys::IBV_QPS_RTR, sys::IBV_QP_STATE),
+        (sys::IBV_QPS_RTS, sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN),
+    ] {
+        let mut attr = sys::ibv_qp_attr { qp_state, qkey, port_num: 1, ..Default::default() };
+        // SAFETY: the caller passes a valid queue pair, and the attributes are readable.
+        match unsafe { ibv_modify_qp(qp, &raw mut attr, mask as c_int) } {
+            0 => {}
+            errno => return Err(Errno(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// The attributes with which a queue pair of a datagram service enters INIT.
+const DATAGRAM_ATTRIBUTES: u32 = sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_QKEY;
 
 /// Copies the timeout of the identifier to its queue pair.
 fn take_ack_timeout(id: &Id, qp: &Qp) {
@@ -326,10 +368,16 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
 ) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that is valid during the call.
-        unsafe { Id::of(id) }?;
+        let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a pointer to a readable and writable struct.
         let attr = unsafe { &mut *attr };
         let needed = match attr.qp_state {
+            // As in the kernel, these are the attributes for every state.
+            _ if this.is_datagram() => {
+                (attr.port_num, attr.pkey_index) = (1, 0);
+                attr.qkey = this.state().datagram.qkey();
+                sys::IBV_QP_STATE | DATAGRAM_ATTRIBUTES
+            }
             sys::IBV_QPS_INIT => {
                 attr.qp_access_flags = RIGHTS;
                 sys::IBV_QP_STATE | sys::IBV_QP_ACCESS_FLAGS

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 48] = [
+pub(crate) const ALL: [&str; 50] = [
     "one_process",
     "destroyed",
     "exported",
@@ -57,6 +57,8 @@ pub(crate) const ALL: [&str; 48] = [
     "memory_calls",
     "ud",
     "uc",
+    "services",
+    "groups",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.

@@ -116,6 +116,66 @@ fn by_gids(ends: Interfaces) -> Result<(), String> {
     c::wait_for("client", second, &wire)
 }
 
+/// The ends of our programs for datagrams, each with its first argument.
+const SERVICE: [&str; 3] = ["services", "server", "client"];
+const GROUP: [&str; 3] = ["groups", "receiver", "sender"];
+
+/// Looks up a datagram service at the other end of an interface, and exchanges datagrams.
+pub(crate) fn service() -> Result<(), String> {
+    at_both_ends(SERVICE, Interfaces::new()?)
+}
+
+/// Does the same as [`service`] if programs use the kernels' addresses.
+pub(crate) fn service_of_host() -> Result<(), String> {
+    at_both_ends(SERVICE, Interfaces::hosts()?)
+}
+
+/// Sends to a multicast group that a program at the other end of an interface has joined.
+pub(crate) fn group() -> Result<(), String> {
+    at_both_ends(GROUP, Interfaces::new()?)
+}
+
+/// Does the same as [`group`] if programs use the kernels' addresses.
+pub(crate) fn group_of_hosts() -> Result<(), String> {
+    at_both_ends(GROUP, Interfaces::hosts()?)
+}
+
+fn at_both_ends([name, first, second]: [&str; 3], ends: Interfaces) -> Result<(), String> {
+    let addresses = match name == SERVICE[0] {
+        // A client names its server.
+        true => [0, 0],
+        false => [0, 1],
+    };
+    let addresses = addresses.map(|end| ends.address(end));
+    let wire = Wire::between(ends)?;
+    let program = c::compile(&wire, name)?;
+    let server = Running::start(&wire, "server", &format!("{program} {first} {}", addresses[0]))?;
+    wait_until_ready(&wire)?;
+    let client = Running::start(&wire, "client", &format!("{program} {second} {}", addresses[1]))?;
+    c::wait_for("client", client, &wire).map_err(|error| format!("{error}{}", wire.output("server")))?;
+    c::wait_for("server", server, &wire)
+}
+
+/// Checks that a service and a group are found by another process of the same host, on one interface.
+pub(crate) fn datagrams_on_shared_interface() -> Result<(), String> {
+    for [name, first, second] in [SERVICE, GROUP] {
+        let ends = Interfaces::hosts()?;
+        let address = ends.address(0);
+        let wire = Wire::between(ends)?;
+        let program = c::compile(&wire, name)?;
+        let server = Running::start(&wire, "server", &format!("{program} {first} {address}"))?;
+        wait_until_ready(&wire)?;
+        let client = wire.command(0, &["timeout", "60", &program, second, address]).output();
+        let client = client.map_err(|error| error.to_string())?;
+        if !client.status.success() {
+            let text = String::from_utf8_lossy(&client.stderr);
+            return Err(format!("{name}: {}: {text}{}", client.status, wire.output("server")));
+        }
+        c::wait_for("server", server, &wire)?;
+    }
+    Ok(())
+}
+
 /// Runs a program with the kernel's address of an interface.
 fn at_kernel_address(name: &str) -> Result<(), String> {
     let ends = Interfaces::hosts()?;

@@ -21,7 +21,7 @@
 //! | `docs.rs` | the commands of the README and the guide, the man pages, and the device's attributes |
 //! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
-//! | `cm.rs` | C programs that need interfaces: peers that violate the protocol, killed peers, links that go down or are removed, GIDs, memory calls |
+//! | `cm.rs` | C programs that need interfaces: peers that violate the protocol, killed peers, links that go down or are removed, GIDs, datagram services, groups, memory calls |
 //! | `end.rs` | files that programs leave behind |
 //! | `files.rs` | the files in which programs look for a device |
 //! | `listed.rs` | `uwarp ls` |
@@ -138,6 +138,11 @@ fn main() {
         ("interface_gids", run(cm::gids_of_own_addresses)),
         ("hosts_gids", run(cm::gids_of_hosts)),
         ("interface_shared", run(cm::shared_interface)),
+        ("interface_service", run(cm::service)),
+        ("hosts_service", run(cm::service_of_host)),
+        ("interface_group", run(cm::group)),
+        ("hosts_group", run(cm::group_of_hosts)),
+        ("hosts_datagrams_of_one_host", run(cm::datagrams_on_shared_interface)),
         ("interface_removed", run(cm::removed)),
         ("hosts_removed", run(cm::removed_of_host)),
     ] {

@@ -168,10 +168,12 @@ impl Running {
             if listens_on_wire(&wire.files()) || listens_on_socket(self.child.id()) {
                 return Ok(());
             }
-            // On an interface, the wire has no files that show a listener.
-            if wire.has_interfaces() && has_engine(self.child.id()) {
-                let listens = |engine: &Value| list(&engine["listens"]).next().is_some();
-                if self.has_engine_that(wire, listens)? {
+            if is_to_be_asked(wire, &self.name) && has_engine(self.child.id()) {
+                if self
+                    .processes(wire)?
+                    .iter()
+                    .any(|process| offers_datagrams(process) || list(&process["engines"]).any(serves))
+                {
                     return Ok(());
                 }
                 sleep(NEXT_LOOK);
@@ -222,12 +224,15 @@ impl Running {
     /// Whether `uwarp status` shows an engine for which `holds` returns true, and which belongs to the
     /// program or to a child of the program.
     fn has_engine_that(&self, wire: &Wire, holds: impl Fn(&Value) -> bool) -> Result<bool, String> {
+        Ok(self.processes(wire)?.iter().flat_map(|process| list(&process["engines"])).any(holds))
+    }
+
+    /// Returns what `uwarp status` shows of the program and its children.
+    fn processes(&self, wire: &Wire) -> Result<Vec<Value>, String> {
         let pid = self.child.id();
         let pids = [descendants(pid), vec![pid]].concat();
         let is_ours = |process: &Value| pids.iter().any(|&pid| process["pid"].as_u64() == Some(pid.into()));
-        let processes = wire.processes()?;
-        let ours = processes.iter().filter(|process| is_ours(process));
-        Ok(ours.flat_map(|process| list(&process["engines"])).any(holds))
+        Ok(wire.processes()?.into_iter().filter(is_ours).collect())
     }
 
     pub(crate) fn kill(&mut self) {
@@ -282,8 +287,26 @@ fn state(wire: &Wire, programs: &[&Running]) -> String {
 
 /// Whether any process listens at a name on the wire.
 fn listens_on_wire(files: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(files.join("listen")) else { return false };
-    entries.flatten().any(|entry| entry.metadata().is_ok_and(|file| file.len() > 0))
+    ["listen", "listen-udp"].iter().any(|names| {
+        let entries = fs::read_dir(files.join(names)).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.metadata().is_ok_and(|file| file.len() > 0))
+    })
+}
+
+/// Whether the wire shows neither a listener nor a service of the pair's server: `mckey` has none, and on an
+/// interface the files of the wire show none.
+fn is_to_be_asked(wire: &Wire, command: &str) -> bool {
+    wire.has_interfaces() || command.contains("mckey")
+}
+
+/// Whether an engine listens, or a queue pair of the process has joined a group.
+fn serves(engine: &Value) -> bool {
+    ["listens", "groups"].iter().any(|of| list(&engine[*of]).next().is_some())
+}
+
+/// Whether the process offers datagram services: the queue pair of its connection manager is open.
+fn offers_datagrams(process: &Value) -> bool {
+    list(&process["queue_pairs"]).any(|qp| qp["qp_num"] == 1)
 }
 
 /// Whether the process has a TCP socket that listens.

@@ -73,7 +73,7 @@ pub(crate) fn all() -> Vec<Pair> {
 /// can have addresses that the kernel does not have.
 pub(crate) fn connection_managed() -> Vec<Pair> {
     let by_address = |pair: &Pair| {
-        let is_other = ["rping_ipv6", "rdma_xclient"].contains(&pair.name.as_str());
+        let is_other = ["rping_ipv6", "rdma_xclient", "udaddy_ipv6"].contains(&pair.name.as_str());
         !is_other && !pair.name.contains("stream") && pair.name != "rcopy"
     };
     let mut pairs: Vec<Pair> = rdmacm_utils().into_iter().filter(by_address).collect();
@@ -95,6 +95,9 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
         "rping_ipv6",
         "ucmatose_many",
         "rdma_client",
+        "udaddy_many",
+        "mckey",
+        "send_lat_ud_rdmacm",
         "rstream",
         "rcopy",
         "rc_pingpong",
@@ -119,8 +122,9 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
 /// Whether the programs of a pair wait only in calls of the library, so that they do not need the library's
 /// thread.
 pub(crate) fn waits_in_calls(pair: &Pair) -> bool {
-    ["rping", "ucmatose_many", "rc_pingpong", "send_bw_rdmacm_events", "read_lat_rdmacm"]
-        .contains(&pair.name.as_str())
+    let names =
+        ["rping", "ucmatose_many", "udaddy_many", "rc_pingpong", "send_bw_rdmacm_events", "read_lat_rdmacm"];
+    names.contains(&pair.name.as_str())
 }
 
 fn rdmacm_utils() -> Vec<Pair> {
@@ -147,6 +151,11 @@ fn rdmacm_utils() -> Vec<Pair> {
         pair("rdma_client", "rdma_server", &format!("rdma_client -s {ADDR}")).shows("rdma_client: end 0"),
         pair("rdma_xclient", "rdma_xserver -c r", &format!("rdma_xclient -c r -s {ADDR}"))
             .shows("rdma_xclient: end 0"),
+        pair("udaddy", "udaddy", &format!("udaddy -s {ADDR}")).shows("return status 0"),
+        pair("udaddy_ipv6", "udaddy -b ::1", "udaddy -s ::1").shows("return status 0"),
+        pair("udaddy_many", "udaddy -c 20 -C 10 -S 1000", &format!("udaddy -s {ADDR} -c 20 -C 10 -S 1000"))
+            .shows("return status 0"),
+        pair("mckey", "mckey -m 239.7.7.7 -c 2", "mckey -m 239.7.7.7 -c 2 -s").shows("return status 0"),
         pair("rstream", "rstream -T v -S 65536", &format!("rstream -s {ADDR} -T v -S 65536")).shows("Gb/sec"),
         pair("rstream_nonblocking", "rstream -T n -S 65536", &format!("rstream -s {ADDR} -T n -S 65536"))
             .shows("Gb/sec"),
@@ -241,6 +250,14 @@ fn perftest() -> Vec<Pair> {
             "send_bw" => Pair { codes: &[0, 1], ..pair }.shows("Failed to deallocate PD"),
             _ => pair.shows("#bytes"),
         });
+    }
+    // With an iWARP device, `ib_send_bw` of type UD posts an RDMA Write, which no such queue pair allows.
+    for (name, command) in [
+        ("send_lat_ud_rdmacm", "ib_send_lat -R -c UD -F -n 300"),
+        ("send_bw_ud_rdmacm", "env UWARP_PRETEND=ib ib_send_bw -R -c UD -F -n 300"),
+        ("send_bw_ud_rdmacm_events", "env UWARP_PRETEND=ib ib_send_bw -R -c UD -F -n 300 -e"),
+    ] {
+        pairs.push(Pair::new(name, "perftest", command, &format!("{command} {ADDR}")).shows("#bytes"));
     }
     let all_sizes = "ib_send_bw -R -F -a -n 20";
     let all_sizes = Pair::new("send_bw_all_sizes", "perftest", all_sizes, &format!("{all_sizes} {ADDR}"));

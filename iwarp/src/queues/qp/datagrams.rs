@@ -14,8 +14,8 @@ pub(crate) const DATAGRAM_SLOT: u32 = 1 << 31;
 /// multicast group.
 const MAX_NUMBER: u32 = 0xFF_FFFE;
 
-/// The lowest number: queue pairs 0 and 1 are those of InfiniBand's management.
-const MIN_NUMBER: u32 = 2;
+/// The lowest number: queue pair 0 carries subnet management on InfiniBand, and no RoCE device has it.
+const MIN_NUMBER: u32 = 1;
 
 impl QpShared {
     /// Reserves a queue pair of datagrams for the engine with these doorbells. The queue pair has `number` on

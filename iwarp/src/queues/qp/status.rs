@@ -7,7 +7,7 @@ use crate::rdmap::TerminateError;
 impl Listed for QpShared {
     fn status(&self) -> QpStatus {
         QpStatus {
-            qp_num: self.config.num,
+            qp_num: self.datagram_number().unwrap_or(self.config.num),
             qp_type: self.config.qp_type,
             state: self.state.get(),
             pd: self.config.pd.id().0,

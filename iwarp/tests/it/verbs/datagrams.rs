@@ -1,14 +1,16 @@
 //! Queue pairs of type UD: two engines exchange datagrams.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dp::link::{self, LinkConfig};
 use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 use hosts::{ALL, Host, Pair};
+use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
-    AddressVector, AsyncEventKind, ContextConfig, DatagramOptions, MemoryRegion, QpInit, QpState, QpType,
-    QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit, VerbsError,
+    AddressVector, AsyncEventKind, Context, ContextConfig, DatagramOptions, MemoryRegion, QpInit, QpState,
+    QpType, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, SharedReceiveQueue, SrqInit, VerbsError,
     WcOpcode, WcStatus, WorkCompletion,
 };
 
@@ -513,4 +515,100 @@ fn the_end_of_an_engine_flushes_requests() {
     drop(engine);
     assert_eq!(cq.poll_one().map(|wc| (wc.wr_id, wc.status)), Some((1, WcStatus::WrFlushError)));
     assert_eq!(b.qp.state(), QpState::Error);
+}
+
+/// A port in which frames may wait.
+struct Holding {
+    port: Box<dyn Port>,
+    unsent: Arc<AtomicBool>,
+}
+
+impl PortLayer for Holding {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
+    }
+}
+
+impl Port for Holding {
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.tx_burst(now_us, frames)
+    }
+}
+
+impl Link for Holding {
+    fn has_unsent(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed)
+    }
+}
+
+impl Sleep for Holding {}
+impl Statistics for Holding {}
+
+/// An engine whose port holds frames has something to send.
+#[test]
+fn frames_that_wait_in_the_port_are_not_sent() {
+    let (port, _other) = link::pair(&LinkConfig::default());
+    let unsent: Arc<AtomicBool> = Arc::default();
+    let port = Box::new(Holding { port, unsent: Arc::clone(&unsent) });
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
+    let mut engine = Engine::new(&context, port, config).unwrap();
+    engine.poll();
+    assert!(!engine.has_unsent());
+    unsent.store(true, Ordering::Relaxed);
+    assert!(engine.has_unsent());
+}
+
+/// Number 1 is that of connection managers. The status shows the number on the wire, and the groups.
+#[test]
+fn numbers_on_the_wire_and_groups_are_shown() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let init = ud_init(&pair.a);
+    for number in [0, 0xFF_FFFF, 0x100_0000] {
+        let qp = pair.a.pd.create_qp(&init).unwrap();
+        let options = DatagramOptions { number: Some(number), ..DatagramOptions::default() };
+        assert!(
+            matches!(pair.a.context.open_datagrams(&qp, &options), Err(VerbsError::Invalid(_))),
+            "{number}"
+        );
+    }
+    let manager = end(&pair.a, 1);
+    let unopened = pair.a.pd.create_qp(&init).unwrap();
+    pair.a.context.attach_group(&manager.qp, GROUP.parse().unwrap()).unwrap();
+    pair.run_us(10);
+    let context = pair.a.context.clone();
+    let asks = std::thread::spawn(move || context.status(std::time::Duration::from_secs(60)));
+    while !asks.is_finished() {
+        pair.run_us(10);
+    }
+    let status = asks.join().unwrap();
+    let numbers: Vec<_> = status
+        .queue_pairs
+        .iter()
+        .filter(|qp| matches!(qp.qp_type, QpType::Ud { .. }))
+        .map(|qp| qp.qp_num)
+        .collect();
+    assert!(numbers.contains(&1) && numbers.contains(&unopened.qp_num()), "{numbers:?}");
+    assert_eq!(status.engines[0].groups, [GROUP.parse::<IpAddr>().unwrap()]);
+}
+
+/// A datagram to a host that does not answer waits in the stack.
+#[test]
+fn a_datagram_may_wait_for_its_neighbour() {
+    let (mut pair, a, _) = ends();
+    pair.run_us(1000);
+    assert!(!pair.a.engine.has_unsent());
+    a.qp.post_send(&a.request(1, to("10.0.0.77", 9), 8)).unwrap();
+    succeeded(&pair.wc_a(), 1, WcOpcode::Send);
+    assert!(pair.a.engine.has_unsent());
+    pair.run_us(5_000_000);
+    assert!(!pair.a.engine.has_unsent());
 }

@@ -1,12 +1,13 @@
-//! The packets of UD messages in RoCEv2. Some inputs are arbitrary bytes. Other inputs are a packet of a
-//! message, in which bits change on the way.
+//! The packets of UD messages in RoCEv2, and the messages of connection managers in them. Some inputs are
+//! arbitrary bytes. Other inputs are a packet of a message, in which bits change on the way.
 //!
 //! Rules: whatever is accepted has the lengths of its headers; a sent message is received; an ICRC covers
-//! exactly the bits that do not change on the way; the answer to a message goes to its sender.
+//! exactly the bits that do not change on the way; the answer to a message goes to its sender; a message of a
+//! connection manager that is accepted is the message that is sent again.
 
 use std::net::IpAddr;
 
-use iwarp::roce::{self, Icrc, Qpn, UdSend};
+use iwarp::roce::{self, CmAddresses, Icrc, MAD_BYTES, Qpn, SidrMessage, SidrReply, UdSend};
 
 use crate::input::Input;
 
@@ -17,6 +18,42 @@ pub fn run(bytes: &[u8]) {
         any_bytes(input.bytes(128));
     } else {
         message(&mut input);
+    }
+    management(&mut input);
+}
+
+/// A management datagram whose header is close to that of a message, and whose other bytes repeat a few
+/// bytes.
+fn management(input: &mut Input<'_>) {
+    let seed = [input.bytes(44), &[0]].concat();
+    let mut mad: Vec<u8> = seed.iter().copied().cycle().take(MAD_BYTES).collect();
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    mad[16..18].copy_from_slice(&[0, 0x17 + input.u8() % 3]);
+    if input.one_in(2) {
+        mad[input.below(18)] ^= input.u8();
+    }
+    if input.one_in(8) {
+        mad.truncate(input.below(MAD_BYTES + 1));
+    }
+    let Ok(message) = SidrMessage::parse(&mad) else { return };
+    assert_eq!(mad.len(), MAD_BYTES);
+    let sent = message.to_bytes();
+    assert_eq!(SidrMessage::parse(&sent), Ok(message));
+    match message {
+        SidrMessage::Request(request) => {
+            assert_eq!(request.private_data, mad[40..]);
+            let refusal = request.refusal(SidrReply::REJECTED);
+            assert_eq!((refusal.request_id, refusal.transaction), (request.request_id, request.transaction));
+            if let Some(port) = request.port() {
+                assert_eq!(request.service.to_be_bytes()[4..], [[1, 0x11], port.to_be_bytes()].concat());
+            }
+            let header = request.private_data.first_chunk().expect("a longer field");
+            if let Some(addresses) = CmAddresses::parse(header) {
+                assert_eq!(addresses.source.is_ipv4(), addresses.destination.is_ipv4());
+                assert_eq!(CmAddresses::parse(&addresses.to_bytes()), Some(addresses));
+            }
+        }
+        SidrMessage::Reply(reply) => assert_eq!(reply.private_data, mad[120..]),
     }
 }
 

@@ -112,6 +112,10 @@ fn add_engine(text: &mut String, report: &EngineReport) {
         listens.push_str(if listens.is_empty() { "  listens at " } else { " " });
         listens.push_str(&port.to_string());
     }
+    if !report.groups.is_empty() {
+        listens.push_str("  groups ");
+        listens.push_str(&report.groups.join(" "));
+    }
     let shared = match report.shared_memory_bytes {
         0 => String::new(),
         shared => format!("  shared memory {}", bytes(shared)),
@@ -244,12 +248,12 @@ mod tests {
         let engine = serde_json::json!({
             "engine": 0, "port": "local7", "mac": "02:00:64:40:00:07", "mtu": 9000, "link_up": true,
             "shared_memory_bytes": 266_240, "addresses": ["100.64.0.7/10"], "listens": [4000],
-            "connections": [], "counters": {},
+            "groups": ["239.1.2.3"], "connections": [], "counters": {},
         });
         let mut text = String::new();
         add_engine(&mut text, &serde_json::from_value(engine).unwrap());
-        let line =
-            "  engine 0 local7  100.64.0.7/10  mtu 9000  link up  shared memory 260.0 KiB  listens at 4000\n";
+        let line = "  engine 0 local7  100.64.0.7/10  mtu 9000  link up  shared memory 260.0 KiB  \
+                    listens at 4000  groups 239.1.2.3\n";
         assert_eq!(text, line);
     }
 

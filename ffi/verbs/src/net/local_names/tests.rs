@@ -66,6 +66,40 @@ fn a_name_is_known_while_its_listener_lives() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// The port spaces have separate names, and the folder of the names of datagrams is made when it is needed.
+#[test]
+fn the_same_name_of_both_port_spaces_may_be_in_use() {
+    let (folder, names) = names();
+    let of_datagrams = names.of_datagrams();
+    let place = folder.join("listen-udp");
+    let wires = [at("100.64.0.7:7471"), at("100.64.0.7:1")];
+    assert_eq!(of_datagrams.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
+    assert!(!of_datagrams.knows(at("127.0.0.1:0").ip()).unwrap() && !place.exists());
+    let mut connections = take(&names, "127.0.0.1:7471").unwrap();
+    connections.publish(wires[0]).unwrap();
+    assert_eq!(of_datagrams.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
+    let mut datagrams = take(&of_datagrams, "127.0.0.1:7471").unwrap();
+    assert!(matches!(take(&of_datagrams, "127.0.0.1:7471"), Err(NameError::InUse)));
+    assert_eq!(of_datagrams.find(at("127.0.0.1:7471")).unwrap(), Lookup::Bound);
+    datagrams.publish(wires[1]).unwrap();
+    let found = [&names, &of_datagrams].map(|names| names.find(at("127.0.0.1:7471")).unwrap());
+    assert_eq!(found, wires.map(Lookup::At));
+    assert!(of_datagrams.knows(at("127.0.0.1:0").ip()).unwrap());
+    let shown = ["127.0.0.1:7471", "127.0.0.1:7471/udp"].map(str::to_owned);
+    assert_eq!(listening(&folder), shown.into_iter().zip(wires).collect::<Vec<_>>());
+    // Connections and wildcards do not conflict across port spaces, either.
+    let source = take_source(&names, at("127.0.0.2:9")).unwrap();
+    assert!(take(&of_datagrams, "0.0.0.0:9").is_ok());
+    let own = take_source(&of_datagrams, at("127.0.0.2:9")).unwrap();
+    let other = LocalNames::new(&folder).unwrap();
+    assert!(matches!(take(&other.of_datagrams(), "0.0.0.0:9"), Err(NameError::Overlaps)));
+    drop((source, own));
+    assert!(take(&other, "0.0.0.0:9").is_ok() && take(&other.of_datagrams(), "0.0.0.0:9").is_ok());
+    drop((connections, datagrams));
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn a_name_that_is_left_over_is_nobodys_and_is_taken() {
     let (folder, names) = names();

@@ -49,7 +49,7 @@ static void names(void)
 	struct sockaddr_in local = address_of("127.0.0.1", PORT), any = address_of("0.0.0.0", 0);
 	struct sockaddr_in foreign = address_of("192.0.2.1", PORT), to;
 	struct rdma_cm_id *id;
-	REFUSED(rdma_create_id(clients, &id, NULL, RDMA_PS_UDP), EOPNOTSUPP);
+	REFUSED(rdma_create_id(clients, &id, NULL, RDMA_PS_IPOIB), EOPNOTSUPP);
 	REFUSED(rdma_create_id(clients, &id, NULL, RDMA_PS_IB), EOPNOTSUPP);
 	/* Addresses and the device are unset before they are resolved. */
 	id = make(clients);
