@@ -97,19 +97,21 @@ pub(crate) fn device() -> sys::ibv_device_attr {
     attr
 }
 
+/// The operations of a UD queue pair. All of them may use memory for on-demand paging.
+const UD_ODP: u32 = sys::IBV_ODP_SUPPORT_SEND | sys::IBV_ODP_SUPPORT_RECV | sys::IBV_ODP_SUPPORT_SRQ_RECV;
+
 pub(crate) fn device_ex() -> sys::ibv_device_attr_ex {
     sys::ibv_device_attr_ex {
         orig_attr: device(),
         odp_caps: sys::ibv_odp_caps {
             general_caps: (sys::IBV_ODP_SUPPORT | sys::IBV_ODP_SUPPORT_IMPLICIT).into(),
             per_transport_caps: sys::ibv_odp_caps__bindgen_ty_1 {
-                rc_odp_caps: sys::IBV_ODP_SUPPORT_SEND
-                    | sys::IBV_ODP_SUPPORT_RECV
+                rc_odp_caps: UD_ODP
                     | sys::IBV_ODP_SUPPORT_WRITE
                     | sys::IBV_ODP_SUPPORT_READ
-                    | sys::IBV_ODP_SUPPORT_ATOMIC
-                    | sys::IBV_ODP_SUPPORT_SRQ_RECV,
-                ..Default::default()
+                    | sys::IBV_ODP_SUPPORT_ATOMIC,
+                uc_odp_caps: UD_ODP | sys::IBV_ODP_SUPPORT_WRITE,
+                ud_odp_caps: UD_ODP,
             },
         },
         completion_timestamp_mask: u64::MAX,

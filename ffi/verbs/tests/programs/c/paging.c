@@ -25,7 +25,9 @@ static void supported(void)
 	CHECK(!ibv_query_device_ex(context, NULL, &attr));
 	CHECK(attr.odp_caps.general_caps == (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT));
 	CHECK(attr.odp_caps.per_transport_caps.rc_odp_caps == rc);
-	CHECK(!attr.odp_caps.per_transport_caps.uc_odp_caps && !attr.odp_caps.per_transport_caps.ud_odp_caps);
+	const uint32_t datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+	CHECK(attr.odp_caps.per_transport_caps.ud_odp_caps == datagrams);
+	CHECK(attr.odp_caps.per_transport_caps.uc_odp_caps == (datagrams | IBV_ODP_SUPPORT_WRITE));
 }
 
 /* Does a request of `length` bytes at `local` and, for a Write or a Read, at `remote`. A Send is received at `remote`.
