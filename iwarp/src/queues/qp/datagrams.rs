@@ -77,7 +77,7 @@ mod tests {
         let (resources, pd, cq) = test_objects();
         let doorbells = doorbells();
         let qp = QpShared::new(&pd, &QpInit { qp_type: UD, ..QpInit::new(&cq) }).unwrap();
-        for number in [0, 1, 0xFF_FFFF, 1 << 24] {
+        for number in [0, 0xFF_FFFF, 1 << 24] {
             let refused = qp.reserve_for_datagrams(&resources, &doorbells, number);
             assert!(matches!(refused, Err(VerbsError::Invalid(_))), "{number:#x}");
         }
@@ -101,6 +101,7 @@ mod tests {
         let refused = rc.reserve_for_datagrams(&resources, &doorbells, 2);
         assert!(matches!(refused, Err(VerbsError::Invalid(_))));
         rc.reserve(&resources, &doorbells, 1).unwrap();
-        ud.reserve_for_datagrams(&resources, &doorbells, 2).unwrap();
+        // Number 1 is that of connection managers.
+        ud.reserve_for_datagrams(&resources, &doorbells, 1).unwrap();
     }
 }
