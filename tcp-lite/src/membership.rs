@@ -193,7 +193,8 @@ pub(crate) fn parse_query(packet: &[u8], ip: &IpHeader) -> Option<MembershipQuer
             let mut sum = InternetChecksum::new();
             sum.add(message);
             let fixed: &[u8; IGMP_BYTES] = message.first_chunk()?;
-            if fixed[0] != IGMP_QUERY || sum.finish() != 0 {
+            // A query has a TTL of 1 (RFC 2236 section 2), so it does not come from beyond the link.
+            if fixed[0] != IGMP_QUERY || ip.hop_limit != 1 || sum.finish() != 0 {
                 return None;
             }
             let group = Ipv4Address::new(fixed[4], fixed[5], fixed[6], fixed[7]);
@@ -392,7 +393,10 @@ mod tests {
                 assert_eq!(parsed(&wrong), None, "{group}: byte {byte}");
             }
         }
-        // Another hop limit, and a source that is not link-local (the checksum is still right).
+        // Another TTL or hop limit, and a source that is not link-local (the checksum is still right).
+        let mut far = query("239.1.2.3", 10);
+        far[8] = 2;
+        assert_eq!(parsed(&far), None);
         let mut far = query("ff15::7", 10);
         far[7] = 64;
         assert_eq!(parsed(&far), None);

@@ -261,7 +261,11 @@ impl Datagrams {
                     }
                 }
                 Err(SendDatagramError::NoBuffer) => return done(sent, TurnOutcome::NoMbuf),
-                Err(SendDatagramError::Unresolved) => return done(sent, TurnOutcome::Unresolved),
+                // Connection managers repeat their messages. A message to a host that does not exist must not
+                // stop those to other hosts: any host on the link can ask for answers to such addresses.
+                Err(SendDatagramError::Unresolved) if number != Qpn::GSI.get() => {
+                    return done(sent, TurnOutcome::Unresolved);
+                }
                 Err(SendDatagramError::Fill(invalid)) => {
                     self.end(now, tcp, number, Some(invalid));
                     return done(sent, TurnOutcome::Ended);
@@ -312,6 +316,8 @@ impl Datagrams {
     ) {
         match UdSend::of_packet(packet) {
             Err(_) => self.counters.rx_ud_invalid += 1,
+            // Only subnet managers have queue pair 0. Completions with source 0 have no GRH.
+            Ok((send, _)) if send.src_qp.get() == 0 => self.counters.rx_ud_invalid += 1,
             Ok((send, payload)) if send.dest_qp == Qpn::MULTICAST => {
                 let mut next = self.attached.range((to, 0)..).next().copied();
                 while let Some((group, number)) = next.filter(|(group, _)| *group == to) {

@@ -220,6 +220,12 @@ impl SharedEngine {
         self.inner.engine().as_mut().map(look)
     }
 
+    /// Does the same as [`with`](Self::with), but without waiting. Returns `None` also while another call
+    /// uses the engine, so a handler of a signal may call this function.
+    pub fn try_with<T>(&self, look: impl FnOnce(&mut Engine) -> T) -> Option<T> {
+        self.inner.engine.try_lock().ok()?.as_mut().map(look)
+    }
+
     /// Makes the thread poll at least once in `longest`, so that `after_poll` is called even if nothing
     /// happens. `None`, which is the initial setting, sets no limit. There are [`SLEEP_LIMITS`] limits for
     /// different purposes, of which the shortest counts.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use iwarp::roce;
+use iwarp::verbs::VerbsError;
 use libc::c_int;
 
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
@@ -50,20 +51,32 @@ unsafe fn set_group_of_gid(qp: *mut sys::ibv_qp, gid: *const sys::ibv_gid, attac
     set_group(this, group, attach)
 }
 
-/// Attaches the queue pair to a group, or detaches it. When the call returns, the queue pair receives, or no
-/// longer receives, the messages to the group.
+/// Attaches the queue pair to a group, or detaches it. When the call returns, a queue pair that is open
+/// receives, or no longer receives, the messages to the group. Any other queue pair receives them when it is
+/// open.
 pub(crate) fn set_group(qp: &Qp, group: IpAddr, attach: bool) -> Outcome<()> {
-    if !qp.is_ud() {
+    if !qp.is_ud() || !group.is_multicast() {
         return Err(EINVAL);
     }
     let process = qp.process;
     let group = process.net.group_on_wire(group).ok_or(EOPNOTSUPP)?;
-    {
+    let of_engine = {
         let (context, current) = (&process.context, qp.current());
         match attach {
-            true => context.attach_group(&current.qp, group)?,
-            false => context.detach_group(&current.qp, group)?,
+            true => {
+                process.groups.attach(group, qp.number())?;
+                context.attach_group(&current.qp, group)
+            }
+            false => {
+                process.groups.detach(group, qp.number());
+                context.detach_group(&current.qp, group)
+            }
         }
+    };
+    match of_engine {
+        // The queue pair is not open.
+        Err(VerbsError::NoEngine) => return Ok(()),
+        other => other?,
     }
     // When the call returns, the interface receives the group's frames.
     process.engine.poll();

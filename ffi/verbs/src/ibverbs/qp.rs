@@ -336,7 +336,10 @@ impl Qp {
             qkey: attributes.attr.qkey,
             ..DatagramOptions::default()
         };
-        Ok(self.process.context.open_datagrams(&self.current().qp, &options)?)
+        let (context, current) = (&self.process.context, self.current());
+        context.open_datagrams(&current.qp, &options)?;
+        let groups = self.process.groups.of(self.number());
+        groups.into_iter().try_for_each(|group| Ok(context.attach_group(&current.qp, group)?))
     }
 
     /// Makes the second engine queue pair for a queue pair that is connected to itself. It gets no messages,
@@ -590,6 +593,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
         oob_connect::stop(this.process, this.number(), &mut this.attributes().oob);
         let engine_qps: Vec<QueuePair> = this.current().all().cloned().collect();
         this.process.qps.remove(this.number());
+        this.process.groups.forget(this.number());
         let (context, pd) = (this.context(), this.init.pd);
         // As with a hardware device, outstanding requests of a destroyed queue pair get no completion.
         engine_qps.iter().for_each(|qp| this.forget(qp));

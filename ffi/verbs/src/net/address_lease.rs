@@ -70,9 +70,15 @@ fn range(first: IpAddr, last: IpAddr) -> Box<dyn Iterator<Item = IpAddr>> {
 mod tests {
     use super::*;
 
+    /// The name of an interface that no other run of the tests uses.
+    fn name(interface: &str) -> String {
+        format!("{interface}-{}", std::process::id())
+    }
+
     fn take(addresses: &str, interface: &str) -> Option<(IpCidr, Option<AddressLease>)> {
+        let interface = name(interface);
         let spec: Spec = format!("packet:{interface},addr={addresses}").parse().unwrap();
-        super::take(&spec, interface).unwrap()
+        super::take(&spec, &interface).unwrap()
     }
 
     #[test]
@@ -87,7 +93,7 @@ mod tests {
             assert_eq!(addresses_of(&held), all);
             assert!(held.iter().all(|(_, lease)| lease.is_some()));
             let spec: Spec = format!("packet:lease0,addr={addresses}").parse().unwrap();
-            let line = super::take(&spec, "lease0").err().unwrap().line;
+            let line = super::take(&spec, &name("lease0")).err().unwrap().line;
             assert!(line.contains("all of these addresses") && !line.contains('\n'), "{line}");
             // Another interface has other addresses, and an address is free when its process has ended.
             assert_eq!(take(addresses, "lease1").unwrap().0.to_string(), all[0]);

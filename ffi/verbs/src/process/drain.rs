@@ -17,6 +17,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Maximum wait for datagrams. A process of the wire answers at once, unless it waits for a processor.
 const DATAGRAMS_WAIT: Duration = Duration::from_secs(1);
 
+/// Maximum wait for an engine that is in use.
+const BUSY_WAIT: Duration = Duration::from_millis(100);
+
 /// Closes the connections of queue pairs. Returns when the connections have ended, after `idle` without
 /// progress, or after [`LIMIT`].
 pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
@@ -34,10 +37,16 @@ pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
 }
 
 /// Sends the datagrams that wait for the answer of a neighbour or of a process of the wire, so that a program
-/// may end as soon as its requests are complete. Returns after at most [`DATAGRAMS_WAIT`].
+/// may end as soon as its requests are complete. Returns after at most [`DATAGRAMS_WAIT`], or after
+/// [`BUSY_WAIT`] if the engine is in use all the time. A handler of a signal may call `exit` in a thread that
+/// uses the engine, so this function never waits for the engine.
 pub(crate) fn send_datagrams(engine: &SharedEngine) {
     let begun = Instant::now();
-    while engine.with(|engine| engine.has_unsent()).unwrap_or(false) && begun.elapsed() < DATAGRAMS_WAIT {
+    let waits = || match engine.try_with(|engine| engine.has_unsent()) {
+        Some(has_unsent) => has_unsent && begun.elapsed() < DATAGRAMS_WAIT,
+        None => begun.elapsed() < BUSY_WAIT,
+    };
+    while waits() {
         if !engine.turn() {
             std::thread::yield_now();
         }

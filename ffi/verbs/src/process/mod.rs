@@ -10,6 +10,7 @@
 //! | `identity.rs`, `limits.rs` | the device's identity and limits |
 //! | `cm_id_table.rs`, `bound_ports.rs` | the identifiers of librdmacm: their event handlers and their ports |
 //! | `sidr.rs`, `gsi.rs` | the lookup of datagram services, and the queue pair that exchanges its messages |
+//! | `groups.rs` | the multicast groups to which queue pairs are attached |
 //! | `qp_table.rs` | finds queue pairs by the queue pair number that the program sees |
 //! | `async_events.rs` | delivery of asynchronous events |
 //! | `oob_connections.rs`, `retry_timeouts.rs`, `loopback_qps.rs` | queue pairs that programs connect out of band: those whose peer has not connected yet, and those connected to themselves |
@@ -21,6 +22,7 @@ pub(crate) mod async_events;
 mod bound_ports;
 pub(crate) mod cm_id_table;
 pub(crate) mod drain;
+mod groups;
 mod gsi;
 pub(crate) mod identity;
 pub(crate) mod limits;

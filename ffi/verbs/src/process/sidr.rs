@@ -104,8 +104,10 @@ struct Table {
     listeners: HashMap<u16, Vec<Listener>>,
     /// The questions of this process that wait for their answer, by their request IDs.
     asked: HashMap<u32, Asked>,
-    /// The questions of other hosts that the program has not decided. The value is the listener.
-    undecided: HashMap<Origin, usize>,
+    /// The questions of other hosts that the program has not decided. The value is the serial number of the
+    /// listener.
+    undecided: HashMap<Origin, u64>,
+    next_serial: u64,
     /// The last answers, the oldest first.
     answers: VecDeque<Answer>,
     next_request_id: u32,
@@ -113,6 +115,9 @@ struct Table {
 }
 
 struct Listener {
+    /// No other listener of this process has the same number. The address of an identifier may be that of an
+    /// earlier one.
+    serial: u64,
     /// The address of the `rdma_cm_id` that the program has.
     id: usize,
     claim: Claim,
@@ -167,6 +172,7 @@ impl Default for Sidr {
             listeners: HashMap::new(),
             asked: HashMap::new(),
             undecided: HashMap::new(),
+            next_serial: 0,
             answers: VecDeque::new(),
             next_request_id: random() as u32,
             next_transaction: random(),
@@ -212,16 +218,19 @@ impl Sidr {
     /// From now on, requests for the service at `port` that have the addresses of `claim` go to `id`.
     pub(crate) fn listen(&self, id: usize, port: u16, claim: Claim, backlog: usize, handler: SidrHandler) {
         let backlog = backlog.clamp(BACKLOG, MAX_BACKLOG);
-        let listener = Listener { id, claim, handler, undecided: 0, backlog };
-        self.table().listeners.entry(port).or_default().push(listener);
+        let mut table = self.table();
+        let serial = table.next_serial;
+        table.next_serial += 1;
+        let listener = Listener { serial, id, claim, handler, undecided: 0, backlog };
+        table.listeners.entry(port).or_default().push(listener);
     }
 
     /// Answers a request, and keeps the answer. Returns false if the request was answered before. The next
     /// poll of the engine sends the answer.
     pub(crate) fn answer(&self, origin: &Origin, reply: &SidrReply) -> bool {
         let mut table = self.table();
-        let Some(id) = table.undecided.remove(origin) else { return false };
-        if let Some(listener) = table.listener(origin.service as u16, id) {
+        let Some(serial) = table.undecided.remove(origin) else { return false };
+        if let Some(listener) = table.listener(origin.service as u16, serial) {
             listener.undecided -= 1;
         }
         let mad = Box::new(reply.to_bytes());
@@ -321,7 +330,8 @@ impl Sidr {
             return refuse(SidrReply::REJECTED);
         }
         listener.undecided += 1;
-        table.undecided.insert(origin, id);
+        let serial = listener.serial;
+        table.undecided.insert(origin, serial);
     }
 
     fn on_reply(&self, from: IpAddr, reply: &SidrReply) {
@@ -366,8 +376,8 @@ impl Sidr {
 }
 
 impl Table {
-    fn listener(&mut self, port: u16, id: usize) -> Option<&mut Listener> {
-        self.listeners.get_mut(&port)?.iter_mut().find(|listener| listener.id == id)
+    fn listener(&mut self, port: u16, serial: u64) -> Option<&mut Listener> {
+        self.listeners.get_mut(&port)?.iter_mut().find(|listener| listener.serial == serial)
     }
 
     /// Gives a question its request ID, which no other question of this process has, and its transaction.

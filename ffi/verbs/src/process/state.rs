@@ -18,6 +18,7 @@ use super::async_events::AsyncEvents;
 use super::bound_ports::BoundPorts;
 use super::cm_id_table::CmIdTable;
 use super::drain::{drain, send_datagrams};
+use super::groups::AttachedGroups;
 use super::loopback_qps::LoopbackQps;
 use super::object_guard::assert_none_locked;
 use super::oob_connections::OobConnections;
@@ -63,6 +64,8 @@ pub(crate) struct Process {
     pub(crate) removal: Removal,
     /// Queue pairs by their numbers.
     pub(crate) qps: QpTable,
+    /// The multicast groups of queue pairs.
+    pub(crate) groups: AttachedGroups,
     /// The socket that serves `uwarp status`. The socket is removed when the process exits.
     status: Mutex<Option<StatusSocket>>,
 }
@@ -151,6 +154,7 @@ fn make() -> Result<Process, StartError> {
         loopback_qps,
         removal,
         qps,
+        groups: AttachedGroups::default(),
         status,
     })
 }

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use iwarp::verbs::{
-    CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA, QpState, QueuePair, RNR_RETRY_FOR_EVER, VerbsError,
+    CmId, ConnParam, CqOptions, ListenOptions, MAX_PRIVATE_DATA, QpInit, QpState, QueuePair,
+    RNR_RETRY_FOR_EVER, VerbsError,
 };
 use libc::{c_int, c_void};
 
@@ -155,30 +156,74 @@ unsafe fn param_of(
     Ok(out)
 }
 
-/// Returns the queue pair to connect: the identifier's queue pair or, if the identifier has none, the queue
-/// pair whose number is in the parameters.
-///
-/// # Safety
-/// `param` is NULL or readable.
-unsafe fn qp_of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<&Qp> {
-    let own = id.fields().qp;
-    if !own.is_null() {
-        // SAFETY: the queue pair is not destroyed yet: `rdma_destroy_qp` sets the field `qp` of the
-        // identifier to NULL.
-        return Ok(unsafe { Qp::of(own) });
-    }
-    // SAFETY: the caller promises that `param` is NULL or readable.
-    let number = unsafe { param.as_ref() }.ok_or(EINVAL)?.qp_num;
-    let qp = id.process.qps.find(number).ok_or(EINVAL)?;
-    // SAFETY: a queue pair in the table has not been destroyed, and the program must not destroy a queue pair
-    // while it connects the queue pair.
-    Ok(unsafe { Qp::of(qp as *mut sys::ibv_qp) })
+/// The queue pair of a connection at this end.
+enum End<'a> {
+    /// A queue pair of the program.
+    Program(&'a Qp),
+    /// A queue pair that the program does not see. The program has named a queue pair of type UD, which has
+    /// no connections. UCX does so: it uses the private data and the end of a connection, and sends no
+    /// message.
+    Hidden(QueuePair),
 }
 
-/// From now on, the identifier's connection changes the state of this queue pair.
-fn manage(state: &mut State, qp: &Qp) {
-    state.qp = Some(qp.number());
-    qp.manage();
+impl End<'_> {
+    /// Returns the queue pair to connect: the identifier's queue pair or, if the identifier has none, the one
+    /// whose number is in the parameters.
+    ///
+    /// # Safety
+    /// `param` is NULL or readable.
+    unsafe fn of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<Self> {
+        let own = id.fields().qp;
+        if !own.is_null() {
+            // SAFETY: the queue pair is not destroyed yet: `rdma_destroy_qp` sets the field `qp` of the
+            // identifier to NULL.
+            return Ok(Self::Program(unsafe { Qp::of(own) }));
+        }
+        // SAFETY: the caller promises that `param` is NULL or readable.
+        let number = unsafe { param.as_ref() }.ok_or(EINVAL)?.qp_num;
+        let qp = id.process.qps.find(number).ok_or(EINVAL)?;
+        // SAFETY: a queue pair in the table has not been destroyed, and the program must not destroy a queue
+        // pair while it connects the queue pair.
+        let qp = unsafe { Qp::of(qp as *mut sys::ibv_qp) };
+        if !qp.is_ud() {
+            return Ok(Self::Program(qp));
+        }
+        let cq = id.process.context.create_cq_with(&CqOptions::new(2))?;
+        let init = QpInit { max_send_wr: 1, max_recv_wr: 1, ..QpInit::new(&cq) };
+        Ok(Self::Hidden(id.process.default_pd.create_qp(&init)?))
+    }
+
+    fn of_engine(&self) -> QueuePair {
+        match self {
+            Self::Program(qp) => qp.current().qp.clone(),
+            Self::Hidden(qp) => qp.clone(),
+        }
+    }
+
+    /// From now on, the identifier's connection changes the state of this queue pair.
+    fn manage(&self, state: &mut State) {
+        match self {
+            Self::Program(qp) => {
+                state.qp = Some(qp.number());
+                qp.manage();
+            }
+            Self::Hidden(qp) => state.hidden_qp = Some(qp.clone()),
+        }
+    }
+
+    /// Enters ERR.
+    fn fail(&self) -> Outcome<()> {
+        match self {
+            Self::Program(qp) => qp.fail(),
+            Self::Hidden(qp) => Ok(qp.modify(QpState::Error)?),
+        }
+    }
+
+    fn enter_rts(&self) {
+        if let Self::Program(qp) = self {
+            qp.enter_rts();
+        }
+    }
 }
 
 /// Implements `rdma_connect(3)`.
@@ -200,13 +245,13 @@ pub(crate) unsafe extern "C" fn rdma_connect(
             return Ok(0);
         }
         // SAFETY: the caller promises that `param` is NULL or readable.
-        let qp = unsafe { qp_of(this, param) }?;
+        let end = unsafe { End::of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
         resources::check_for_object(0)?;
         let peer = find(this, destination)?;
         let Lookup::At(remote) = peer else {
-            manage(&mut this.state(), qp);
-            qp.fail()?;
+            end.manage(&mut this.state());
+            end.fail()?;
             let (kind, status) = match peer {
                 Lookup::NoAnswer => (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
                 _ => (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED),
@@ -223,8 +268,8 @@ pub(crate) unsafe extern "C" fn rdma_connect(
             let default = RequestedDepths { responder_resources: u8::MAX, initiator_depth: u8::MAX };
             // SAFETY: the caller promises that `param` is NULL or readable, with readable private data.
             let param = unsafe { param_of(this, &state, param, default) }?;
-            manage(&mut state, qp);
-            cm.connect(&qp.current().qp, remote, &param)?;
+            end.manage(&mut state);
+            cm.connect(&end.of_engine(), remote, &param)?;
             state.cm = Some(cm);
             Ok(())
         })?;
@@ -251,25 +296,25 @@ pub(crate) unsafe extern "C" fn rdma_accept(
             return Ok(0);
         }
         // SAFETY: the caller promises that `param` is NULL or readable.
-        let qp = unsafe { qp_of(this, param) }?;
+        let end = unsafe { End::of(this, param) }?;
         let mut state = this.state();
         let cm = state.cm.clone().ok_or(EINVAL)?;
         // SAFETY: the caller promises that `param` is NULL or readable, with readable private data.
         let param = unsafe { param_of(this, &state, param, state.requested) }?;
-        manage(&mut state, qp);
+        end.manage(&mut state);
         // The flag is cleared before the events of the connection arrive.
         let was_undecided = std::mem::take(&mut state.undecided);
         drop(state);
-        let of_engine = qp.current().qp.clone();
+        let of_engine = end.of_engine();
         if let Err(error) = cm.accept(&of_engine, &param) {
             this.state().undecided = was_undecided;
             let error = undecidable(error, was_undecided);
             if error == ECONNRESET {
-                qp.fail()?;
+                end.fail()?;
             }
             return Err(error);
         }
-        await_acceptance(this, qp, &of_engine)?;
+        await_acceptance(this, &end, &of_engine)?;
         this.complete()?;
         Ok(0)
     })
@@ -289,17 +334,17 @@ fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
 /// soon as MPA allows.
 ///
 /// If the peer is gone, the call fails and the queue pair enters ERR, but the program receives no event.
-fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
+fn await_acceptance(id: &Id, end: &End<'_>, of_engine: &QueuePair) -> Outcome<()> {
     while of_engine.state() == QpState::Idle {
         id.process.engine.turn();
     }
     // A queue pair without an ORD was never connected.
     if of_engine.query().ord.is_none() {
-        qp.fail()?;
+        end.fail()?;
         return Err(ECONNRESET);
     }
     id.state().accepted = true;
-    qp.enter_rts();
+    end.enter_rts();
     Ok(())
 }
 
@@ -361,8 +406,11 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
 
 /// Whether the connection is established, even if the program has not read the event yet.
 fn is_streaming(id: &Id) -> bool {
-    let number = id.state().qp;
-    let mut is_streaming = false;
+    let (number, hidden) = {
+        let state = id.state();
+        (state.qp, state.hidden_qp.clone())
+    };
+    let mut is_streaming = hidden.is_some_and(|qp| qp.state() == QpState::Rts);
     id.process.qps.with(number.unwrap_or(0), |qp| {
         // SAFETY: a queue pair in the table is not freed while the table is locked.
         is_streaming = unsafe { Qp::of(qp as *mut sys::ibv_qp) }.state() == sys::IBV_QPS_RTS;
@@ -394,7 +442,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_i
     })
 }
 
-/// Implements `rdma_establish(3)`. An iWARP connection is established without this call.
+/// Implements `rdma_establish(3)`. A connection is established without this call.
 ///
 /// # Safety
 /// `id` is valid.

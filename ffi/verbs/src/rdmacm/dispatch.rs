@@ -30,7 +30,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnectionError};
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnectionError, QueuePair};
 use libc::c_int;
 use tcp_lite::CloseReason;
 
@@ -40,6 +40,7 @@ use crate::ffi::sys;
 use crate::ibverbs::qp::Qp;
 use crate::net::PrivateDataHeader;
 use crate::process::cm_id_table::CmIds;
+use crate::process::identity;
 
 /// Handles an event of the identifier at `address`. The identifier is in the table `ids`, which is locked.
 pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
@@ -114,7 +115,13 @@ fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
         initiator_depth: u8::try_from(ord).unwrap_or(u8::MAX),
         ..Default::default()
     };
-    let event = Event::new(id.as_c(), &id.pending_acks, sys::RDMA_CM_EVENT_ESTABLISHED, 0);
+    // librdmacm passes on the kernel's event `CONNECT_RESPONSE` of InfiniBand devices if the identifier has
+    // no queue pair whose state librdmacm could change.
+    let kind = match identity::pretends_ib() && id.fields().qp.is_null() && !id.state().is_passive {
+        true => sys::RDMA_CM_EVENT_CONNECT_RESPONSE,
+        false => sys::RDMA_CM_EVENT_ESTABLISHED,
+    };
+    let event = Event::new(id.as_c(), &id.pending_acks, kind, 0);
     id.push(event.with_param(private_data, conn));
 }
 
@@ -140,12 +147,10 @@ fn on_time_wait_exit(address: usize) {
 /// The IRD and ORD of the identifier's queue pair, or `None` if there is no queue pair, or if the queue pair
 /// was never connected.
 fn depths(id: &Id) -> Option<[u16; 2]> {
-    let mut depths = None;
-    with_qp(id, |qp| {
-        let now = qp.current().qp.query();
-        depths = now.ird.zip(now.ord).map(|(ird, ord)| [ird, ord]);
-    });
-    depths
+    let mut now = id.state().hidden_qp.as_ref().map(QueuePair::query);
+    with_qp(id, |qp| now = Some(qp.current().qp.query()));
+    let now = now?;
+    now.ird.zip(now.ord).map(|(ird, ord)| [ird, ord])
 }
 
 /// Handles a peer's request to a listener of the program.

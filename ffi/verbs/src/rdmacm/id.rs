@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use iwarp::roce::SidrReply;
-use iwarp::verbs::CmId;
+use iwarp::verbs::{CmId, QueuePair};
 use libc::{c_int, c_void};
 
 use super::event_channel::{Event, EventChannel, Events};
@@ -63,6 +63,8 @@ pub(crate) struct State {
     /// The number of the queue pair of the identifier's connection. `None` until the program connects or
     /// accepts.
     pub(crate) qp: Option<u32>,
+    /// The queue pair of a connection whose identifier has no queue pair of the program.
+    pub(crate) hidden_qp: Option<QueuePair>,
     /// True after the connection was established.
     pub(crate) connected: bool,
     /// True for a peer's request that the program has not yet accepted or rejected. While this is true, the
@@ -176,6 +178,7 @@ impl Id {
             source: None,
             destination: None,
             qp: None,
+            hidden_qp: None,
             connected: false,
             undecided: false,
             is_passive: false,
@@ -425,6 +428,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     if this.is_datagram() {
         this.leave_services();
     }
+    // From now on, the removal of the device adds no event for this identifier.
+    IDS.remove(id as usize);
     let events = Arc::clone(&this.state().events);
     let never_taken = events.lock().remove(|event| event.owner() == id as usize);
     for child in never_taken.iter().filter_map(|event| event.new_id()) {

@@ -10,8 +10,9 @@ use crate::ffi::sys;
 use crate::ibverbs::comp_channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibverbs::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::ibverbs::qp::{Qp, ibv_destroy_qp, ibv_modify_qp};
-use crate::ibverbs::qp_ex;
 use crate::ibverbs::srq::{ibv_create_srq, ibv_destroy_srq};
+use crate::ibverbs::{ah, qp_ex};
+use crate::process::limits;
 
 /// Implements `rdma_create_qp(3)`. If `pd` is NULL, uses the identifier's domain. Makes the completion queues
 /// that `init` does not name.
@@ -382,8 +383,16 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
                 attr.qp_access_flags = RIGHTS;
                 sys::IBV_QP_STATE | sys::IBV_QP_ACCESS_FLAGS
             }
-            // As with iWARP drivers, the connection changes the state, so no attribute is needed.
-            sys::IBV_QPS_RTR | sys::IBV_QPS_RTS => 0,
+            // As with iWARP drivers, the connection changes the state, so no attribute is needed. UCX reads
+            // the path to the peer from the attributes.
+            sys::IBV_QPS_RTR | sys::IBV_QPS_RTS => {
+                let cm = this.state().cm.clone();
+                if let Some((_, remote)) = cm.and_then(|cm| cm.addresses()) {
+                    attr.ah_attr = ah::attr_of_address(this.process, remote.ip());
+                    attr.path_mtu = limits::port(&this.process.net).active_mtu;
+                }
+                0
+            }
             _ => return Err(EINVAL),
         };
         // SAFETY: the caller passes a pointer to writable memory.

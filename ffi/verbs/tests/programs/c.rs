@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 50] = [
+pub(crate) const ALL: [&str; 52] = [
     "one_process",
     "destroyed",
     "exported",
@@ -59,6 +59,8 @@ pub(crate) const ALL: [&str; 50] = [
     "uc",
     "services",
     "groups",
+    "dummies",
+    "exit_in_handler",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
@@ -73,6 +75,12 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
 /// Checks that `rdma_reject` sends the answer before it returns, even if no thread polls the engine.
 pub(crate) fn rejects_without_thread() -> Result<(), String> {
     run_over("rejected", &Wire::new()?.with("UWARP_THREAD", "caller")).map(drop)
+}
+
+/// Runs the test of connections without queue pairs, with a device that reports itself as an InfiniBand
+/// device.
+pub(crate) fn dummies_of_ib() -> Result<(), String> {
+    run_over("dummies", &Wire::new()?.with("UWARP_PRETEND", "ib")).map(drop)
 }
 
 /// Compiles a program, runs it over the given wire, and returns its output.

@@ -29,9 +29,10 @@
 //! | `valgrind.rs` | a pair under valgrind |
 //! | `status.rs` | `uwarp status` |
 //! | `table.rs` | the chapter of programs that run, made from the tests' lists |
+//! | `ucx.rs` | UCP, connected by the addresses of sockets |
 //! | `kill.rs` | killed programs, and how their peers notice |
 //! | `judges.rs` | test suites of other projects |
-//! | `mpi.rs` | Open MPI over libfabric, with a program in Python |
+//! | `mpi.rs` | Open MPI over libfabric and over UCX, with a program in Python |
 //!
 //! If a program is not installed, its tests are skipped, usually with a line that names the package.
 
@@ -61,6 +62,7 @@ mod pairs;
 mod refused;
 mod status;
 mod table;
+mod ucx;
 mod valgrind;
 mod wire;
 
@@ -128,6 +130,7 @@ fn main() {
     }
     let run = |test: fn() -> Result<(), String>| move || test().map_err(Failed::from);
     trials.push(Trial::test("without_thread_rejected", run(c::rejects_without_thread)));
+    trials.push(Trial::test("c_dummies_of_ib", run(c::dummies_of_ib)));
     for (name, test) in [
         ("interface_odd_peers", run(cm::odd_peers)),
         ("hosts_killed_peer", run(cm::killed_peer)),
@@ -182,6 +185,13 @@ fn main() {
     }
     let netpipe = Trial::test("hosts_mpi_netpipe", run(mpi::netpipe));
     trials.push(netpipe.with_ignored_flag(!has_interfaces || !has_netpipe));
+    if ucx::is_missing() {
+        println!("skipped: ucp_sockets (apt-get install libucx-dev)");
+    }
+    let sockets = Trial::test("ucp_sockets", run(ucx::sockets_on_one_host));
+    trials.push(sockets.with_ignored_flag(ucx::is_missing()));
+    let sockets = Trial::test("hosts_ucp_sockets", run(ucx::sockets_between_hosts));
+    trials.push(sockets.with_ignored_flag(!has_interfaces || ucx::is_missing()));
     // Cargo and cmake build the suite of the crate `ibverbs` for a minute.
     let quick = std::env::var_os("UWARP_QUICK").is_some_and(|set| !set.is_empty());
     for (suite, package) in judges::SUITES.into_iter().filter(|(suite, _)| !quick || *suite != "ibverbs") {

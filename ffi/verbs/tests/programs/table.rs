@@ -26,7 +26,7 @@ const SUITES: [(&str, &str); 4] = [
 
 /// Programs whose tests are not pairs of a server and a client: the program, its package, the name of the
 /// test, and what is checked.
-const OTHERS: [[&str; 4]; 6] = [
+const OTHERS: [[&str; 4]; 7] = [
     [
         "Open MPI over libfabric (`mtl ofi`)",
         "openmpi-bin",
@@ -38,6 +38,12 @@ const OTHERS: [[&str; 4]; 6] = [
         "openmpi-bin",
         "mpi_ucx_4_ranks",
         "each rank compares the bytes of every other rank, and of windows; 2 and 4 ranks, on one host and on two",
+    ],
+    [
+        "UCP, connected by addresses of sockets ([ours](../ffi/verbs/tests/programs/c/ucp_sockets.c))",
+        "libucx-dev",
+        "ucp_sockets",
+        "both ends compare messages of 0 bytes to 1 MiB; on one host and on two",
     ],
     ["NetPIPE over Open MPI", "netpipe-openmpi", "hosts_mpi_netpipe", "NetPIPE compares all bytes"],
     ["QEMU", "qemu-system-x86", "qemu_migration", "a guest migrates by RDMA, and goes on"],

@@ -243,3 +243,20 @@ fn a_request_for_which_no_identifier_can_be_made_is_rejected() {
     assert_eq!(sidr.replies(), [(5, SidrReply::REJECTED)]);
     assert!(sidr.table().undecided.is_empty());
 }
+
+/// A listener may have the address of an identifier that was destroyed. The undecided requests of that
+/// identifier do not count for the listener.
+#[test]
+fn requests_of_an_earlier_identifier_do_not_count() {
+    let sidr = Sidr::default();
+    sidr.listen(1, PORT, claim("0.0.0.0"), 0, handler);
+    let early = request(PORT, 5);
+    sidr.on_request(ip(PEER), &early);
+    sidr.forget(1);
+    sidr.listen(1, PORT, claim("0.0.0.0"), 0, handler);
+    let origin = Origin::of(ip(PEER), &early);
+    assert!(sidr.answer(&origin, &origin.answer(SidrReply::REJECTED)));
+    assert_eq!(told().len(), 1);
+    sidr.on_request(ip(PEER), &request(PORT, 6));
+    assert_eq!(told().len(), 1, "the listener still takes requests");
+}

@@ -135,8 +135,9 @@ static void shared_queues(struct rdma_event_channel *channel)
 	rdma_destroy_srq(id);
 	CHECK(!id->srq);
 	struct sockaddr_in group = address_of("224.0.0.1", 0);
-	REFUSED(rdma_join_multicast(id, (struct sockaddr *)&group, NULL), EOPNOTSUPP);
-	REFUSED(rdma_leave_multicast(id, (struct sockaddr *)&group), EOPNOTSUPP);
+	/* Only identifiers of datagram services join groups. */
+	REFUSED(rdma_join_multicast(id, (struct sockaddr *)&group, NULL), EINVAL);
+	REFUSED(rdma_leave_multicast(id, (struct sockaddr *)&group), EADDRNOTAVAIL);
 	destroy(id);
 }
 

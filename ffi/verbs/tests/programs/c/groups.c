@@ -289,19 +289,31 @@ static void one_process(void)
 	leave_wire(receiver);
 }
 
-/* Answers the first message to the group. */
+/* Answers each question to the group, until the other end has said that it has both answers. */
 static void receive_one(const char *host)
 {
 	struct rdma_cm_id *id = member(host);
 	struct ibv_ah *group = join(id, GROUP, NULL);
 	printf("ready\n");
 	fflush(stdout);
-	struct ibv_wc wc = receives(id, "question");
-	struct ibv_ah *back = ibv_create_ah_from_wc(id->pd, &wc, (struct ibv_grh *)(memory + wc.wr_id), id->port_num);
-	CHECK(back);
-	send_to(id, back, wc.src_qp, "answer");
-	send_to(id, group, 0xffffff, "answer to all");
-	CHECK(!ibv_destroy_ah(back) && !ibv_destroy_ah(group));
+	struct ibv_ah *back = NULL;
+	for (;;) {
+		struct ibv_wc wc = next_of(id->recv_cq);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len > GRH);
+		const char *text = (char *)memory + wc.wr_id + GRH;
+		if (!strcmp(text, "goodbye"))
+			break;
+		CHECK(!strcmp(text, "question"));
+		if (!back)
+			back = ibv_create_ah_from_wc(id->pd, &wc, (struct ibv_grh *)(memory + wc.wr_id), id->port_num);
+		CHECK(back);
+		struct ibv_sge sge = { (uintptr_t)(memory + wc.wr_id), ROOM, mr->lkey };
+		struct ibv_recv_wr *bad, wr = { .wr_id = wc.wr_id, .sg_list = &sge, .num_sge = 1 };
+		CHECK(!ibv_post_recv(id->qp, &wr, &bad));
+		send_to(id, back, wc.src_qp, "answer");
+		send_to(id, group, 0xffffff, "answer to all");
+	}
+	CHECK(back && !ibv_destroy_ah(back) && !ibv_destroy_ah(group));
 	leave_wire(id);
 }
 
@@ -310,18 +322,28 @@ static void send_one(const char *host)
 	struct rdma_cm_id *id = member(host);
 	struct ibv_ah *group = join(id, GROUP, NULL);
 	struct ibv_wc wc;
-	int found = 0;
-	for (time_t end = time(NULL) + 60; !found;) {
+	int has_answer = 0, has_answer_to_all = 0;
+	/* The answers have different ways: the one to this end may wait for the resolution of its address. Any message may
+	 * be lost on a busy host. */
+	for (time_t end = time(NULL) + 60; !has_answer || !has_answer_to_all;) {
 		CHECK(time(NULL) < end);
 		send_to(id, group, 0xffffff, "question");
 		usleep(10000);
-		found = ibv_poll_cq(id->recv_cq, 1, &wc);
+		while (ibv_poll_cq(id->recv_cq, 1, &wc) == 1) {
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			const char *text = (char *)memory + wc.wr_id + GRH;
+			int is_to_all = !strcmp(text, "answer to all");
+			CHECK(is_to_all || !strcmp(text, "answer"));
+			*(is_to_all ? &has_answer_to_all : &has_answer) = 1;
+			struct ibv_sge sge = { (uintptr_t)(memory + wc.wr_id), ROOM, mr->lkey };
+			struct ibv_recv_wr *bad, wr = { .wr_id = wc.wr_id, .sg_list = &sge, .num_sge = 1 };
+			CHECK(!ibv_post_recv(id->qp, &wr, &bad));
+		}
 	}
-	/* The answers have different ways: the one to this end may wait for the resolution of its address. */
-	CHECK(wc.status == IBV_WC_SUCCESS);
-	int is_to_all = !strcmp((char *)memory + wc.wr_id + GRH, "answer to all");
-	CHECK(is_to_all || !strcmp((char *)memory + wc.wr_id + GRH, "answer"));
-	receives(id, is_to_all ? "answer" : "answer to all");
+	for (int times = 0; times < 50; times++) {
+		send_to(id, group, 0xffffff, "goodbye");
+		usleep(10000);
+	}
 	CHECK(!ibv_destroy_ah(group));
 	leave_wire(id);
 }

@@ -224,7 +224,7 @@ static void values(void)
 		CHECK(!ibv_create_qp(pd, &lacks) && errno == EINVAL);
 	}
 	/* Other transports are not supported. */
-	enum ibv_qp_type types[] = { IBV_QPT_UC, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_SEND };
+	enum ibv_qp_type types[] = { IBV_QPT_RAW_PACKET, IBV_QPT_XRC_SEND };
 	for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
 		struct ibv_qp_init_attr other = qp_init(cq, NULL, 1);
 		other.qp_type = types[i];

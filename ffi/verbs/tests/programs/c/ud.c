@@ -262,6 +262,39 @@ static void multicast(struct ibv_qp *qp, struct ibv_qp *far)
 	CHECK(!ibv_query_gid(context, 1, 0, &ours) && ibv_attach_mcast(qp, &ours, 0) == EINVAL);
 }
 
+/* A queue pair may be attached before it is open, and stays attached in RESET. A process has a limited number of
+ * groups, and each group counts once. */
+static void attached_early(struct ibv_qp *qp)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1 };
+	uint8_t group[16] = { 0xff, 0x0e, [10] = 0xff, 0xff, 239, 1, 2, 4 };
+	memcpy(attr.grh.dgid.raw, group, sizeof group);
+	struct ibv_qp *early = make(far_cq, NULL);
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	CHECK(!ibv_attach_mcast(early, &attr.grh.dgid, 0) && !ibv_attach_mcast(early, &attr.grh.dgid, 0));
+	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+	CHECK(ah);
+	for (int round = 0; round < 2; round++) {
+		open_qp(early);
+		recv_to(early, 4096, 4096, ROOM);
+		CHECK(!post(qp, ah, 0xffffff, QKEY, 60, IBV_WR_SEND, 0));
+		sent(160);
+		struct ibv_wc wc = next_of(far_cq);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.qp_num == early->qp_num && wc.byte_len == GRH + 60);
+		CHECK(!ibv_modify_qp(early, &reset, IBV_QP_STATE));
+	}
+	struct ibv_device_attr device;
+	CHECK(!ibv_query_device(context, &device));
+	for (int more = 1; more < device.max_mcast_grp; more++) {
+		attr.grh.dgid.raw[13] = 1 + more;
+		CHECK(!ibv_attach_mcast(early, &attr.grh.dgid, 0));
+	}
+	attr.grh.dgid.raw[13] = 0xff;
+	CHECK(ibv_attach_mcast(early, &attr.grh.dgid, 0) == ENOMEM);
+	CHECK(!ibv_destroy_qp(early) && !ibv_destroy_ah(ah));
+	CHECK(!ibv_attach_mcast(qp, &attr.grh.dgid, 0) && !ibv_detach_mcast(qp, &attr.grh.dgid, 0));
+}
+
 int main(void)
 {
 	context = open_device();
@@ -284,6 +317,7 @@ int main(void)
 	open_qp(qp), open_qp(far);
 	messages(qp, far);
 	multicast(qp, far);
+	attached_early(qp);
 	extended();
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(far) && !ibv_dereg_mr(mr));
 	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_cq(far_cq) && !ibv_destroy_cq(ibv_cq_ex_to_cq(far_cq_ex)));
