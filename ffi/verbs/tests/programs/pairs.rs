@@ -266,7 +266,8 @@ fn perftest() -> Vec<Pair> {
     pairs
 }
 
-/// perftest's datagrams: perftest sends none over iWARP devices.
+/// perftest's datagrams. Over iWARP devices, perftest's bandwidth tests post RDMA Writes as credits, which no
+/// queue pair of datagrams allows.
 fn perftest_datagrams() -> Vec<Pair> {
     let pair = |name: &str, command: &str| {
         Pair::new(name, "perftest", command, &format!("{command} {ADDR}")).shows("#bytes").pretends_ib()
