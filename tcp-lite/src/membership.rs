@@ -395,7 +395,8 @@ mod tests {
         }
         // Another TTL or hop limit, and a source that is not link-local (the checksum is still right).
         let mut far = query("239.1.2.3", 10);
-        far[8] = 2;
+        (far[8], far[10], far[11]) = (2, 0, 0);
+        put_checksum(&mut far[..24], 10, InternetChecksum::new());
         assert_eq!(parsed(&far), None);
         let mut far = query("ff15::7", 10);
         far[7] = 64;
