@@ -91,13 +91,18 @@ pub(crate) fn run_over(name: &str, wire: &Wire) -> Result<String, String> {
     Ok(wire.output("server"))
 }
 
-/// Compiles a program, and returns its path.
+/// Compiles a program with rdma-core's libraries, and returns its path.
 pub(crate) fn compile(wire: &Wire, name: &str) -> Result<String, String> {
+    compile_with(wire, name, &["-libverbs", "-lrdmacm", "-lpthread"])
+}
+
+/// Compiles a program with these libraries, and returns its path.
+pub(crate) fn compile_with(wire: &Wire, name: &str, libraries: &[&str]) -> Result<String, String> {
     let program = wire.folder().join(name);
     let source = format!("{}/tests/programs/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-    compiler.args([&source, "-libverbs", "-lrdmacm", "-lpthread"]);
+    compiler.arg(&source).args(libraries);
     let output = compiler.output().map_err(|error| format!("cc: {error}"))?;
     if !output.status.success() {
         return Err(format!("{source}: {}", String::from_utf8_lossy(&output.stderr)));

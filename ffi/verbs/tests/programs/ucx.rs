@@ -1,8 +1,8 @@
 //! A program of ours for UCP, whose ends connect by the addresses of sockets.
 
 use std::path::Path;
-use std::process::Command;
 
+use crate::c;
 use crate::interface::Interfaces;
 use crate::pair::{Pair, is_installed};
 use crate::wire::Wire;
@@ -23,16 +23,8 @@ pub(crate) fn sockets_between_hosts() -> Result<(), String> {
 fn run(wire: &Wire) -> Result<(), String> {
     const ENV: &str = "env UWARP_PRETEND=ib UCX_TLS=rc_verbs,ud_verbs,self UCX_NET_DEVICES=uwarp0:1 \
                        UCX_SOCKADDR_TLS_PRIORITY=rdmacm";
-    let program = wire.folder().join("ucp_sockets");
-    let source = format!("{}/tests/programs/c/ucp_sockets.c", env!("CARGO_MANIFEST_DIR"));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-    let output =
-        compiler.args([&source, "-lucp", "-lucs"]).output().map_err(|error| format!("cc: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("{source}: {}", String::from_utf8_lossy(&output.stderr)));
-    }
-    let server = format!("{ENV} {}", program.display());
+    let program = c::compile_with(wire, "ucp_sockets", &["-lucp", "-lucs"])?;
+    let server = format!("{ENV} {program}");
     let pair = Pair::of_test("ucp_sockets", &server, &format!("{server} 127.0.0.1"));
     pair.shows("18 messages are right").run_over(wire)
 }
