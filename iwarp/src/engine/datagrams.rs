@@ -159,13 +159,6 @@ impl Datagrams {
         std::mem::take(&mut self.has_new_groups)
     }
 
-    /// Returns the groups to which queue pairs are attached.
-    pub(super) fn groups(&self) -> Vec<IpAddr> {
-        let mut groups: Vec<IpAddr> = self.attached.iter().map(|(group, _)| *group).collect();
-        groups.dedup();
-        groups
-    }
-
     // ---- sending ----
 
     /// Lets the queue pairs that wait send. Returns whether a datagram was sent or dropped.

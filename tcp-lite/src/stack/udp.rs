@@ -24,8 +24,8 @@ use crate::neighbor::Resolution;
 use crate::udp::{self, DatagramHeader, OpenUdpError, Outbox, UDP_BYTES, UdpHeader};
 use crate::{SendDatagramError, event::Datagram};
 
-/// Maximum number of datagrams that wait for [`Stack::event`]. An engine receives up to four bursts before it
-/// handles events.
+/// Maximum number of datagrams that wait for [`Stack::next_datagram`]. An engine receives up to four bursts
+/// before it handles events.
 const MAX_EVENTS: usize = 4 * BURST;
 
 /// Where a frame with a datagram is sent.

@@ -24,7 +24,7 @@ impl Poller {
             shared_memory_bytes: self.port.shared_memory_bytes(),
             addresses: addresses.collect(),
             listens: self.state.listeners.iter().map(|listener| listener.shared.options.port).collect(),
-            groups: self.datagrams.groups(),
+            groups: self.state.tcp.groups().collect(),
             connections: connections.collect(),
             counters: self.counters(),
         }
