@@ -61,8 +61,8 @@ pub struct Impairment {
 /// A port that loses and delays the frames that it sends.
 ///
 /// A delayed frame is passed to the wrapped port when it is due and this port is polled. When this port is
-/// dropped, frames that still wait are passed to the wrapped port at once: on a wire, the end of a sender does
-/// not stop its frames.
+/// dropped, frames that still wait are passed to the wrapped port at once: on a wire, the end of a sender
+/// does not stop its frames.
 pub struct Impaired {
     port: Box<dyn Port>,
     /// The description of `port`, without the offload of external memory: a frame may wait here until the
@@ -236,7 +236,10 @@ impl Sleep for Impaired {
 
 impl Drop for Impaired {
     fn drop(&mut self) {
-        self.release(u64::MAX);
+        // The wrapped port may be what has panicked.
+        if !std::thread::panicking() {
+            self.release(u64::MAX);
+        }
     }
 }
 

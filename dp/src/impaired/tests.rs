@@ -136,6 +136,22 @@ fn jitter_and_delay_do_not_change_which_frames_are_lost() {
 }
 
 #[test]
+fn losses_do_not_change_the_jitter_of_other_frames() {
+    let times = |loss_ppm| {
+        let mut bench = Bench::new(Impairment { loss_ppm, jitter_us: 100, ..NOTHING }, 256);
+        assert_eq!(bench.send(0, 0..64), 64);
+        (0..=100).for_each(|now_us| bench.poll(now_us));
+        let mut arrived = bench.arrived();
+        arrived.sort_unstable_by_key(|(_, number)| *number);
+        arrived
+    };
+    let (mut all, some) = (times(0), times(300_000));
+    assert!((30..60).contains(&some.len()) && all.len() == 64, "{}", some.len());
+    all.retain(|(_, number)| some.iter().any(|(_, other)| other == number));
+    assert_eq!(all, some);
+}
+
+#[test]
 fn a_delay_holds_each_frame_exactly_so_long_and_keeps_the_order() {
     let mut bench = Bench::new(Impairment { delay_us: 500, ..NOTHING }, 512);
     assert_eq!((bench.send(10, 0..3), bench.send(10, 3..4), bench.send(300, 4..6)), (3, 1, 2));

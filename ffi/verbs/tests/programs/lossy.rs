@@ -122,8 +122,8 @@ fn status_on(wire: &Wire) -> Result<(), String> {
     if text.matches("  lost on purpose ").count() == 2 { Ok(()) } else { Err(text) }
 }
 
-/// The line about the seed names a wire with a seed: the chosen one, or that of the user. Without chance there
-/// is no such line.
+/// The line about the seed names a wire with a seed: the chosen one, or that of the user. Without chance
+/// there is no such line.
 fn seed() -> Result<(), String> {
     const TOLD: &str = "uwarp: frames are lost or delayed at random: UWARP_NET=local:default,";
     let lines = |net: &'static str| -> Result<Vec<String>, String> {
