@@ -22,8 +22,9 @@
 //! assert_eq!(burst[0].head(), [0xff; 60]);
 //! ```
 //!
-//! Other modules contain, for example, a capture for any port ([`pcap::Tap`]), memory to register
-//! ([`Region`]), the clock ([`Clock`]) and a profiler ([`profile`]).
+//! Other modules contain, for example, a capture for any port ([`pcap::Tap`]), loss and delay on purpose for
+//! any port ([`Impaired`]), memory to register ([`Region`]), the clock ([`Clock`]) and a profiler
+//! ([`profile`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -35,6 +36,7 @@ pub mod counters;
 pub mod dpdk;
 #[cfg(feature = "dpdk")]
 pub mod eal;
+pub mod impaired;
 #[doc(hidden)]
 pub mod invariant;
 mod limits;
@@ -61,6 +63,7 @@ pub mod tso;
 
 pub use clock::Clock;
 pub use counters::Metric;
+pub use impaired::{Impaired, Impairment};
 pub use loopback::Loopback;
 pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;

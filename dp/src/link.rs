@@ -23,6 +23,8 @@ pub use config::{LinkConfig, LinkPlan, LinkTso};
 pub use steering::{LinkSteering, MAX_QUEUES};
 pub use wire::LinkFaults;
 
+pub(crate) use faults::FaultGenerator;
+
 use crate::{Mempool, Port, Queue, Rss};
 use port::{LinkPort, Shared};
 use steering::{Inbox, Mesh, Single, Wires};

@@ -31,6 +31,11 @@ events! {
     fn port_opened(info: &dyn std::fmt::Debug) {
         tracing::info!(?info, "port opened");
     }
+
+    /// A port loses or delays frames on purpose. With the seed, a run can be repeated.
+    fn port_impaired(port: &str, impairment: &dyn std::fmt::Debug) {
+        tracing::info!(port, ?impairment, "port loses or delays frames on purpose");
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -7,8 +7,8 @@ use super::config::LinkPlan;
 
 /// The faults of one frame. A lost frame has no other fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FrameFaults {
-    pub(super) lost: bool,
+pub(crate) struct FrameFaults {
+    pub(crate) lost: bool,
     pub(super) duplicated: bool,
     pub(super) held: bool,
     /// A number that selects the bit to flip, if the frame is corrupted.
@@ -16,7 +16,7 @@ pub(super) struct FrameFaults {
 }
 
 /// Decides the faults of one frame after another.
-pub(super) struct FaultGenerator {
+pub(crate) struct FaultGenerator {
     plan: LinkPlan,
     rng: ChaCha8Rng,
     /// Number of frames whose faults were decided so far.
@@ -28,7 +28,7 @@ pub(super) struct FaultGenerator {
 impl FaultGenerator {
     /// Makes the generator of one direction and queue. Each generator has its own stream of random numbers
     /// from the same seed. Returns `None` for a plan without faults.
-    pub(super) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Option<Self> {
+    pub(crate) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Option<Self> {
         let mut plan = plan.clone();
         plan.drop_exactly.sort_unstable();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -39,7 +39,7 @@ impl FaultGenerator {
     }
 
     /// Decides the faults of the next frame.
-    pub(super) fn next(&mut self) -> FrameFaults {
+    pub(crate) fn next(&mut self) -> FrameFaults {
         let ordinal = self.ordinal;
         self.ordinal += 1;
         let mut fate = if self.random { self.draw() } else { FrameFaults::default() };

@@ -33,6 +33,8 @@ crate::counters! {
         /// Number of frames that were dropped because the port could not send them, for example because they
         /// were too long or had too many segments.
         pub tx_dropped: u64,
+        /// Number of frames that an [impaired port](crate::Impaired) has lost on purpose.
+        pub tx_lost: u64,
         /// Number of changes of the link state.
         pub link_changes: u64,
     }

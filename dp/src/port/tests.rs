@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::*;
+use crate::impaired::{Impaired, Impairment};
 use crate::loopback::Loopback;
 use crate::pcap::Tap;
 
@@ -188,13 +189,14 @@ impl Statistics for Plain {}
 
 /// Makes each wrapper of this crate, and wrappers that define no optional function. Each wrapper wraps a port
 /// from `make`.
-fn wrappers(make: &dyn Fn() -> Box<dyn Port>) -> [(&'static str, Box<dyn Port>); 4] {
+fn wrappers(make: &dyn Fn() -> Box<dyn Port>) -> [(&'static str, Box<dyn Port>); 5] {
     let tap = Tap::new(make(), Box::new(io::sink()), Some(0)).unwrap();
     [
         ("Plain", Box::new(Plain(make()))),
         ("Plain in Plain", Box::new(Plain(Box::new(Plain(make()))))),
         ("Tap", Box::new(tap)),
         ("Loopback", Box::new(Loopback::new(make()))),
+        ("Impaired", Box::new(Impaired::new(make(), Impairment::default()))),
     ]
 }
 

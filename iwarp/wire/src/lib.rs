@@ -17,6 +17,11 @@
 //! the keys `gw`, `mac`, `mtu` and `crc`. The kind `local` has the keys `mtu`, `crc` and `ring`. DPDK wires
 //! need the feature `dpdk`.
 //!
+//! All kinds except `dpdk` can lose and delay the frames that this endpoint sends, to test programs: the key
+//! `loss` is a probability (`0.01` or `1%`), `delay` and `jitter` are times (`500us`, `1ms`, `0.1s`), and
+//! `seed` makes the losses repeatable (`local,loss=1%,delay=1ms,seed=7`). A `dpdk` wire has no keys, but
+//! [`Spec::impairment`] has the same effect.
+//!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let wire = iwarp_wire::open(&"packet:eth0,addr=10.0.0.2/24".parse()?)?;
@@ -30,10 +35,12 @@
 
 #[cfg(feature = "dpdk")]
 mod dpdk;
+mod impairment;
 mod open;
 #[cfg(feature = "dpdk")]
 mod signals;
 mod spec;
 
+pub use impairment::Impairment;
 pub use open::{LOCAL_PREFIX, OpenError, Wire, address_of_station, open, open_dpdk, open_local, open_packet};
 pub use spec::{Kind, Spec, SpecError};

@@ -3,14 +3,15 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use dp::Port;
 use dp::local::{self, LocalConfig};
 use dp::packet::{self, PacketConfig};
+use dp::{Impaired, Port};
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::VerbsError;
 use tcp_lite::AddressProbing;
 use tcp_lite::facade::IpCidr;
 
+use crate::impairment::Impairment;
 use crate::spec::{Kind, Spec, SpecError};
 
 /// The first two bytes of the addresses on a `local` wire: a part of 100.64.0.0/10, the shared address space
@@ -90,13 +91,14 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     }
     let port = local::open(&config)?;
     let address = address_of_station(port.station());
-    let mut config = EngineConfig::new(&port, &[&format!("{address}/{LOCAL_PREFIX}")])?;
+    let port = impaired(spec, Box::new(port));
+    let mut config = EngineConfig::new(&*port, &[&format!("{address}/{LOCAL_PREFIX}")])?;
     // Every neighbour is a station, whose Ethernet address is derived from its station number.
     config.stack.derived_neighbors = Some([0x02, 0x00]);
     config.stack.address_probing = AddressProbing::Off;
     // By default a local wire has no MPA CRC: its frames never leave this machine's memory.
     config.crc = spec.crc.unwrap_or(false);
-    Ok(Wire { port: Box::new(port), config, address })
+    Ok(Wire { port, config, address })
 }
 
 /// Opens a kernel interface, on which this endpoint has the address `address`. Ports of other processes of
@@ -116,9 +118,9 @@ pub fn open_packet(
     (config.mac, config.mtu) = (spec.mac, spec.mtu);
     config.sees_host = true;
     config.ends_with_interface = ends_with_interface;
-    let port = packet::open(&config)?;
-    let config = settings(spec, &port, address)?;
-    Ok(Wire { port: Box::new(port), config, address: address.address().into() })
+    let port = impaired(spec, Box::new(packet::open(&config)?));
+    let config = settings(spec, &*port, address)?;
+    Ok(Wire { port, config, address: address.address().into() })
 }
 
 /// Opens a DPDK device. If the specification has an Ethernet address, our frames have this address. Otherwise
@@ -133,6 +135,7 @@ pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
     let own_address = own_address(spec)?;
     let address = own_address.address().into();
     let port = crate::dpdk::open(spec).map_err(|why| OpenError::Device { spec: spec.to_string(), why })?;
+    let port = impaired(spec, port);
     let mut config = settings(spec, &*port, own_address)?;
     if let Some(mac) = spec.mac.or_else(|| crate::dpdk::mac(&spec.kind, address)) {
         config.stack.mac = tcp_lite::facade::EthernetAddress(mac);
@@ -156,6 +159,17 @@ fn own_address(spec: &Spec) -> Result<IpCidr, OpenError> {
         return Err(SpecError::Range { spec: spec.to_string() }.into());
     }
     spec.address.ok_or_else(|| SpecError::NoAddress { spec: spec.to_string() }.into())
+}
+
+/// Wraps the port of a wire that loses or delays frames on purpose.
+fn impaired(spec: &Spec, port: Box<dyn Port>) -> Box<dyn Port> {
+    let mut wanted = spec.impairment;
+    if !wanted.is_some() {
+        return port;
+    }
+    let seed = wanted.choose_seed().unwrap_or_default();
+    let Impairment { loss_ppm, delay_us, jitter_us, .. } = wanted;
+    Box::new(Impaired::new(port, dp::Impairment { loss_ppm, delay_us, jitter_us, seed }))
 }
 
 /// Returns the engine's configuration for a wire on which this endpoint has the address `address`.

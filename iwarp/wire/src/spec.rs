@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use tcp_lite::facade::{IpAddress, IpCidr};
 
+use crate::impairment::Impairment;
+
 /// The kinds of wires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -83,6 +85,9 @@ pub struct Spec {
     /// ([`LocalConfig::ring_bytes`](dp::local::LocalConfig::ring_bytes)): a power of two from 256 KiB to 256
     /// MiB. `None`: 2 MiB.
     pub ring_bytes: Option<usize>,
+    /// The loss and the delay of the frames that this endpoint sends. Frames of a process to itself do not
+    /// cross the wire, if [`Loopback`](dp::Loopback) returns them.
+    pub impairment: Impairment,
 }
 
 /// Why a specification was refused.
@@ -148,9 +153,9 @@ pub enum SpecError {
 
 const KINDS: &str = "local[:name], packet:IF, tap:IF, xdp:IF, vhost:PATH, virtio:PATH, memif:PATH, dpdk:ARGS";
 
-const LOCAL_KEYS: &str = "mtu, crc, ring";
-const DEVICE_KEYS: &str = "addr, gw, mac, mtu, crc";
-const MEMIF_KEYS: &str = "addr, gw, mac, mtu, crc, role, id";
+const LOCAL_KEYS: &str = "mtu, crc, ring, loss, delay, jitter, seed";
+const DEVICE_KEYS: &str = "addr, gw, mac, mtu, crc, loss, delay, jitter, seed";
+const MEMIF_KEYS: &str = "addr, gw, mac, mtu, crc, role, id, loss, delay, jitter, seed";
 
 impl Default for Spec {
     /// Returns the specification `local`.
@@ -164,6 +169,7 @@ impl Default for Spec {
             mtu: None,
             crc: None,
             ring_bytes: None,
+            impairment: Impairment::default(),
         }
     }
 }
@@ -268,7 +274,10 @@ impl Spec {
                 _ => return Err(wrong("role: use server or client")),
             },
             ("id", Kind::Memif { id, .. }) => *id = value.parse().map_err(|_| wrong("number"))?,
-            _ => return Err(SpecError::Key { spec: spec.into(), key: key.into(), known }),
+            _ => match self.impairment.set(key, value) {
+                Some(outcome) => outcome.map_err(wrong)?,
+                None => return Err(SpecError::Key { spec: spec.into(), key: key.into(), known }),
+            },
         }
         Ok(())
     }
@@ -393,7 +402,7 @@ impl fmt::Display for Spec {
                 false => write!(f, ",ring={}K", bytes >> 10)?,
             }
         }
-        Ok(())
+        write!(f, "{}", self.impairment)
     }
 }
 
@@ -414,6 +423,9 @@ mod tests {
             "vhost:/tmp/wire.sock,addr=10.0.0.1/24",
             "virtio:/tmp/wire.sock,addr=10.0.0.2/24",
             "memif:/tmp/memif.sock,role=server,id=3,addr=10.0.0.1/24",
+            "local:default,ring=1M,loss=0.01,delay=1ms,seed=7",
+            "packet:eth0,addr=10.0.0.2/24,mtu=1500,loss=1,delay=10s,jitter=1500us,seed=18446744073709551615",
+            "memif:/s,role=client,id=0,addr=10.0.0.1/24,loss=0.000001,delay=1us,jitter=1s",
             "dpdk:-a 0000:03:00.0,rx=4 --no-huge",
         ] {
             let parsed: Spec = spec.parse().unwrap();
@@ -425,6 +437,14 @@ mod tests {
             let spec: Spec = format!("local,ring={text}").parse().unwrap();
             assert_eq!(spec.ring_bytes, Some(bytes));
         }
+        for kind in ["local", "packet:eth0", "tap:t", "xdp:eth0", "vhost:/s", "virtio:/s", "memif:/s"] {
+            let spec: Spec = format!("{kind},loss=1%,delay=0.1s,jitter=0.5ms,seed=7").parse().unwrap();
+            let expected = Impairment { loss_ppm: 10_000, delay_us: 100_000, jitter_us: 500, seed: Some(7) };
+            assert_eq!(spec.impairment, expected, "{kind}");
+        }
+        // The arguments of EAL have commas, so they have no keys.
+        let dpdk: Spec = "dpdk:-a 0000:03:00.0,loss=1%".parse().unwrap();
+        assert_eq!(dpdk.impairment, Impairment::default());
     }
 
     #[test]
@@ -458,6 +478,17 @@ mod tests {
             ("local,crc", "use on or off"),
             ("memif:/s,role=both", "use server or client"),
             ("memif:/s,id=x", "is no number"),
+            (
+                "local,lost=1%",
+                "there is no key 'lost' for this kind: use mtu, crc, ring, loss, delay, jitter, seed",
+            ),
+            ("local,loss=2", "loss=2 is no probability: use 0 to 1, like 0.01, or 0% to 100%"),
+            ("tap:t,loss=101%", "is no probability"),
+            ("xdp:eth0,loss", "is no probability"),
+            ("packet:eth0,delay=1", "delay=1 is no time: use us, ms or s and at most 10s, like 500us"),
+            ("packet:eth0,delay=11s", "is no time"),
+            ("vhost:/s,jitter=x", "jitter=x is no time"),
+            ("virtio:/s,seed=-1", "seed=-1 is no number"),
         ] {
             let line = spec.parse::<Spec>().unwrap_err().to_string();
             assert!(line.contains(says) && !line.contains('\n'), "{line}");

@@ -15,7 +15,7 @@ use super::hosts::{self, Hosts};
 use super::local_names::LocalNames;
 use super::port_space::PerSpace;
 use super::wire_spec::folder;
-use crate::ffi::abi::StartError;
+use crate::ffi::abi::{self, StartError};
 use crate::ffi::settings::{self, Key};
 
 /// An opened wire: its port, the engine's configuration, and the addresses on the wire.
@@ -23,6 +23,7 @@ type Opened = (Box<dyn Port>, EngineConfig, Net);
 
 /// Opens the wire. If the wire cannot be opened, the error has one line that tells the user what to do.
 pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
+    let spec = &with_seed(spec);
     let (port, mut config, mut net) = match &spec.kind {
         Kind::Local { name } => open_local(spec, name)?,
         Kind::Packet { interface } => open_packet(spec, interface)?,
@@ -48,6 +49,15 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     config.stack.loopback = true;
     config.stack.offloads = port.info().offloads;
     Ok((captured(port)?, config, net))
+}
+
+/// Chooses the seed of a wire that loses frames at random, unless the user has chosen the seed, and tells it.
+fn with_seed(spec: &Spec) -> Spec {
+    let mut spec = spec.clone();
+    if spec.impairment.choose_seed().is_some() {
+        abi::log(|| format!("frames are lost or delayed at random: UWARP_NET={spec} does the same again"));
+    }
+    spec
 }
 
 /// This process's end of the wire as it is known before the wire is opened. The end has no name service, and
@@ -80,7 +90,7 @@ fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     let folder = folder(name)?;
     let Wire { port, mut config, address } = iwarp_wire::open_local(spec, folder.clone()).map_err(text)?;
     // A peer on this wire usually answers the close at once, so a short timeout is enough.
-    config.close_timeout = CLOSE_TIMEOUT;
+    config.close_timeout = if spec.impairment.is_some() { CLOSE_TIMEOUT_OF_HOSTS } else { CLOSE_TIMEOUT };
     let tcp = LocalNames::new(&folder).map_err(|error| {
         let line = format!("{}: no folder for names can be made: {error}", folder.display());
         StartError::with_line(line, &error)

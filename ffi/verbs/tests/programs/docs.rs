@@ -165,6 +165,7 @@ fn steps() -> Result<(), String> {
             image.run(line)?;
         }
     }
+    image.measures(&chapter.block("## A lossy wire on purpose")?.join("\n"))?;
     // A test of iwperf (`benches/tests/it/local.rs`) runs this block.
     chapter.block("A limit that fails the job")?;
     chapter.is_complete()?;

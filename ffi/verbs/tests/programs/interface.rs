@@ -47,6 +47,12 @@ impl Interfaces {
         Ok(interfaces)
     }
 
+    /// Adds keys to the wires of both ends.
+    pub(crate) fn with_keys(mut self, keys: &str) -> Self {
+        self.ends.iter_mut().for_each(|(_, net)| *net = format!("{net},{keys}"));
+        self
+    }
+
     /// Makes two namespaces like [`new`](Self::new), in which programs use AF_XDP. libxdp pins its maps in
     /// the BPF file system, which `ip netns exec` does not mount, so each command mounts it first.
     #[cfg(feature = "dpdk")]

@@ -25,6 +25,7 @@
 //! | `end.rs` | files that programs leave behind |
 //! | `files.rs` | the files in which programs look for a device |
 //! | `listed.rs` | `uwarp ls` |
+//! | `lossy.rs` | programs on wires that lose and delay frames on purpose |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
 //! | `valgrind.rs` | a pair under valgrind |
 //! | `status.rs` | `uwarp status` |
@@ -55,6 +56,7 @@ mod libs;
 mod limits;
 mod listed;
 mod loopback;
+mod lossy;
 mod migrate;
 mod mpi;
 mod pair;
@@ -122,6 +124,7 @@ fn main() {
     others.push(container::test());
     others.extend(completions::all());
     others.extend(idle::all(has_interfaces));
+    others.extend(lossy::all(has_interfaces));
     for (name, runs, test) in others {
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(!runs));
     }

@@ -56,6 +56,8 @@ fn settings() -> Result<(), String> {
         ("UWARP_NET", "local:a/b", "use letters, digits"),
         ("UWARP_NET", "memif:/s,role=both,addr=10.0.0.2/24", "use server or client"),
         ("UWARP_NET", "vhost", "needs a socket"),
+        ("UWARP_NET", "local,loss=5", "loss=5 is no probability: use 0 to 1, like 0.01, or 0% to 100%"),
+        ("UWARP_NET", "local,delay=1", "delay=1 is no time: use us, ms or s"),
         ("UWARP_ADDR", "10.0.0.2", "like 10.0.0.2/24"),
         ("UWARP_ADDR", "10.0.0.2/24", "a local wire chooses its addresses: leave it out"),
         ("UWARP_DIR", "wires", "UWARP_DIR=wires: use an absolute path"),

@@ -120,9 +120,13 @@ fn add_engine(text: &mut String, report: &EngineReport) {
         0 => String::new(),
         shared => format!("  shared memory {}", bytes(shared)),
     };
+    let lost = match report.counters.get("uwarp_port_tx_lost_total") {
+        None | Some(0) => String::new(),
+        Some(lost) => format!("  lost on purpose {lost}"),
+    };
     line(
         text,
-        format_args!("  engine {engine} {port}  {addresses}  mtu {mtu}  link {link}{shared}{listens}"),
+        format_args!("  engine {engine} {port}  {addresses}  mtu {mtu}  link {link}{shared}{lost}{listens}"),
     );
     for connection in &report.connections {
         add_connection(text, connection);
@@ -255,6 +259,23 @@ mod tests {
         let line = "  engine 0 local7  100.64.0.7/10  mtu 9000  link up  shared memory 260.0 KiB  \
                     listens at 4000  groups 239.1.2.3\n";
         assert_eq!(text, line);
+    }
+
+    #[test]
+    fn frames_that_a_wire_has_lost_on_purpose_are_shown() {
+        let line = |lost: u64| {
+            let engine = serde_json::json!({
+                "engine": 0, "port": "v0", "mac": "02:00:00:00:00:01", "mtu": 1500, "link_up": true,
+                "addresses": ["10.0.0.1/24"], "listens": [4000], "connections": [],
+                "counters": { "uwarp_port_tx_lost_total": lost },
+            });
+            let mut text = String::new();
+            add_engine(&mut text, &serde_json::from_value(engine).unwrap());
+            text
+        };
+        let usual = "  engine 0 v0  10.0.0.1/24  mtu 1500  link up";
+        assert_eq!(line(0), format!("{usual}  listens at 4000\n"));
+        assert_eq!(line(12), format!("{usual}  lost on purpose 12  listens at 4000\n"));
     }
 
     #[test]
