@@ -1,7 +1,7 @@
 //! Unmodified RDMA programs from Debian's packages, and C programs of our own. Programs run in pairs over a
 //! `local` wire as an ordinary user without capabilities. Many pairs also run between interfaces of two
 //! network namespaces. With `UWARP_VERBS=hosts` only the tests between network namespaces run, and with
-//! `UWARP_VERBS=local` only the other tests.
+//! `UWARP_VERBS=local` only the other tests. Those of `others` run only with `UWARP_VERBS=others`.
 //!
 //! | file | contents |
 //! |---|---|
@@ -34,6 +34,7 @@
 //! | `kill.rs` | killed programs, and how their peers notice |
 //! | `judges.rs` | test suites of other projects |
 //! | `mpi.rs` | Open MPI over libfabric and over UCX, with a program in Python |
+//! | `others` | programs that need large packages or minutes |
 //!
 //! If a program is not installed, its tests are skipped, usually with a line that names the package.
 
@@ -59,6 +60,7 @@ mod loopback;
 mod lossy;
 mod migrate;
 mod mpi;
+mod others;
 mod pair;
 mod pairs;
 mod refused;
@@ -70,6 +72,9 @@ mod wire;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use wire::Wire;
+
+/// The first part of the names of the tests in `others`.
+const OTHERS: &str = "others_";
 
 fn main() {
     let mut arguments = Arguments::from_args();
@@ -213,14 +218,27 @@ fn main() {
         let skips = !pair::is_installed("rping");
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(skips));
     }
+    if std::env::var("UWARP_VERBS").as_deref() == Ok(OTHERS.trim_end_matches('_')) {
+        for other in others::all() {
+            let missing = other.missing();
+            if !missing.is_empty() {
+                println!("skipped: {} ({missing})", other.name());
+            }
+            let test = move || (other.run)().map_err(Failed::from);
+            trials.push(Trial::test(other.name(), test).with_ignored_flag(!missing.is_empty()));
+        }
+    }
     let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
     let chapter = move || table::check(&names).map_err(Failed::from);
     trials.push(Trial::test("the_chapter_on_programs_is_that_of_the_tests", chapter));
     match std::env::var("UWARP_VERBS").as_deref() {
         Ok("hosts") => trials.retain(|trial| is_between_namespaces(trial.name())),
         Ok("local") => trials.retain(|trial| !is_between_namespaces(trial.name())),
+        Ok("others") => trials.retain(|trial| trial.name().starts_with(OTHERS)),
         Ok(other) => {
-            eprintln!("UWARP_VERBS={other}: write hosts or local, or leave it out to run all tests");
+            eprintln!(
+                "UWARP_VERBS={other}: write hosts, local or others, or leave it out to run hosts and local"
+            );
             built::remove();
             std::process::exit(1);
         }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
+use crate::others;
 use crate::pair::Pair;
 use crate::pairs;
 
@@ -112,6 +112,14 @@ fn made() -> Result<String, String> {
         let version = version(package);
         writeln!(text, "| {program} | {package} ({version}) | {checks} | `{test}` |").map_err(failed)?;
     }
+    text.push_str(
+        "\n| program | from | how the test runs it | what is checked | test |\n|---|---|---|---|---|\n",
+    );
+    for other in others::all() {
+        let (from, name) = (other.package(), other.name());
+        writeln!(text, "| {} | {from} | {} | {} | `{name}` |", other.program, other.how, other.checks)
+            .map_err(failed)?;
+    }
     text.push_str("\n| suite | ok | fail | skip | what the suite is |\n|---|---|---|---|---|\n");
     for (suite, what) in SUITES {
         let path = format!("{}/tests/judges/{suite}.txt", env!("CARGO_MANIFEST_DIR"));
@@ -149,10 +157,8 @@ impl Pair {
     }
 }
 
-/// The installed version of a package, or `-` if dpkg does not know the package.
+/// The installed version of a package, or `-` if the package is not installed.
 fn version(package: &str) -> String {
-    let mut query = Command::new("dpkg-query");
-    let output = query.args(["-W", "-f", "${Version}", package]).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let text = others::version(package);
     if text.is_empty() { "-".into() } else { text }
 }
