@@ -30,8 +30,12 @@ fn read(path: &Path) -> String {
 fn each_text_before_a_block_of_code_is_in_a_chapter() {
     let chapters: Vec<String> =
         ["README.md", "docs"].into_iter().flat_map(files).map(|it| read(&it)).collect();
-    let sources =
-        ["ffi/verbs/tests/programs/docs.rs", "iwarp/tokio/tests/examples.rs", "tests/src/nic_guide.rs"];
+    let sources = [
+        "ffi/verbs/tests/programs/docs.rs",
+        "ffi/verbs/tests/programs/pods.rs",
+        "iwarp/tokio/tests/examples.rs",
+        "tests/src/nic_guide.rs",
+    ];
     let mut found = 0;
     for path in sources.into_iter().flat_map(files) {
         for marker in markers(&read(&path)) {

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,12 +17,15 @@ use crate::interface::{can_be_made, ip};
 use crate::pair::is_installed;
 use testkit::chapter::{Chapter, without_comment};
 
-/// The text in front of each pair of commands in the chapter, and whether the pair needs a network.
-const PAIRS: [(&str, bool); 3] = [
-    ("## Two containers that share a folder", false),
-    ("## Two containers on one network", true),
-    ("## To an RNIC, or to Linux's siw", true),
+/// The text in front of each pair of commands in the chapter, and the network that the pair needs.
+const PAIRS: [(&str, Network); 3] = [
+    ("## Two containers that share a folder", Network::None),
+    ("## Two containers on one network", Network::Pair),
+    ("## To an RNIC, or to Linux's siw", Network::Pair),
 ];
+
+/// The name that stands for the address of the server.
+const SERVER_NAME: &str = "rdma-server";
 
 /// Docker's default capabilities.
 const CAPABILITIES: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,\
@@ -54,62 +58,116 @@ pub(crate) fn take_pairs(chapter: &mut Chapter) -> Result<Vec<[String; 2]>, Stri
 
 fn pairs() -> Result<(), String> {
     let image = Image::new("containers")?;
-    for ((after, has_network), lines) in PAIRS.into_iter().zip(take_pairs(&mut chapter("container.md")?)?) {
-        let containers = Containers::new(&image, has_network)?;
+    for ((after, network), lines) in PAIRS.into_iter().zip(take_pairs(&mut chapter("container.md")?)?) {
+        let containers = Containers::new(&image, network)?;
         // This folder is the volume that both containers mount at the same path.
         let wires = image.folder.join("volume");
         std::fs::create_dir_all(&wires).map_err(|error| error.to_string())?;
-        let [server, client] = lines.map(|line| line.replace("/wires", &wires.display().to_string()));
-        containers.measure(&server, &client).map_err(|error| format!("{after}: {error}"))?;
+        let [server, client] = lines.map(|line| Container {
+            line: line.replace("/wires", &wires.display().to_string()),
+            privileges: ["--bounding-set", CAPABILITIES].map(str::to_owned).into(),
+            variables: Vec::new(),
+        });
+        containers.measure(&server, &client, true).map_err(|error| format!("{after}: {error}"))?;
     }
     Ok(())
 }
 
-/// Two network namespaces, which are removed when the value is dropped.
-struct Containers<'a> {
+/// The network between two containers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// No network: each container has only its loopback interface.
+    None,
+    /// A pair of interfaces `eth0`.
+    Pair,
+    /// The interfaces `eth0` are on a bridge of the node. Their MTU is that of flannel's networks.
+    Bridge,
+}
+
+/// What a container runs.
+pub(crate) struct Container {
+    /// A shell command.
+    pub(crate) line: String,
+    /// The arguments of `setpriv`.
+    pub(crate) privileges: Vec<String>,
+    /// Environment variables.
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+/// The network namespaces of two containers and of their node. The namespaces are removed when the value is
+/// dropped.
+pub(crate) struct Containers<'a> {
     image: &'a Image,
-    namespaces: [String; 2],
+    namespaces: [String; 3],
 }
 
 impl<'a> Containers<'a> {
-    /// Makes the namespaces. The namespaces have an interface only if `has_network` is true.
-    fn new(image: &'a Image, has_network: bool) -> Result<Self, String> {
-        let namespaces = ["a", "b"].map(|end| format!("uwc{}{end}", std::process::id()));
+    pub(crate) fn new(image: &'a Image, network: Network) -> Result<Self, String> {
+        let namespaces = ["a", "b", "n"].map(|end| format!("uwc{}{end}", std::process::id()));
         let containers = Self { image, namespaces };
-        let [a, b] = &containers.namespaces;
-        for name in [a, b] {
+        let [a, b, node] = &containers.namespaces;
+        for name in [a, b, node] {
             ip(&format!("netns add {name}"))?;
             ip(&format!("-n {name} link set lo up"))?;
         }
-        if has_network {
-            ip(&format!("link add eth0 netns {a} type veth peer name eth0 netns {b}"))?;
-            for (name, address) in [(a, "10.0.0.1/24"), (b, "10.0.0.2/24")] {
-                ip(&format!("-n {name} addr add {address} dev eth0"))?;
-                ip(&format!("-n {name} link set eth0 up"))?;
+        match network {
+            Network::None => return Ok(containers),
+            Network::Pair => ip(&format!("link add eth0 netns {a} type veth peer name eth0 netns {b}"))?,
+            Network::Bridge => {
+                ip(&format!("-n {node} link add cni0 type bridge"))?;
+                ip(&format!("-n {node} link set cni0 up"))?;
+                for (name, port) in [(a, "veth0"), (b, "veth1")] {
+                    let pod = format!("peer name eth0 netns {name} mtu 1450");
+                    ip(&format!("link add {port} netns {node} mtu 1450 type veth {pod}"))?;
+                    ip(&format!("-n {node} link set {port} master cni0 up"))?;
+                }
             }
+        }
+        for (name, address) in [(a, "10.0.0.1/24"), (b, "10.0.0.2/24")] {
+            ip(&format!("-n {name} addr add {address} dev eth0"))?;
+            ip(&format!("-n {name} link set eth0 up"))?;
         }
         Ok(containers)
     }
 
-    /// Starts a shell command in container `end`, as root.
-    fn start(&self, end: usize, line: &str) -> Result<Running, String> {
+    /// The folder that is the root of the containers' image.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.image.folder
+    }
+
+    /// Starts a container.
+    fn start(&self, end: usize, container: &Container) -> Result<Running, String> {
+        let failed = |error: std::io::Error| error.to_string();
         let output = self.image.folder.join(["server", "client"][end]);
-        let both = File::create(&output)
-            .and_then(|file| Ok((file.try_clone()?, file)))
-            .map_err(|error| error.to_string())?;
+        let both = File::create(&output).and_then(|file| Ok((file.try_clone()?, file))).map_err(failed)?;
+        let hosts = self.image.folder.join("hosts");
+        std::fs::write(&hosts, format!("127.0.0.1 localhost\n10.0.0.1 {SERVER_NAME}\n")).map_err(failed)?;
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespaces[end]]);
         command.args("unshare --mount --pid --fork --kill-child --ipc --uts --cgroup sh -ec".split(' '));
-        // The container has its own `/proc` and `/dev/shm`.
-        command.arg("mount -t proc proc /proc; mount -t tmpfs shm /dev/shm; exec \"$@\"").arg("sh");
-        command.args(["setpriv", "--bounding-set", CAPABILITIES, "sh", "-ec", line]);
+        // The container has its own `/proc`, a `/dev/shm` that has no room for a ring, and its own names.
+        let mounts = [
+            "mount -t proc proc /proc",
+            "mount -t tmpfs -o size=64k shm /dev/shm",
+            "mount --bind \"$0\" /etc/hosts",
+            "exec \"$@\"",
+        ];
+        command.arg(mounts.join("; ")).arg(&hosts);
+        command.arg("setpriv").args(&container.privileges).args(["sh", "-ec", &container.line]);
         command.env("PATH", self.image.search_path()).env_remove("UWARP_NET").env_remove("UWARP_DIR");
+        command.envs(container.variables.iter().map(|(name, value)| (name, value)));
         let child = command.stdin(Stdio::null()).stdout(both.0).stderr(both.1).process_group(0).spawn();
-        Ok(Running { child: child.map_err(|error| error.to_string())?, output })
+        Ok(Running { child: child.map_err(failed)?, output })
     }
 
-    /// Runs a server and its client. The client has to print a bandwidth.
-    fn measure(&self, server: &str, client: &str) -> Result<(), String> {
+    /// Runs a server and its client. The client has to print a bandwidth. If `server_ends` is true, the
+    /// server has to exit after its client.
+    pub(crate) fn measure(
+        &self,
+        server: &Container,
+        client: &Container,
+        server_ends: bool,
+    ) -> Result<(), String> {
         let mut server = self.start(0, server)?;
         let begun = Instant::now();
         let mut refused = String::new();
@@ -131,7 +189,7 @@ impl<'a> Containers<'a> {
         if !said.contains("BW average") || !said.contains(" 65536 ") {
             return Err(format!("it measures nothing: {said}"));
         }
-        if server.wait(SERVER_ENDS_WITHIN)? { Ok(()) } else { Err(server.said()) }
+        if !server_ends || server.wait(SERVER_ENDS_WITHIN)? { Ok(()) } else { Err(server.said()) }
     }
 }
 

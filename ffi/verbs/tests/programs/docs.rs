@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::built;
 use crate::container;
 use crate::pair::is_installed;
+use crate::pods;
 use crate::wire::Wire;
 use testkit::chapter::{Chapter, without_comment};
 
@@ -206,6 +207,7 @@ fn containerfile() -> Result<(), String> {
         _ => return Err(loaded),
     }
     container::take_pairs(&mut chapter)?;
+    pods::take_yaml(&mut chapter)?;
     for line in chapter.block("exits with 1 if something is missing:")? {
         let said = image.run(&line)?;
         if !said.contains("ib_write_bw loads the library") {

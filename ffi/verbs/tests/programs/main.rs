@@ -63,6 +63,7 @@ mod mpi;
 mod others;
 mod pair;
 mod pairs;
+mod pods;
 mod refused;
 mod status;
 mod table;
@@ -127,6 +128,7 @@ fn main() {
     others.extend(files::all(has_interfaces));
     others.extend(docs::all());
     others.push(container::test());
+    others.extend(pods::all());
     others.extend(completions::all());
     others.extend(idle::all(has_interfaces));
     others.extend(lossy::all(has_interfaces));
