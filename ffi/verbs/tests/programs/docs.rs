@@ -27,6 +27,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
         ("the_chapter_on_ci_runs", has_programs, steps),
         ("the_chapter_on_containers_runs", has_programs, containerfile),
         ("the_chapter_on_c_runs", has_programs, c_program),
+        ("the_chapter_on_providers_runs", has_programs && is_installed("ibv_devinfo"), provider),
         ("man_pages_have_each_option_and_variable", true, complete),
         ("man_pages_are_well_formed", is_installed("groff"), well_formed),
         ("the_device_says_what_it_can", is_installed("ibv_devinfo"), device),
@@ -245,6 +246,26 @@ fn c_program() -> Result<(), String> {
     chapter.is_complete()?;
     let ours = said.lines().filter(|line| line.contains("uwarp-libs/")).count();
     if ours > 0 { Ok(()) } else { Err(said) }
+}
+
+/// Runs the commands of the chapter that show which device and which library a program uses.
+fn provider() -> Result<(), String> {
+    let mut chapter = chapter("provider.md")?;
+    let image = Image::new("provider")?;
+    for (lines, program, wanted) in [
+        (chapter.block("## The device")?, "ibv_devinfo", "vendor_id:\t\t\t0x27577"),
+        (chapter.block("## The program")?, "ib_write_bw", "ib_write_bw loads the library"),
+        (chapter.block("## UCX")?, "ucx_info", "Device: uwarp0:1"),
+        (chapter.block("## libfabric")?, "fi_info", "domain: uwarp0"),
+    ] {
+        for line in lines.iter().filter(|_| is_installed(program)) {
+            let said = image.run(line)?;
+            if !said.contains(wanted) {
+                return Err(format!("{line} does not print '{wanted}': {said}"));
+            }
+        }
+    }
+    chapter.is_complete()
 }
 
 /// Checks that the tests' script `scripts/install` installs all packages of a command.
