@@ -68,7 +68,7 @@ impl Measure {
 
 /// All rows in the order of the table. The goal and the aim of `pingpong_64` are for Xeons. For EPYCs the
 /// goal would be 0.25, and the aim 0.2.
-pub(crate) const MEASURES: [Measure; 39] = [
+pub(crate) const MEASURES: [Measure; 50] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),
     row("default_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, plain iperf3", "Gb/s", 4.0, 5.0),
@@ -94,6 +94,24 @@ pub(crate) const MEASURES: [Measure; 39] = [
     less("shim_read_64", "unmodified ib_read_lat, 64 B", "loopback, busy polling", "us", 0.333, 0.2),
     row("shim_write_cost", "unmodified ib_write_bw, 64 KiB, local", "iwperf there", "Gb/s", 0.95, 1.0),
     less("shim_send_cost", "unmodified ib_send_lat, 64 B, local", "iwperf there", "us", 1.1, 1.0),
+    less("shim_ud_64", "unmodified ib_send_lat -c UD, 64 B, local", "the same with RC", "us", 1.1, 1.0),
+    less("ucx_tag_64", "UCP's tags, 64 B, half a round trip, local", "UCX's tcp, loopback", "us", 0.35, 0.25),
+    row("ucx_put_64k", "UCP's put of 64 KiB, local", "UCX's tcp, loopback", "GB/s", 3.0, 4.0),
+    less("mpi_ucx_64", "Open MPI's pml ucx, NetPIPE, 64 B, local", "btl tcp, loopback", "us", 0.4, 0.25),
+    less("mpi_ofi_64", "Open MPI's mtl ofi, NetPIPE, 64 B, local", "btl tcp, loopback", "us", 0.4, 0.25),
+    row("mpi_ucx_1m", "Open MPI's pml ucx, NetPIPE, 1 MiB, local", "btl tcp, loopback", "GB/s", 2.0, 3.0),
+    row("mpi_ofi_1m", "Open MPI's mtl ofi, NetPIPE, 1 MiB, local", "btl tcp, loopback", "GB/s", 2.0, 3.0),
+    row(
+        "valkey_64",
+        "valkey, SET and GET of 64 B, 1 client, local",
+        "valkey over TCP, loopback",
+        "k/s",
+        1.5,
+        2.0,
+    ),
+    row("valkey_50", "the same, 50 clients", "valkey over TCP, loopback", "k/s", 1.5, 2.0),
+    row("valkey_pipe", "the same, 50 clients, pipeline of 32", "valkey over TCP, loopback", "k/s", 1.5, 2.0),
+    row("valkey_100k", "the same, 100 KiB, 1 client", "valkey over TCP, loopback", "k/s", 1.5, 2.0),
     less("local_wake", "64 B there and back, both asleep, local", "Unix socket, blocking", "us", 1.25, 1.0),
     less("vhost_wake", "the same over vhost-user", "Unix socket, blocking", "us", 1.25, 1.0),
     less("af_packet_wake", "the same over packet sockets, veth", "Unix socket, blocking", "us", 1.5, 1.25),
@@ -199,6 +217,10 @@ mod tests {
                 "shim_send_64",
                 "shim_read_64",
                 "shim_send_cost",
+                "shim_ud_64",
+                "ucx_tag_64",
+                "mpi_ucx_64",
+                "mpi_ofi_64",
                 "local_wake",
                 "vhost_wake",
                 "af_packet_wake",

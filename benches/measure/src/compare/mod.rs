@@ -11,6 +11,8 @@
 //! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `over_local` | unmodified programs of libibverbs on a local wire, next to loopback and to `iwperf` |
+//! | `over_ucx` | UCX and Open MPI on a local wire, next to the same programs over the kernel's TCP |
+//! | `over_valkey` | valkey over RDMA on a local wire, next to valkey over TCP |
 //! | `asleep` | processes that sleep until a frame arrives |
 //! | `wake` | one of two processes that sleep, run as a separate process |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, small messages, and RDMA Writes over sockets |
@@ -46,6 +48,8 @@ mod loss;
 mod measures;
 pub(crate) mod options;
 mod over_local;
+mod over_ucx;
+mod over_valkey;
 mod over_vhost;
 mod plots;
 mod sample;
@@ -80,6 +84,8 @@ fn take(options: CompareOptions) -> Result<bool> {
     let mut tally = Tally::default();
     over_vhost::measure(&session, &mut tally);
     over_local::measure(&session, &mut tally);
+    over_ucx::measure(&session, &mut tally);
+    over_valkey::measure(&session, &mut tally);
     asleep::measure(&session, &mut tally);
     burst::measure(&session, &mut tally);
     in_memory::measure(&session, &mut tally);

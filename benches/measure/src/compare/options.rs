@@ -23,6 +23,9 @@ pub(crate) struct CompareOptions {
     /// Draw plots (SVG) into this folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
+    /// Also measure the rows `valkey_*`, with the programs in this folder (of a build with BUILD_RDMA=yes).
+    #[arg(long, value_name = "DIR")]
+    pub(crate) valkey: Option<PathBuf>,
     /// Run without hugepages.
     #[arg(long)]
     pub(crate) no_huge: bool,
@@ -34,9 +37,11 @@ impl CompareOptions {
         MEASURES.iter().filter(|measure| self.wants(measure.id))
     }
 
-    /// Whether the user wants a row.
+    /// Whether the user wants a row. Without a choice of rows, the rows of programs that are not there are
+    /// not wanted.
     pub(crate) fn wants(&self, id: &str) -> bool {
-        self.only.is_empty() || self.only.contains(&id)
+        let can_be_measured = self.valkey.is_some() || !id.starts_with("valkey_");
+        if self.only.is_empty() { can_be_measured } else { self.only.contains(&id) }
     }
 
     pub(crate) fn pace(&self) -> Pace {
@@ -90,7 +95,11 @@ mod tests {
 
     #[test]
     fn without_a_choice_all_rows_are_wanted() {
-        assert_eq!(parse("compare").unwrap().wanted().count(), MEASURES.len());
+        assert_eq!(parse("compare --valkey src").unwrap().wanted().count(), MEASURES.len());
+        let without = parse("compare").unwrap();
+        let left_out: Vec<&str> = MEASURES.iter().map(|row| row.id).filter(|id| !without.wants(id)).collect();
+        assert_eq!(left_out, ["valkey_64", "valkey_50", "valkey_pipe", "valkey_100k"]);
+        assert!(parse("compare --only valkey_50").unwrap().wants("valkey_50"));
     }
 
     #[test]

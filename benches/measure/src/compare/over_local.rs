@@ -41,8 +41,13 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
                 tally.add("shim_write_cost", "both", pair(&ours, iwperf_bandwidth(session)));
             }
         }
-        if wants("shim_send_64") || wants("shim_send_cost") {
-            let half = latency(session, "ib_send_lat");
+        let of_half = ["shim_send_64", "shim_send_cost", "shim_ud_64"];
+        if of_half.into_iter().any(wants) {
+            let half = latency(session, "ib_send_lat", &[]);
+            if wants("shim_ud_64") {
+                let of_ud = latency(session, "ib_send_lat", &["-c", "UD"]);
+                tally.add("shim_ud_64", "both", pair(&of_ud, half.as_ref().copied().map_err(copy)));
+            }
             if wants("shim_send_64") {
                 let whole = half.as_ref().map(|half| 2.0 * half).map_err(copy);
                 tally.add("shim_send_64", "both", pair(&whole, kernel_round_trip(session)));
@@ -53,7 +58,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         }
         if wants("shim_read_64") {
             // perftest reports the whole round trip of a Read, but half the round trip of a Write or Send.
-            let whole = latency(session, "ib_read_lat");
+            let whole = latency(session, "ib_read_lat", &[]);
             tally.add("shim_read_64", "both", pair(&whole, kernel_round_trip(session)));
         }
     }
@@ -92,9 +97,9 @@ fn bandwidth(session: &Session) -> Result<f64> {
 
 /// Measures the typical latency in us that a tool reports. Context switches do not indicate a disturbance
 /// here, since the library's thread checks repeatedly whether the program still polls.
-fn latency(session: &Session, tool: &str) -> Result<f64> {
+fn latency(session: &Session, tool: &str, options: &[&str]) -> Result<f64> {
     let count = session.pace.round_trips.to_string();
-    let text = perftest(session, tool, &["-s", SMALL, "-n", &count])?;
+    let text = perftest(session, tool, &[&["-s", SMALL, "-n", &count], options].concat())?;
     figure(&text, 4)
 }
 
