@@ -309,8 +309,6 @@ impl Datagrams {
     ) {
         match UdSend::of_packet(packet) {
             Err(_) => self.counters.rx_ud_invalid += 1,
-            // Only subnet managers have queue pair 0. Completions with source 0 have no GRH.
-            Ok((send, _)) if send.src_qp.get() == 0 => self.counters.rx_ud_invalid += 1,
             Ok((send, payload)) if send.dest_qp == Qpn::MULTICAST => {
                 let mut next = self.attached.range((to, 0)..).next().copied();
                 while let Some((group, number)) = next.filter(|(group, _)| *group == to) {

@@ -25,8 +25,8 @@ pub enum Fault {
     /// The packet is of another partition.
     #[error("P_Key {0:#06x} does not match the default partition")]
     Pkey(u16),
-    /// No message may be sent to queue pair 0, which carries subnet management on InfiniBand.
-    #[error("destination queue pair 0")]
+    /// The message is for queue pair 0 or from it. Queue pair 0 carries subnet management on InfiniBand.
+    #[error("queue pair 0 is the destination or the source")]
     QpZero,
     /// The message is for queue pair 1, and its Q_Key is not [`GSI_QKEY`](super::GSI_QKEY).
     #[error("Q_Key {0:#010x} is not the Q_Key of queue pair 1")]

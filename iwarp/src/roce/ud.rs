@@ -106,6 +106,9 @@ impl UdSend {
         }
         let (deth, rest) = rest.split_first_chunk().ok_or(length)?;
         let Deth { qkey, src_qp } = Deth::parse(deth);
+        if src_qp.get() == 0 {
+            return Err(Fault::QpZero);
+        }
         let immediate = match opcode {
             SEND_ONLY_WITH_IMMEDIATE => Some(*rest.first_chunk().ok_or(length)?),
             _ => None,

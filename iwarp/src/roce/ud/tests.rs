@@ -122,6 +122,8 @@ fn each_fault_is_found() {
         UdSend::parse(&frame(&UdSend { dest_qp: qpn(dest_qp), qkey, ..send() }, b"")).map(|_| ())
     };
     assert_eq!(to(0, 5), Err(Fault::QpZero));
+    let from_zero = UdSend { src_qp: qpn(0), ..send() };
+    assert_eq!(UdSend::parse(&frame(&from_zero, b"")).map(|_| ()), Err(Fault::QpZero));
     assert_eq!(to(1, 5), Err(Fault::GsiQkey(5)));
     assert_eq!((to(1, GSI_QKEY), to(2, 5), to(2, GSI_QKEY)), (Ok(()), Ok(()), Ok(())));
 }
