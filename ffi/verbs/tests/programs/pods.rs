@@ -15,6 +15,8 @@ use crate::interface::can_be_made;
 use crate::pair::is_installed;
 use testkit::chapter::Chapter;
 
+/// Debian's Python, for which the package python3-yaml is.
+const PYTHON: &str = "/usr/bin/python3";
 /// Reads the documents of a YAML stream, and writes the documents as an array in JSON.
 const TO_JSON: &str = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)";
 
@@ -26,7 +28,7 @@ const HOST_PATH: u32 = 0o755;
 type Named = (&'static str, bool, fn() -> Result<(), String>);
 
 pub(crate) fn all() -> [Named; 2] {
-    let reads = Command::new("python3").args(["-c", "import yaml"]).stderr(Stdio::null()).status();
+    let reads = Command::new(PYTHON).args(["-c", "import yaml"]).stderr(Stdio::null()).status();
     let reads = reads.is_ok_and(|status| status.success());
     let runs = reads && can_be_made() && is_installed("ib_write_bw") && is_installed("unshare");
     [("the_yaml_of_the_chapter_fits_together", reads, fits), ("the_pods_of_the_chapter_run", runs, run)]
@@ -41,7 +43,7 @@ pub(crate) fn take_yaml(chapter: &mut Chapter) -> Result<[String; 3], String> {
 }
 
 fn parse(yaml: &str) -> Result<Vec<Value>, String> {
-    let mut command = Command::new("python3");
+    let mut command = Command::new(PYTHON);
     command.args(["-c", TO_JSON]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     // The standard input is closed when the handle is dropped.

@@ -1,5 +1,6 @@
-//! Programs of others that need large packages or minutes. `scripts/test verbs_others` installs what they need,
-//! and runs their tests. Each program has a file in this folder, and each test has a row in `docs/programs.md`.
+//! Programs of others that need large packages or minutes. `scripts/test verbs_others` installs what they
+//! need, and runs their tests. Each program has a file in this folder, and each test has a row in
+//! `docs/programs.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -98,8 +99,7 @@ pub(crate) fn python(environment: &str, packages: &[&str]) -> Result<PathBuf, St
     Ok(python)
 }
 
-/// A folder for builds of one program, beside cargo's builds. It stays for the next run, and programs of every
-/// user can read it.
+/// A folder for the builds of one program, beside cargo's builds. The folder stays for the next run.
 pub(crate) fn folder(name: &str) -> Result<PathBuf, String> {
     let target = Path::new(env!("CARGO_BIN_EXE_uwarp")).parent().and_then(Path::parent);
     let folder = target.ok_or("the launcher has no folder")?.join("others").join(name);
