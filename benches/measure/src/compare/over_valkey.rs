@@ -18,7 +18,7 @@ const PORT: &str = "7379";
 const READY: &str = "Ready to accept connections";
 
 const START: Duration = Duration::from_secs(20);
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A row, and the options of `valkey-benchmark`: bytes of a value, clients, requests that a client sends
 /// before it waits, and the number of requests in a run of a second or so.
