@@ -11,7 +11,7 @@ use crate::ffi::sys;
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::oob_connect;
 use crate::ibverbs::pd::Pd;
-use crate::net::{GIDS, Net, mapped};
+use crate::net::Net;
 use crate::process::Process;
 
 /// The hop limit of datagrams if the program asks for 0, with which no datagram could be sent.
@@ -161,7 +161,7 @@ unsafe fn attr_of(
     // SAFETY: the caller passes an open context.
     let net = &unsafe { OpenDevice::of(context) }.process.net;
     attr.is_global = 1;
-    attr.grh.dgid = sys::ibv_gid { raw: mapped(source.source).octets() };
+    attr.grh.dgid = sys::ibv_gid { raw: net.gid_of_address(source.source) };
     attr.grh.sgid_index = index_of(net, source.destination);
     attr.grh.hop_limit = source.hop_limit;
     attr.grh.traffic_class = source.traffic_class;
@@ -169,15 +169,14 @@ unsafe fn attr_of(
     Ok(attr)
 }
 
-/// Returns the last index of our GID that is this address, which has the type RoCEv2.
+/// Returns the last index of our GID that is this address, or 0 if there is none.
 fn index_of(net: &Net, address: IpAddr) -> u8 {
-    let ours = mapped(address).octets();
-    (0..GIDS).rev().find(|index| net.gid(*index) == Some(ours)).unwrap_or(0) as u8
+    net.gid_index_of(address).unwrap_or(0) as u8
 }
 
 /// Returns the attributes of a handle for an address on the wire.
 pub(crate) fn attr_of_address(process: &Process, address: IpAddr) -> sys::ibv_ah_attr {
-    attr_of_gid(process, mapped(address).octets())
+    attr_of_gid(process, process.net.gid_of_address(address))
 }
 
 /// Returns the attributes of a handle for a GID.

@@ -11,7 +11,7 @@ use iwarp::roce::{self, Mtu};
 use super::address::{Lookup, mapped};
 use super::address_lease::AddressLease;
 use super::claim::Claim;
-use super::gids;
+use super::gids::{self, Scope};
 use super::hosts::{self, Hosts, Slot};
 use super::kernel;
 use super::local_names::{LocalNameLease, LocalNames};
@@ -31,6 +31,8 @@ pub(crate) struct Net {
     /// The address of this process on the wire.
     address: IpAddr,
     service: NameService,
+    /// Whether the wire is `local`.
+    is_local: bool,
     /// The name of the kernel interface that the device reports as its own.
     interface: CString,
     up: AtomicBool,
@@ -64,6 +66,7 @@ impl Net {
         Self {
             address,
             service,
+            is_local: false,
             interface: c"lo".into(),
             up: AtomicBool::new(true),
             mtu: DEFAULT_MTU,
@@ -75,6 +78,11 @@ impl Net {
     /// Holds the lease of our address as long as the value exists.
     pub(super) fn hold(&mut self, lease: Option<AddressLease>) {
         self.lease = lease;
+    }
+
+    /// Sets that the wire is `local`.
+    pub(super) fn set_local(&mut self) {
+        self.is_local = true;
     }
 
     pub(super) fn set_mtu(&mut self, mtu: u16) {
@@ -129,12 +137,31 @@ impl Net {
     /// The GID at `index` of the device's table, or `None` behind the end of the table.
     pub(crate) fn gid(&self, index: usize) -> Option<[u8; 16]> {
         let host = self.slot().map(|(host, _)| host);
-        gids::table(self.address, host).get(index).copied()
+        gids::table(self.address, host, self.scope()).get(index).copied()
     }
 
     /// The address on the wire of a peer with this GID, whose queue pair has the number `qp_num`.
     pub(crate) fn address_of_gid(&self, gid: [u8; 16], qp_num: u32) -> IpAddr {
-        gids::resolve(gid, qp_num, matches!(self.service, NameService::Hosts(_)))
+        gids::resolve(gid, qp_num, self.scope())
+    }
+
+    /// The GID of RoCEv2 that stands for a process's address on the wire.
+    pub(crate) fn gid_of_address(&self, address: IpAddr) -> [u8; 16] {
+        gids::of_address(address, self.scope())
+    }
+
+    /// The last index of our GID that is this address, which has the type RoCEv2.
+    pub(crate) fn gid_index_of(&self, address: IpAddr) -> Option<usize> {
+        let is_it = |index: &usize| self.gid(*index).is_some_and(|gid| gids::is_address(gid, address));
+        (0..gids::GIDS).rev().find(is_it)
+    }
+
+    fn scope(&self) -> Scope {
+        match self.service {
+            NameService::Hosts(_) => Scope::Hosts,
+            _ if self.is_local => Scope::Local,
+            NameService::None | NameService::Local(_) => Scope::Network,
+        }
     }
 
     /// The address of a multicast group on the wire, or `None` if the wire has no address for the group.

@@ -32,8 +32,10 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
             on_a_network(iwarp_wire::open_dpdk(spec).map_err(failed)?)
         }
     };
-    if let Kind::Packet { interface } = &spec.kind {
-        net.set_interface(interface);
+    match &spec.kind {
+        Kind::Packet { interface } => net.set_interface(interface),
+        Kind::Local { .. } => net.set_local(),
+        _ => {}
     }
     net.set_mtu(config.stack.mtu);
     if !matches!(spec.kind, Kind::Local { .. }) {
@@ -69,8 +71,10 @@ pub(crate) fn before_start(spec: &Spec) -> Net {
         _ => address_of_station(0),
     };
     let mut net = Net::new(address, NameService::None);
-    if let Kind::Packet { interface } = &spec.kind {
-        net.set_interface(interface);
+    match &spec.kind {
+        Kind::Packet { interface } => net.set_interface(interface),
+        Kind::Local { .. } => net.set_local(),
+        _ => {}
     }
     net
 }
@@ -147,14 +151,15 @@ mod tests {
 
     #[test]
     fn before_the_start_the_chosen_part_of_an_address_is_0() {
-        for (spec, address) in [
-            ("local:job7", "100.64.0.0"),
-            ("packet:nowhere", "fd75:7761:7270::"),
-            ("packet:nowhere,addr=10.0.0.2/24", "10.0.0.2"),
-            ("packet:nowhere,addr=fd00::2/64", "fd00::2"),
+        for (spec, address, last_gid) in [
+            ("local:job7", "100.64.0.0", "::ffff:127.64.0.0"),
+            ("packet:nowhere", "fd75:7761:7270::", "fd75:7761:7270::"),
+            ("packet:nowhere,addr=10.0.0.2/24", "10.0.0.2", "::ffff:10.0.0.2"),
+            ("packet:nowhere,addr=fd00::2/64", "fd00::2", "fd00::2"),
         ] {
             let net = before_start(&spec.parse().unwrap());
             assert_eq!(net.address(), address.parse::<std::net::IpAddr>().unwrap(), "{spec}");
+            assert_eq!(net.gid(3), Some(last_gid.parse::<std::net::Ipv6Addr>().unwrap().octets()), "{spec}");
             assert_eq!(net.link(), dp::LinkState::Up);
         }
         let own = before_start(&"packet:lo".parse().unwrap());

@@ -375,7 +375,8 @@ fn device() -> Result<(), String> {
             return Err(format!("{key} is {found:?}, not {value}:\n{text}"));
         }
     }
-    // All GIDs end with the address on the wire, 100.64.x.y. The LID is the last two bytes of this address.
+    // All GIDs end with the address on the wire, 100.64.x.y, or with its address of the loopback interface.
+    // The LID is the last two bytes of this address.
     let lid = text.lines().find_map(|line| line.trim().strip_prefix("port_lid:")).unwrap_or_default().trim();
     let lid: u16 = lid.parse().map_err(|_| format!("no LID '{lid}'"))?;
     let [first, second] = lid.to_be_bytes();
@@ -383,7 +384,7 @@ fn device() -> Result<(), String> {
         format!("GID[  0]:\t\tfe80:0000:0000:0000:0000:5efe:6440:{lid:04x}, RoCE v1"),
         format!("GID[  1]:\t\tfe80::5efe:6440:{lid:x}, RoCE v2"),
         format!("GID[  2]:\t\t0000:0000:0000:0000:0000:ffff:6440:{lid:04x}, RoCE v1"),
-        format!("GID[  3]:\t\t::ffff:100.64.{first}.{second}, RoCE v2"),
+        format!("GID[  3]:\t\t::ffff:127.64.{first}.{second}, RoCE v2"),
     ] {
         if lid == 0 || !text.contains(&gid) {
             return Err(format!("no GID as the LID says ({gid}):\n{text}"));
