@@ -199,6 +199,41 @@ impl Running {
         self.child.id()
     }
 
+    /// Returns the program's status if the program has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, String> {
+        self.child.try_wait().map_err(|error| error.to_string())
+    }
+
+    /// Waits until `find` finds something in the output of the program, which is in the file `output`.
+    pub(crate) fn wait_for_output<T>(
+        &mut self,
+        wire: &Wire,
+        output: &str,
+        limit: Duration,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, String> {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = find(&wire.output(output)) {
+                return Ok(found);
+            }
+            if let Some(status) = self.ended()? {
+                return Err(format!("{} ended with {status}", self.name));
+            }
+            if begun.elapsed() > limit {
+                return Err(format!("{} has not printed what it should", self.name));
+            }
+            sleep(PAUSE);
+        }
+    }
+
+    /// Sends SIGTERM to the program, and waits until the program ends.
+    pub(crate) fn terminate(&mut self, limit: Duration) -> Result<ExitStatus, String> {
+        let pid = Pid::from_raw(self.child.id() as i32).ok_or("no process ID")?;
+        kill_process(pid, Signal::TERM).map_err(|error| error.to_string())?;
+        self.wait(limit)
+    }
+
     /// Waits until the program has an established connection that has moved at least `least_bytes` bytes,
     /// including the bytes of the setup.
     pub(crate) fn wait_to_connect(&mut self, wire: &Wire, least_bytes: u64) -> Result<(), String> {

@@ -2,6 +2,12 @@
 //! need, and runs their tests. Each program has a file in this folder, and each test has a row in
 //! `docs/programs.md`.
 
+mod ends;
+mod gloo;
+mod mooncake;
+mod nixl;
+mod pypi;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,7 +39,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 0] = [];
+    let lists: [&[Other]; 4] = [&gloo::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL];
     lists.concat()
 }
 
@@ -81,7 +87,8 @@ pub(crate) fn version(package: &str) -> String {
 }
 
 /// The Python of a virtual environment with these packages of PyPI, each with its version (`name==1.0`). pip
-/// installs them when the environment is made, which may take minutes.
+/// installs them when the environment is made, which may take minutes. The interpreter is Debian's, since
+/// programs of every user can run it.
 pub(crate) fn python(environment: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let folder = folder(environment)?;
     let python = folder.join("bin/python3");
@@ -91,12 +98,18 @@ pub(crate) fn python(environment: &str, packages: &[&str]) -> Result<PathBuf, St
         return Ok(python);
     }
     let _ = std::fs::remove_dir_all(&folder);
-    succeed(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    succeed(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(&folder))?;
     succeed(
         Command::new(&python).args(["-m", "pip", "install", "-q", "--only-binary=:all:"]).args(packages),
     )?;
     std::fs::write(&done, wanted).map_err(|error| format!("{}: {error}", done.display()))?;
     Ok(python)
+}
+
+/// The folder with the packages of a virtual environment, whose Python is `python`.
+pub(crate) fn site_packages(python: &Path) -> Result<PathBuf, String> {
+    const SCRIPT: &str = "import sysconfig; print(sysconfig.get_path('platlib'))";
+    succeed(Command::new(python).args(["-c", SCRIPT])).map(|line| PathBuf::from(line.trim()))
 }
 
 /// A folder for the builds of one program, beside cargo's builds. The folder stays for the next run.
