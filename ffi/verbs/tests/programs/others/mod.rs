@@ -2,6 +2,8 @@
 //! need, and runs their tests. Each program has a file in this folder, and each test has a row in
 //! `docs/programs.md`.
 
+mod crates;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,7 +35,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 0] = [];
+    let lists: [&[Other]; 1] = [&crates::ALL];
     lists.concat()
 }
 
