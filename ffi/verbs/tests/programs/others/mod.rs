@@ -3,6 +3,7 @@
 //! `docs/programs.md`.
 
 mod crates;
+mod go;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +36,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 1] = [&crates::ALL];
+    let lists: [&[Other]; 2] = [&crates::ALL, &go::ALL];
     lists.concat()
 }
 
