@@ -334,8 +334,8 @@ impl QueuePair {
     /// Sets how often a message of ours is retried if it finds no receive request at the peer (`rnr_retry`):
     /// 0 to 6 times, or 7 for ever. After the last retry the request completes with
     /// [`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded), and the connection ends. The time
-    /// between retries is the peer's [`ConnParam::min_rnr_timer`](super::ConnParam::min_rnr_timer). The
-    /// number applies to messages that begin to wait after this call, and only with
+    /// between retries is the peer's [`ConnParam::min_rnr_timer`](super::ConnParam::min_rnr_timer), or 4 ms
+    /// if that is shorter. The number applies to messages that begin to wait after this call, and only with
     /// [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics). Before the first call, the peer's
     /// [`ConnParam::rnr_retry`](super::ConnParam::rnr_retry) applies.
     ///

@@ -2,6 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -33,6 +35,9 @@ pub(crate) struct OpenDevice {
     c: UnsafeCell<sys::verbs_context>,
     pub(crate) process: &'static Process,
     pub(crate) async_events: AsyncQueue,
+    /// The descriptor of `cmd_fd`: a character device that takes no commands. No call of the library needs
+    /// this descriptor.
+    _commands: Option<File>,
     /// The number of objects that were made with the context and are not destroyed.
     objects: UseCount,
 }
@@ -101,6 +106,8 @@ impl OpenDevice {
         calls: sys::verbs_context,
     ) -> Outcome<*mut sys::ibv_context> {
         let async_events = AsyncQueue::new()?;
+        // Some programs examine the file of `cmd_fd` before they ask the kernel for the device (ruapc).
+        let commands = File::options().read(true).write(true).open("/dev/null").ok();
         let mut c = sys::verbs_context {
             sz: size_of::<sys::verbs_context>(),
             query_port: Some(query_port_of),
@@ -108,12 +115,17 @@ impl OpenDevice {
             ..calls
         };
         c.context.device = device();
-        c.context.cmd_fd = -1;
+        c.context.cmd_fd = commands.as_ref().map_or(-1, File::as_raw_fd);
         c.context.async_fd = async_events.fd();
         c.context.num_comp_vectors = limits::comp_vectors() as c_int;
         c.context.abi_compat = usize::MAX as *mut libc::c_void;
-        let open =
-            Box::new(Self { c: UnsafeCell::new(c), process, async_events, objects: UseCount::default() });
+        let open = Box::new(Self {
+            c: UnsafeCell::new(c),
+            process,
+            async_events,
+            _commands: commands,
+            objects: UseCount::default(),
+        });
         process.async_events.add_queue(&open.async_events);
         Ok(Box::leak(open).as_c())
     }

@@ -17,11 +17,17 @@ const BEGIN: &str =
 const END: &str = "<!-- end of what is made -->\n";
 
 /// Suites of other projects, whose cases and outcomes are in `tests/judges`.
-const SUITES: [(&str, &str); 4] = [
+const SUITES: [(&str, &str); 7] = [
     ("pyverbs", "rdma-core's own tests"),
     ("fabtests", "the tests of libfabric, over its verbs provider"),
     ("rdma-unit-test", "Google's tests of verbs"),
     ("ibverbs", "the tests of the crate `ibverbs`"),
+    ("crates", "the tests and examples of crates that wrap verbs"),
+    (
+        "valkey",
+        "valkey's own test of RDMA, and [cases of ours](../scripts/judges) with its server and clients",
+    ),
+    ("disni", "DiSNI's examples and benchmarks, in Java"),
 ];
 
 /// Programs whose tests are not pairs of a server and a client: the program, its package, the name of the

@@ -159,8 +159,8 @@ pub struct ConnParam {
     /// own ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)). Default: 7.
     pub rnr_retry: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the time between two of these retries, as a code of
-    /// InfiniBand from 0 to 31 (`min_rnr_timer`). Code 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms.
-    /// Default: 0.
+    /// InfiniBand from 0 to 31 (`min_rnr_timer`). Code 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms. A
+    /// time of less than 4 ms counts as 4 ms. Default: 0.
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays usable when the peer ends the
     /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receive

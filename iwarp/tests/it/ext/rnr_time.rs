@@ -63,3 +63,19 @@ fn a_number_of_tries_of_the_queue_pair_counts() {
     let took_us = pair.now_us - start_us;
     assert!((10_240..12_000).contains(&took_us), "{took_us} us");
 }
+
+/// With InfiniBand's shortest time, a program that waits for a processor would post its receive requests too
+/// late. So each try has at least 4 ms. Without tries, a message fails at once.
+#[test]
+fn a_try_has_at_least_four_milliseconds() {
+    for retry in [0, 1, 6] {
+        let mut pair = Testbed::new().hosts();
+        let c = pair.connect(&ConnParam { min_rnr_timer: 1, rnr_retry: retry, ..agreeing() });
+        pair.run_us(1_000_000);
+        c.qp_a.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+        let start_us = pair.now_us;
+        assert_eq!(pair.wc_a().status, WcStatus::RnrRetryExceeded);
+        let (took_us, least_us) = (pair.now_us - start_us, 4000 * i64::from(retry));
+        assert!((least_us..least_us + 1500).contains(&took_us), "{retry} tries: {took_us} us");
+    }
+}

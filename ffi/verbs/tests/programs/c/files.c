@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <net/if.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -433,6 +434,14 @@ static void in_child(void (*run)(void))
 	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* The context has the descriptor of a character device, which takes no commands. */
+static void takes_no_commands(int fd)
+{
+	struct stat of;
+	CHECK(!fstat(fd, &of) && S_ISCHR(of.st_mode) && fcntl(fd, F_GETFD) == FD_CLOEXEC);
+	CHECK(ioctl(fd, _IOWR(0x1b, 1, long), &of) == -1 && errno == ENOTTY);
+}
+
 int main(int argc, char **argv)
 {
 	node_type = argc > 1 ? argv[1] : "4: RNIC\n";
@@ -445,6 +454,8 @@ int main(int argc, char **argv)
 	by_each_call();
 	agrees_with_device(context);
 	agrees_with_port(context);
+	int commands = context->cmd_fd;
+	takes_no_commands(commands);
 	/* The process has chosen its part of the address, which was 0 before. */
 	line_of(DEVICE "/ports/1/gids/0", after, sizeof(after));
 	CHECK(strlen(before) == 39 && strlen(after) == 39 && strcmp(before, after));
@@ -452,6 +463,7 @@ int main(int argc, char **argv)
 	/* A child cannot use the device, and has the files. */
 	in_child(by_each_call);
 	CHECK(!ibv_close_device(context));
+	CHECK(fcntl(commands, F_GETFD) == -1 && errno == EBADF);
 	by_each_call();
 	return 0;
 }

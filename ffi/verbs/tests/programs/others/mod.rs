@@ -2,8 +2,10 @@
 //! need, and runs their tests. Each program has a file in this folder, and each test has a row in
 //! `docs/programs.md`.
 
+mod crates;
 mod ends;
 mod gloo;
+mod go;
 mod mooncake;
 mod nixl;
 mod pypi;
@@ -39,7 +41,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 4] = [&gloo::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL];
+    let lists: [&[Other]; 6] = [&crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL];
     lists.concat()
 }
 

@@ -9,6 +9,8 @@
 //! The receiver may have its own time limit, after which the message is an error. Without the agreement, a
 //! message that finds no receive request is an error at once.
 
+use std::time::Duration as StdDuration;
+
 use tcp_lite::Duration;
 
 use super::super::super::state::EngineState;
@@ -17,6 +19,11 @@ use super::super::duration;
 use super::{Next, Rdma, RdmaStage};
 use crate::stream::ib_profile::News;
 use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
+
+/// The least time between two retries. InfiniBand's shortest times are for receivers in hardware; a receiving
+/// program may first have to wait for a processor. Linux's `rxe` waits for at least one tick of the kernel's
+/// clock, which lasts 4 ms in Debian's kernel.
+const LEAST_RNR_TIME: StdDuration = StdDuration::from_millis(4);
 
 impl Rdma {
     /// Acts on changes that received FPDUs have caused in the requests of either peer.
@@ -87,6 +94,7 @@ impl Rdma {
     /// there is no limit.
     fn peer_rnr_time(&self) -> Option<Duration> {
         let retry = self.stream.qp().attributes.rnr_retry().unwrap_or(self.peer_rnr.rnr_retry);
-        (retry < RNR_RETRY_FOR_EVER).then(|| duration(self.peer_rnr.rnr_time() * u32::from(retry)))
+        let time = self.peer_rnr.rnr_time().max(LEAST_RNR_TIME);
+        (retry < RNR_RETRY_FOR_EVER).then(|| duration(time * u32::from(retry)))
     }
 }
