@@ -17,11 +17,12 @@ const BEGIN: &str =
 const END: &str = "<!-- end of what is made -->\n";
 
 /// Suites of other projects, whose cases and outcomes are in `tests/judges`.
-const SUITES: [(&str, &str); 4] = [
+const SUITES: [(&str, &str); 5] = [
     ("pyverbs", "rdma-core's own tests"),
     ("fabtests", "the tests of libfabric, over its verbs provider"),
     ("rdma-unit-test", "Google's tests of verbs"),
     ("ibverbs", "the tests of the crate `ibverbs`"),
+    ("rpma", "the examples of librpma, also with a file as persistent memory"),
 ];
 
 /// Programs whose tests are not pairs of a server and a client: the program, its package, the name of the
