@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 53] = [
+pub(crate) const ALL: [&str; 54] = [
     "one_process",
     "destroyed",
     "exported",
@@ -61,6 +61,7 @@ pub(crate) const ALL: [&str; 53] = [
     "groups",
     "dummies",
     "exit_in_handler",
+    "cancelled",
     "packed",
 ];
 
