@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::ffi::abi::Outcome;
+use crate::ffi::ending;
 
 /// A queue with a descriptor: see the module's documentation.
 pub(crate) struct EventQueue<T> {
@@ -165,6 +166,9 @@ impl<T> LockedQueue<'_, T> {
         debug_assert!(written.is_ok(), "{written:?}");
         if self.items.waiters > 0 {
             self.queue.added.fetch_add(1, Ordering::Relaxed);
+            if ending::withholds(&self.queue.added) {
+                return;
+            }
             let woken = futex::wake(&self.queue.added, futex::Flags::PRIVATE, 1);
             debug_assert!(woken.is_ok(), "{woken:?}");
         }

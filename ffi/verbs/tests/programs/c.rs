@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 54] = [
+pub(crate) const ALL: [&str; 55] = [
     "one_process",
     "destroyed",
     "exported",
@@ -63,6 +63,7 @@ pub(crate) const ALL: [&str; 54] = [
     "exit_in_handler",
     "cancelled",
     "packed",
+    "exit_with_waiting",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
