@@ -2,8 +2,11 @@
 //! need, and runs their tests. Each program has a file in this folder, and each test has a row in
 //! `docs/programs.md`.
 
+mod tgt;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::pair::is_installed;
 
@@ -33,7 +36,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 0] = [];
+    let lists: [&[Other]; 1] = [&tgt::ALL];
     lists.concat()
 }
 
@@ -117,4 +120,16 @@ pub(crate) fn succeed(command: &mut Command) -> Result<String, String> {
     } else {
         Err(format!("{command:?}: {}\n{}", output.status, both.concat()))
     }
+}
+
+/// Waits until `is_there` returns true, at most a minute.
+pub(crate) fn wait_for(what: &str, mut is_there: impl FnMut() -> Result<bool, String>) -> Result<(), String> {
+    let begun = Instant::now();
+    while !is_there()? {
+        if begun.elapsed() > Duration::from_secs(60) {
+            return Err(format!("not within a minute: {what}"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
