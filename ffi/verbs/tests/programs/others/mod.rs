@@ -2,6 +2,7 @@
 //! need, and runs their tests. Each program has a file in this folder, and each test has a row in
 //! `docs/programs.md`.
 
+mod ceph;
 mod tgt;
 
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 1] = [&tgt::ALL];
+    let lists: [&[Other]; 2] = [&ceph::ALL, &tgt::ALL];
     lists.concat()
 }
 
