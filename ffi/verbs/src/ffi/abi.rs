@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use iwarp::verbs::VerbsError;
 use libc::c_int;
 
+use crate::ffi::ending;
 use crate::ffi::exhaustion::is_exhaustion;
 use crate::ffi::fork;
 use crate::ffi::settings::{self, Key};
@@ -121,6 +122,7 @@ pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     if fork::is_child() {
         return Err(EIO);
     }
+    ending::on_call();
     // A panic may leave state half changed. Locks that were held during the panic are poisoned, so later
     // calls that need these locks also fail with `EIO`.
     let result = catch_unwind(AssertUnwindSafe(body));

@@ -9,7 +9,9 @@
 //! Therefore a thread that waits for an item does not read the descriptor. If the engine has its own thread,
 //! the waiting thread waits on a futex, and otherwise it runs the engine until the descriptor is readable.
 //! Signals interrupt the wait on the futex like a read: after a handler with `SA_RESTART` the wait continues.
+//! In calls of the program, the wait is also a cancellation point like a read ([`cancel`](super::cancel)).
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +25,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::ffi::abi::Outcome;
+use crate::ffi::ending;
 
 /// A queue with a descriptor: see the module's documentation.
 pub(crate) struct EventQueue<T> {
@@ -42,6 +45,25 @@ struct Items<T> {
 pub(crate) struct LockedQueue<'a, T> {
     queue: &'a EventQueue<T>,
     items: MutexGuard<'a, Items<T>>,
+}
+
+/// The value of a queue's counter when the queue was empty.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) counter: *const AtomicU32,
+    pub(crate) value: u32,
+}
+
+/// A queue of any items, for which a thread waits.
+pub(crate) trait Waited: Any + Send + Sync {
+    /// Called when the thread no longer waits.
+    fn leave(&self);
+}
+
+impl<T: Send + 'static> Waited for EventQueue<T> {
+    fn leave(&self) {
+        self.lock().items.waiters -= 1;
+    }
 }
 
 impl<T> EventQueue<T> {
@@ -90,6 +112,27 @@ impl<T> EventQueue<T> {
         })
     }
 
+    /// Like [`next`](Self::next), but if the engine has a thread and the queue is empty, the call counts the
+    /// thread as one that waits, and returns the value of the counter at which the thread has to wait.
+    pub(crate) fn next_or_seen<R>(
+        &self,
+        engine: &SharedEngine,
+        take: impl FnOnce(T) -> R,
+    ) -> Outcome<Result<R, Seen>> {
+        if !engine.has_thread() {
+            return self.next(engine, take).map(Ok);
+        }
+        engine.hand_over();
+        let mut locked = self.lock();
+        if let Some(item) = locked.pop()? {
+            return Ok(Ok(take(item)));
+        }
+        if self.is_nonblocking()? {
+            return Err(Errno::AGAIN.into());
+        }
+        Ok(Err(locked.enter()))
+    }
+
     /// Does the work of [`next`](Self::next). `wait` waits until the queue may have an item.
     fn pop<R>(
         &self,
@@ -123,6 +166,9 @@ impl<T> LockedQueue<'_, T> {
         debug_assert!(written.is_ok(), "{written:?}");
         if self.items.waiters > 0 {
             self.queue.added.fetch_add(1, Ordering::Relaxed);
+            if ending::withholds(&self.queue.added) {
+                return;
+            }
             let woken = futex::wake(&self.queue.added, futex::Flags::PRIVATE, 1);
             debug_assert!(woken.is_ok(), "{woken:?}");
         }
@@ -164,13 +210,17 @@ impl<T> LockedQueue<'_, T> {
         }
     }
 
-    /// Waits until the queue may have an item.
-    fn wait(mut self) -> Outcome<()> {
-        let queue = self.queue;
-        // The counter is read under the lock, so an item that is added later changes it.
-        let seen = queue.added.load(Ordering::Relaxed);
+    /// Counts a thread that is going to wait.
+    fn enter(mut self) -> Seen {
         self.items.waiters += 1;
-        drop(self);
+        // The counter is read under the lock, so an item that is added later changes it.
+        Seen { counter: &raw const self.queue.added, value: self.queue.added.load(Ordering::Relaxed) }
+    }
+
+    /// Waits until the queue may have an item.
+    fn wait(self) -> Outcome<()> {
+        let queue = self.queue;
+        let seen = self.enter().value;
         let waited = futex::wait(&queue.added, futex::Flags::PRIVATE, seen, None);
         queue.lock().items.waiters -= 1;
         match waited {

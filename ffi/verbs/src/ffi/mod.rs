@@ -7,13 +7,16 @@
 //! | `settings.rs` | the settings: variables of the environment, and a file |
 //! | `c_str.rs`, `sockaddr.rs` | strings and addresses in structs of C |
 //! | `event_fd.rs` | a queue with a descriptor that programs poll |
+//! | `cancel.rs` | calls in which a waiting thread can be cancelled |
 //! | `live_handles.rs`, `use_count.rs`, `pending_acks.rs` | when an object may be used, and destroyed |
 //! | `resources.rs`, `exhaustion.rs` | checks that memory and descriptors are available, and errors of exhausted resources |
-//! | `fork.rs`, `signals.rs`, `shared_objects.rs` | the process of the program: its children, its signals, another libibverbs in it |
+//! | `fork.rs`, `ending.rs`, `signals.rs`, `shared_objects.rs` | the process of the program: its children, its end, its signals, another libibverbs in it |
 //! | `next.rs` | the functions of libc under names that this library also exports |
 
 pub(crate) mod abi;
 pub(crate) mod c_str;
+pub(crate) mod cancel;
+pub(crate) mod ending;
 pub(crate) mod event_fd;
 pub(crate) mod exhaustion;
 pub(crate) mod fork;

@@ -2,7 +2,8 @@
 
 use libc::{c_int, c_void};
 
-use crate::ffi::{abi, sys};
+use crate::ffi::abi::{self, EIO};
+use crate::ffi::{cancel, sys};
 use crate::ibverbs::device::OpenDevice;
 use crate::process;
 use crate::process::async_events::QueuedEvent;
@@ -12,16 +13,15 @@ use crate::process::async_events::QueuedEvent;
 /// # Safety
 /// `context` is open, and `event` is writable.
 #[unsafe(export_name = "uw_ibv_get_async_event")]
-pub(crate) unsafe extern "C" fn ibv_get_async_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut sys::ibv_context,
     event: *mut sys::ibv_async_event,
 ) -> c_int {
-    abi::minus_one(|| {
-        // SAFETY: the caller passes an open context.
-        let open = unsafe { OpenDevice::of(context) };
-        // If the program closes the device while a thread waits in this call, the thread keeps waiting.
-        let queue = open.async_events.events();
-        let QueuedEvent { event: code, element } = queue.next(&open.process.engine, |waiting| {
+    // If the program closes the device while a thread waits in this call, the thread keeps waiting.
+    // SAFETY: the caller passes an open context.
+    let find = || Ok(Some(unsafe { OpenDevice::of(context) }.async_events.events()));
+    cancel::call(find, |queue| {
+        let taken = queue.next_or_seen(&process::started().ok_or(EIO)?.engine, |waiting| {
             // This closure runs with the queue locked. So a thread that destroys the object either waits
             // until this event is acknowledged, or removes the event before this call finds it.
             if let Some(element) = &waiting.element {
@@ -29,15 +29,16 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
             }
             waiting
         })?;
-        let mut out = sys::ibv_async_event { event_type: code, ..Default::default() };
-        match element {
-            // All members of the union that refer to an object are pointers.
-            Some(element) => out.element.cq = element.object as *mut sys::ibv_cq,
-            None => out.element.port_num = 1,
-        }
-        // SAFETY: the caller passes a pointer to writable memory.
-        unsafe { event.write(out) };
-        Ok(0)
+        Ok(taken.map(|QueuedEvent { event: code, element }| {
+            let mut out = sys::ibv_async_event { event_type: code, ..Default::default() };
+            match element {
+                // All members of the union that refer to an object are pointers.
+                Some(element) => out.element.cq = element.object as *mut sys::ibv_cq,
+                None => out.element.port_num = 1,
+            }
+            // SAFETY: the caller passes a pointer to writable memory.
+            unsafe { event.write(out) };
+        }))
     })
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use libc::{c_int, c_uint};
 
-use crate::ffi::abi::{self, EIO, Outcome};
-use crate::ffi::sys;
+use crate::ffi::abi::{self, EIO};
+use crate::ffi::{cancel, sys};
 use crate::ibverbs::comp_channel::CHANNELS;
 use crate::ibverbs::cq::Cq;
 use crate::process;
@@ -16,14 +16,14 @@ use crate::process;
 /// # Safety
 /// `channel` is valid, `cq` and `cq_context` are writable.
 #[unsafe(export_name = "uw_ibv_get_cq_event")]
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut sys::ibv_comp_channel,
     cq: *mut *mut sys::ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    abi::minus_one(|| -> Outcome<c_int> {
-        let events = CHANNELS.get_or_block(channel as usize);
-        let (at, context) = events.next(&process::started().ok_or(EIO)?.engine, |at| {
+    let find = || Ok(CHANNELS.get(channel as usize));
+    cancel::call(find, |events| {
+        let taken = events.next_or_seen(&process::started().ok_or(EIO)?.engine, |at| {
             let at = at as *mut sys::ibv_cq;
             // SAFETY: the channel is locked, and a completion queue removes its events under this lock before
             // it is destroyed. So this completion queue is not destroyed. From here on its destruction waits
@@ -32,11 +32,12 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             queue.pending_acks.add();
             (at, queue.user_context())
         })?;
-        // SAFETY: the caller passes a pointer to writable memory.
-        unsafe { *cq = at };
-        // SAFETY: the caller passes a pointer to writable memory.
-        unsafe { *cq_context = context };
-        Ok(0)
+        Ok(taken.map(|(at, context)| {
+            // SAFETY: the caller passes a pointer to writable memory.
+            unsafe { *cq = at };
+            // SAFETY: the caller passes a pointer to writable memory.
+            unsafe { *cq_context = context };
+        }))
     })
 }
 

@@ -96,10 +96,10 @@ pub(crate) unsafe extern "C" fn advise_mr(
         }
         let writes = advice == sys::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
         let populates = flags & FLUSH != 0 && advice != sys::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
-        // SAFETY: the caller passes an array of `count` elements.
-        let elements = unsafe { std::slice::from_raw_parts(elements, count as usize) };
-        for element in elements {
-            let at = check(pd as usize, element, writes)?;
+        for at in 0..count as usize {
+            // SAFETY: the caller passes an array of `count` elements, which need not be aligned.
+            let element = unsafe { elements.wrapping_add(at).read_unaligned() };
+            let at = check(pd as usize, &element, writes)?;
             if populates {
                 populate(at, element.length as usize, writes)?;
             }

@@ -10,7 +10,7 @@ use crate::ffi::sys;
 use crate::ibverbs::engine_qps::SendBatches;
 use crate::ibverbs::qp::Qp;
 use crate::ibverbs::work_request::{
-    bytes_at, datagram_of, elements, flags_of, mark_in_child, op_of, post_each, sge_of,
+    bytes_at, datagram_of, elements, flags_of, mark_in_child, op_of, post_each,
 };
 
 /// Implements `ibv_post_send(3)`.
@@ -79,7 +79,7 @@ unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut SendBatches<'_>, is_ud
             .collect();
         return list.push(&sends, Some(&bytes));
     }
-    sends.sg_list = elements.iter().map(sge_of).collect();
+    sends.sg_list = elements;
     list.push(&sends, None)
 }
 

@@ -2,14 +2,14 @@
 //! request by several calls, and posts the requests together.
 
 use arrayvec::ArrayVec;
-use iwarp::verbs::{AtomicOp, MAX_SGE, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
 use libc::{c_int, c_void};
 
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::critical_section::CriticalSection;
 use crate::ibverbs::qp::Qp;
-use crate::ibverbs::work_request::{self, bytes_at, compare_swap, flags_of, sge_of};
+use crate::ibverbs::work_request::{self, bytes_at, compare_swap, elements, flags_of};
 use crate::ibverbs::wr_batch::{WrBatch, WrBuilder};
 
 /// The operations that a program can request.
@@ -301,13 +301,8 @@ unsafe extern "C" fn wr_set_sge(qp: *mut sys::ibv_qp_ex, lkey: u32, addr: u64, l
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut sys::ibv_qp_ex, count: usize, list: *const sys::ibv_sge) {
     set(qp, |builder| {
-        if count > MAX_SGE {
-            return Err(EINVAL);
-        }
-        // SAFETY: the caller passes `count` readable elements. If `count` is 0, the pointer, which may be
-        // NULL, is not used.
-        let list = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(list, count) } };
-        builder.request.sg_list = list.iter().map(sge_of).collect();
+        // SAFETY: the caller passes `count` readable elements.
+        builder.request.sg_list = unsafe { elements(list, count) }?;
         Ok(())
     });
 }
@@ -327,11 +322,10 @@ unsafe extern "C" fn wr_set_inline_data_list(
     list: *const sys::ibv_data_buf,
 ) {
     set(qp, |builder| {
-        // SAFETY: the caller passes `count` readable elements. If `count` is 0, the pointer, which may be
-        // NULL, is not used.
-        let list = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(list, count) } };
         let mut all = ArrayVec::new();
-        for part in list {
+        for at in 0..count {
+            // SAFETY: the caller passes `count` readable elements, which need not be aligned.
+            let part = unsafe { list.wrapping_add(at).read_unaligned() };
             // SAFETY: the caller passes readable bytes, which do not change during the call.
             let bytes = unsafe { bytes_at(part.addr.cast(), part.length) };
             all.try_extend_from_slice(bytes).map_err(|_| EINVAL)?;

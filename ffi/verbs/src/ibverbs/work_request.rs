@@ -1,7 +1,7 @@
 //! Translates C requests into the engine's requests.
 
+use arrayvec::ArrayVec;
 use iwarp::verbs::{AtomicOp, BindWindow, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, Sge};
-use libc::c_int;
 
 use crate::ffi::abi::{EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::{fork, sys};
@@ -18,19 +18,22 @@ pub(crate) unsafe fn bytes_at<'a>(at: *const u8, length: usize) -> &'a [u8] {
     }
 }
 
+/// The elements of a request. Programs may have the elements in packed structs (libiscsi), so the elements
+/// need not be aligned.
+///
 /// # Safety
-/// `count` elements from `list` are readable.
-pub(crate) unsafe fn elements<'a>(list: *const sys::ibv_sge, count: c_int) -> Outcome<&'a [sys::ibv_sge]> {
-    match usize::try_from(count) {
-        Ok(0) => Ok(&[]),
+/// `count` elements from `list` are readable. If `count` is 0, `list` is not used.
+pub(crate) unsafe fn elements(
+    list: *const sys::ibv_sge,
+    count: impl TryInto<usize>,
+) -> Outcome<ArrayVec<Sge, MAX_SGE>> {
+    let count = count.try_into().ok().filter(|count| *count <= MAX_SGE).ok_or(EINVAL)?;
+    let sge_at = |at| {
         // SAFETY: the caller promises that `count` elements from `list` are readable.
-        Ok(count) if count <= MAX_SGE => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
-        _ => Err(EINVAL),
-    }
-}
-
-pub(crate) fn sge_of(sge: &sys::ibv_sge) -> Sge {
-    Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }
+        let sge = unsafe { list.wrapping_add(at).read_unaligned() };
+        Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }
+    };
+    Ok((0..count).map(sge_at).collect())
 }
 
 pub(crate) fn flags_of(flags: u32) -> SendFlags {
@@ -195,9 +198,8 @@ pub(crate) unsafe fn post_each(
     // SAFETY: the caller passes a list that ends with NULL.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: the caller's list of elements is readable.
-        let posted = unsafe { elements(request.sg_list, request.num_sge) }.and_then(|elements| {
-            post(&RecvRequest { wr_id: request.wr_id, sg_list: elements.iter().map(sge_of).collect() })
-        });
+        let posted = unsafe { elements(request.sg_list, request.num_sge) }
+            .and_then(|sg_list| post(&RecvRequest { wr_id: request.wr_id, sg_list }));
         if let Err(error) = posted {
             // SAFETY: the caller passes a pointer to writable memory.
             unsafe { *bad = next };

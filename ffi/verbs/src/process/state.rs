@@ -29,7 +29,7 @@ use super::sidr::Sidr;
 use super::{identity, limits};
 use crate::ffi::abi::{self, EIO, Errno, Outcome, StartError};
 use crate::ffi::settings::{self, Key};
-use crate::ffi::{fork, resources, signals, sys};
+use crate::ffi::{ending, fork, resources, signals, sys};
 use crate::net::{self, Net, PerSpace};
 
 /// The limit of two waits at the exit of the process. First the library waits until peers have received their
@@ -280,6 +280,7 @@ extern "C" fn at_exit() {
     // usually notice at once that the process has ended.
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
+            ending::begin();
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
             drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
             send_datagrams(&process.engine);

@@ -9,7 +9,7 @@ use crate::ffi::abi::{self, EINVAL, EIO, Outcome};
 use crate::ffi::event_fd::EventQueue;
 use crate::ffi::live_handles::LiveHandles;
 use crate::ffi::pending_acks::PendingAcks;
-use crate::ffi::{resources, sys};
+use crate::ffi::{cancel, resources, sys};
 use crate::process;
 
 /// An event (`rdma_cm_event`). A delivered event belongs to the program until the program acknowledges the
@@ -195,16 +195,20 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rd
     });
 }
 
+/// Takes an event, which is delivered to the program.
+///
+/// This function runs with the channel locked. So a thread that destroys the identifier either waits until
+/// the event is acknowledged, or removes the event before it is found.
+fn take(event: Box<Event>) -> Box<Event> {
+    event.deliver();
+    event
+}
+
 /// Removes and returns the oldest event of a channel. If there is no event, waits for an event, or fails if
 /// the program has made the channel non-blocking.
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
     let events = CHANNELS.get_or_block(channel as usize);
-    let mut event = events.next(&process::started().ok_or(EIO)?.engine, |event: Box<Event>| {
-        // This closure runs with the channel locked. So a thread that destroys the identifier either waits
-        // until this event is acknowledged, or removes the event before this call finds it.
-        event.deliver();
-        event
-    })?;
+    let mut event = events.next(&process::started().ok_or(EIO)?.engine, take)?;
     event.finish_join();
     Ok(event)
 }
@@ -214,18 +218,21 @@ pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>>
 /// # Safety
 /// `channel` is valid, and `event` is writable.
 #[unsafe(export_name = "uw_rdma_get_cm_event")]
-pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut sys::rdma_event_channel,
     event: *mut *mut sys::rdma_cm_event,
 ) -> c_int {
-    abi::minus_one(|| {
-        if event.is_null() || channel.is_null() {
-            return Err(EINVAL);
-        }
-        let next = next(channel)?;
-        // SAFETY: the caller passes a pointer to writable memory.
-        unsafe { *event = Box::into_raw(next).cast() };
-        Ok(0)
+    let find = || match event.is_null() || channel.is_null() {
+        true => Err(EINVAL),
+        false => Ok(CHANNELS.get(channel as usize)),
+    };
+    cancel::call(find, |events| {
+        let taken = events.next_or_seen(&process::started().ok_or(EIO)?.engine, take)?;
+        Ok(taken.map(|mut next| {
+            next.finish_join();
+            // SAFETY: the caller passes a pointer to writable memory.
+            unsafe { *event = Box::into_raw(next).cast() };
+        }))
     })
 }
 

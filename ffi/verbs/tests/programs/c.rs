@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 52] = [
+pub(crate) const ALL: [&str; 55] = [
     "one_process",
     "destroyed",
     "exported",
@@ -61,6 +61,9 @@ pub(crate) const ALL: [&str; 52] = [
     "groups",
     "dummies",
     "exit_in_handler",
+    "cancelled",
+    "packed",
+    "exit_with_waiting",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.

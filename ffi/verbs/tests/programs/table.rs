@@ -17,7 +17,7 @@ const BEGIN: &str =
 const END: &str = "<!-- end of what is made -->\n";
 
 /// Suites of other projects, whose cases and outcomes are in `tests/judges`.
-const SUITES: [(&str, &str); 7] = [
+const SUITES: [(&str, &str); 8] = [
     ("pyverbs", "rdma-core's own tests"),
     ("fabtests", "the tests of libfabric, over its verbs provider"),
     ("rdma-unit-test", "Google's tests of verbs"),
@@ -28,6 +28,7 @@ const SUITES: [(&str, &str); 7] = [
         "valkey's own test of RDMA, and [cases of ours](../scripts/judges) with its server and clients",
     ),
     ("disni", "DiSNI's examples and benchmarks, in Java"),
+    ("rpma", "the examples of librpma, also with a file as persistent memory"),
 ];
 
 /// Programs whose tests are not pairs of a server and a client: the program, its package, the name of the

@@ -2,6 +2,7 @@
 //! need, and runs their tests. Each program has a file in this folder, and each test has a row in
 //! `docs/programs.md`.
 
+mod ceph;
 mod crates;
 mod ends;
 mod gloo;
@@ -9,9 +10,11 @@ mod go;
 mod mooncake;
 mod nixl;
 mod pypi;
+mod tgt;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::pair::is_installed;
 
@@ -41,7 +44,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 6] = [&crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL];
+    let lists: [&[Other]; 8] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL];
     lists.concat()
 }
 
@@ -132,4 +135,16 @@ pub(crate) fn succeed(command: &mut Command) -> Result<String, String> {
     } else {
         Err(format!("{command:?}: {}\n{}", output.status, both.concat()))
     }
+}
+
+/// Waits until `is_there` returns true, at most a minute.
+pub(crate) fn wait_for(what: &str, mut is_there: impl FnMut() -> Result<bool, String>) -> Result<(), String> {
+    let begun = Instant::now();
+    while !is_there()? {
+        if begun.elapsed() > Duration::from_secs(60) {
+            return Err(format!("not within a minute: {what}"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
