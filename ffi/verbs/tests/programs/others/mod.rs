@@ -1,6 +1,8 @@
 //! Programs of others that need large packages or minutes. `scripts/test verbs_others` installs what they need,
 //! and runs their tests. Each program has a file in this folder, and each test has a row in `docs/programs.md`.
 
+mod dapl;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,7 +34,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 0] = [];
+    let lists: [&[Other]; 1] = [&dapl::ALL];
     lists.concat()
 }
 
