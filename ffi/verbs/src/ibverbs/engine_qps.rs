@@ -5,12 +5,16 @@
 //! program connects to itself needs a second engine queue pair. The second engine queue pair sends, and the
 //! first engine queue pair receives.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use iwarp::memory::Access;
-use iwarp::verbs::{QpAttr, QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, SendOp, SendRequest};
+use iwarp::verbs::{
+    QpAttr, QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, SendFlags, SendOp, SendRequest, Sge,
+};
 
 use crate::ffi::abi::Outcome;
+use crate::ibverbs::long_inline::{LongInline, is_long};
 use crate::ibverbs::wr_batch::WrBuilder;
 
 /// The engine's queue pairs of one queue pair of the program.
@@ -20,11 +24,13 @@ pub(crate) struct EngineQps {
     pub(crate) qp: QueuePair,
     /// The second engine queue pair, if the queue pair is connected to itself.
     pub(crate) far: Option<QueuePair>,
+    /// The memory for long inline data, if the program has asked for such data when it made the queue pair.
+    long_inline: Option<Mutex<LongInline>>,
 }
 
 impl EngineQps {
-    pub(crate) fn new(qp: QueuePair) -> Self {
-        Self { qp, far: None }
+    pub(crate) fn new(qp: QueuePair, long_inline: Option<LongInline>) -> Self {
+        Self { qp, far: None, long_inline: long_inline.map(Mutex::new) }
     }
 
     /// Both engine queue pairs, or the only engine queue pair if there is no second engine queue pair.
@@ -90,7 +96,11 @@ impl EngineQps {
 
     /// Begins a list of requests. When the list is dropped, the doorbell of each engine queue pair rings.
     pub(crate) fn begin(&self) -> SendBatches<'_> {
-        SendBatches { near: self.qp.send_batch(), far: self.far.as_ref().map(QueuePair::send_batch) }
+        SendBatches {
+            near: self.qp.send_batch(),
+            far: self.far.as_ref().map(QueuePair::send_batch),
+            long_inline: self.long_inline.as_ref(),
+        }
     }
 }
 
@@ -98,6 +108,7 @@ impl EngineQps {
 pub(crate) struct SendBatches<'a> {
     near: SendBatch<'a>,
     far: Option<SendBatch<'a>>,
+    long_inline: Option<&'a Mutex<LongInline>>,
 }
 
 /// Whether the operation binds or invalidates a window. Such an operation is posted to the engine queue pair
@@ -116,19 +127,38 @@ impl<'a> SendBatches<'a> {
 
     /// Posts a request. For an inline request, `inline` has the bytes to copy now.
     pub(crate) fn push(&mut self, request: &SendRequest, inline: Option<&[&[u8]]>) -> Outcome<()> {
+        let long_inline = self.long_inline;
         let batch = self.of(&request.op);
-        match inline {
-            None => Ok(batch.push(request)?),
-            Some(parts) => Ok(batch.push_inline(request, parts)?),
+        match (inline, long_inline) {
+            (None, _) => Ok(batch.push(request)?),
+            (Some(parts), Some(memory)) if is_long(parts) => {
+                // Other threads wait, so slots are used in the order of the requests.
+                let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+                memory.post(parts, |slot| Ok(batch.push(&with_slot(request, slot))?))
+            }
+            (Some(parts), _) => Ok(batch.push_inline(request, parts)?),
         }
     }
 
     /// Checks that [`push`](Self::push) would accept the request, if the queue has room.
     pub(crate) fn check(&mut self, request: &SendRequest, inline: Option<&[u8]>) -> Outcome<()> {
+        let long_inline = self.long_inline;
         let batch = self.of(&request.op);
-        match inline {
-            None => Ok(batch.check(request)?),
-            Some(bytes) => Ok(batch.check_inline(request, bytes.len())?),
+        match (inline, long_inline) {
+            (None, _) => Ok(batch.check(request)?),
+            (Some(bytes), Some(memory)) if is_long(&[bytes]) => {
+                let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(batch.check(&with_slot(request, memory.element(&[bytes])?))?)
+            }
+            (Some(bytes), _) => Ok(batch.check_inline(request, bytes.len())?),
         }
     }
+}
+
+/// The request for long inline data, which are in `slot`.
+fn with_slot(request: &SendRequest, slot: Sge) -> SendRequest {
+    let mut with_slot = request.clone();
+    with_slot.flags -= SendFlags::INLINE;
+    with_slot.sg_list = [slot].into_iter().collect();
+    with_slot
 }

@@ -12,7 +12,7 @@
 //! | `qp.rs`, `qp_state.rs`, `engine_qps.rs` | queue pairs, their states, and the engine's queue pairs behind each of them |
 //! | `ah.rs`, `mcast.rs` | address handles, multicast groups |
 //! | `oob_connect.rs` | connections that programs set up out of band |
-//! | `post.rs`, `work_request.rs` | posting work requests |
+//! | `post.rs`, `work_request.rs`, `long_inline.rs` | posting work requests, and memory for long inline data |
 //! | `qp_ex.rs`, `wr_batch.rs`, `critical_section.rs` | posting work requests call by call (`ibv_wr_start`) |
 //! | `async_events.rs` | reading and acknowledging asynchronous events |
 //! | `strings.rs`, `unsupported.rs` | names of constants, and calls that have no counterpart here |
@@ -27,6 +27,7 @@ pub(crate) mod cq_ex;
 pub(crate) mod critical_section;
 pub(crate) mod device;
 pub(crate) mod engine_qps;
+pub(crate) mod long_inline;
 pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod mw;

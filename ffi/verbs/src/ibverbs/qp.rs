@@ -18,6 +18,7 @@ use crate::ibverbs::cq::Cq;
 use crate::ibverbs::critical_section::{CriticalSection, SectionGuard};
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::engine_qps::{EngineQps, SendBatches};
+use crate::ibverbs::long_inline::LongInline;
 use crate::ibverbs::oob_connect;
 use crate::ibverbs::pd::Pd;
 use crate::ibverbs::qp_state::{self, Transition};
@@ -254,13 +255,14 @@ impl Qp {
         let requests = init.cap.max_send_wr as usize + init.cap.max_recv_wr as usize;
         resources::check_for_object(requests * resources::REQUEST_BYTES)?;
         let qp = made_with.make()?;
+        let long_inline = made_with.long_inline()?;
         // The program gets the limits that hold, which may be larger than those that it asked for.
         (init.cap.max_recv_wr, init.cap.max_recv_sge) = match init.srq.is_null() {
             true => (qp.query().max_recv_wr as u32, limits::SGE as u32),
             false => (0, 0),
         };
         init.cap.max_send_sge = limits::SGE as u32;
-        init.cap.max_inline_data = limits::INLINE as u32;
+        init.cap.max_inline_data = init.cap.max_inline_data.max(limits::INLINE as u32);
         let qp_base = sys::ibv_qp {
             context: domain.context(),
             qp_context: init.qp_context,
@@ -282,7 +284,7 @@ impl Qp {
             c: UnsafeCell::new(c),
             process: open.process,
             init: made_with,
-            current: RwLock::new(EngineQps::new(qp)),
+            current: RwLock::new(EngineQps::new(qp, long_inline)),
             state: AtomicU32::new(sys::IBV_QPS_RESET),
             is_managed: AtomicBool::new(false),
             attributes: Mutex::new(attributes),
@@ -364,7 +366,8 @@ impl Qp {
         let number = new.qp_num();
         self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
         self.process.qps.insert(self.number(), self.as_c() as usize, new.clone());
-        let old = std::mem::replace(&mut *self.change_current(), EngineQps::new(new));
+        let new = EngineQps::new(new, self.init.long_inline()?);
+        let old = std::mem::replace(&mut *self.change_current(), new);
         old.all().for_each(|qp| self.forget(qp));
         // SAFETY: a context is not freed while it has objects.
         self.enter(number, unsafe { OpenDevice::of(self.context()) });
@@ -381,6 +384,13 @@ impl InitAttr {
     fn srq(&self) -> Option<&Srq> {
         // SAFETY: a shared receive queue is not destroyed while it has queue pairs.
         (!self.srq.is_null()).then(|| unsafe { Srq::of(self.srq) })
+    }
+
+    /// Makes the memory for long inline data, if the program has asked for such data.
+    fn long_inline(&self) -> Outcome<Option<LongInline>> {
+        // SAFETY: a domain is not deallocated while it has queue pairs.
+        let pd = unsafe { Pd::of(self.pd) };
+        LongInline::new(&pd.pd, self.cap.max_inline_data as usize, self.cap.max_send_wr as usize)
     }
 
     fn make(&self) -> Outcome<QueuePair> {
@@ -418,7 +428,7 @@ fn check_cap(cap: &sys::ibv_qp_cap) -> Outcome<()> {
         && cap.max_recv_wr as usize <= limits::MAX_QP_WR
         && cap.max_send_sge as usize <= limits::SGE
         && cap.max_recv_sge as usize <= limits::SGE
-        && cap.max_inline_data as usize <= limits::INLINE;
+        && cap.max_inline_data as usize <= limits::LONG_INLINE;
     if fits { Ok(()) } else { Err(EINVAL) }
 }
 

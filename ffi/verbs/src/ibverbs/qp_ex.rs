@@ -1,7 +1,6 @@
 //! Queue pairs of the extended interface (`ibv_create_qp_ex` with `send_ops_flags`): the program builds each
 //! request by several calls, and posts the requests together.
 
-use arrayvec::ArrayVec;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
 use libc::{c_int, c_void};
 
@@ -10,7 +9,7 @@ use crate::ffi::sys;
 use crate::ibverbs::critical_section::CriticalSection;
 use crate::ibverbs::qp::Qp;
 use crate::ibverbs::work_request::{self, bytes_at, compare_swap, elements, flags_of};
-use crate::ibverbs::wr_batch::{WrBatch, WrBuilder};
+use crate::ibverbs::wr_batch::{InlineBytes, WrBatch, WrBuilder};
 
 /// The operations that a program can request.
 const OPS: u64 = (sys::IBV_QP_EX_WITH_RDMA_WRITE
@@ -311,7 +310,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut sys::ibv_qp_ex, addr: *mut c_vo
     set(qp, |builder| {
         // SAFETY: the caller passes `length` readable bytes, which do not change during the call.
         let bytes = unsafe { bytes_at(addr.cast(), length) };
-        builder.inline = Some(ArrayVec::try_from(bytes).map_err(|_| EINVAL)?);
+        builder.inline = Some(InlineBytes::of([bytes].into_iter())?);
         Ok(())
     });
 }
@@ -322,15 +321,13 @@ unsafe extern "C" fn wr_set_inline_data_list(
     list: *const sys::ibv_data_buf,
 ) {
     set(qp, |builder| {
-        let mut all = ArrayVec::new();
-        for at in 0..count {
+        let parts = (0..count).map(|at| {
             // SAFETY: the caller passes `count` readable elements, which need not be aligned.
             let part = unsafe { list.wrapping_add(at).read_unaligned() };
             // SAFETY: the caller passes readable bytes, which do not change during the call.
-            let bytes = unsafe { bytes_at(part.addr.cast(), part.length) };
-            all.try_extend_from_slice(bytes).map_err(|_| EINVAL)?;
-        }
-        builder.inline = Some(all);
+            unsafe { bytes_at(part.addr.cast(), part.length) }
+        });
+        builder.inline = Some(InlineBytes::of(parts)?);
         Ok(())
     });
 }

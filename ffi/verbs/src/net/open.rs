@@ -18,6 +18,9 @@ use super::wire_spec::folder;
 use crate::ffi::abi::{self, StartError};
 use crate::ffi::settings::{self, Key};
 
+/// Maximum number of ports at which a process listens. The kernel has no such limit.
+const LISTENERS: usize = 4096;
+
 /// An opened wire: its port, the engine's configuration, and the addresses on the wire.
 type Opened = (Box<dyn Port>, EngineConfig, Net);
 
@@ -49,6 +52,7 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
         _ => Loopback::new(port),
     });
     config.stack.loopback = true;
+    config.stack.limits.listeners = LISTENERS;
     config.stack.offloads = port.info().offloads;
     Ok((captured(port)?, config, net))
 }

@@ -22,8 +22,11 @@ pub(crate) const MAX_RD_ATOM: u8 = 128;
 pub(crate) const SGE: usize = MAX_SGE;
 /// The rate of the device's clock in kHz: the clock counts nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
-/// Maximum number of bytes of an inline request.
+/// Maximum number of bytes of an inline request of a queue pair whose program asks for no more.
 pub(crate) const INLINE: usize = MAX_INLINE;
+/// Maximum number of bytes of an inline request for which a program can ask. Linux's rxe has the same
+/// maximum.
+pub(crate) const LONG_INLINE: usize = 512;
 
 /// The number of completion vectors: one per online processor, and at least 2. A vector is only a number that
 /// programs spread their completion queues over, since one thread delivers the events of all queues.

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 55] = [
+pub(crate) const ALL: [&str; 57] = [
     "one_process",
     "destroyed",
     "exported",
@@ -55,6 +55,8 @@ pub(crate) const ALL: [&str; 55] = [
     "timewait",
     "orderly",
     "memory_calls",
+    "long_inline",
+    "many_listeners",
     "ud",
     "uc",
     "services",

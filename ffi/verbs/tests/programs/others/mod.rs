@@ -4,6 +4,7 @@
 
 mod ceph;
 mod crates;
+mod dapl;
 mod ends;
 mod gloo;
 mod go;
@@ -44,7 +45,17 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 8] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL];
+    let lists: [&[Other]; 9] = [
+        &ceph::ALL,
+        &crates::ALL,
+        &dapl::ALL,
+        &gloo::ALL,
+        &go::ALL,
+        &mooncake::ALL,
+        &nixl::ALL,
+        &pypi::ALL,
+        &tgt::ALL,
+    ];
     lists.concat()
 }
 
