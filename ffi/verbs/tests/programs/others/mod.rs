@@ -8,6 +8,7 @@ mod ends;
 mod gloo;
 mod go;
 mod mooncake;
+mod mpi4py;
 mod nixl;
 mod pypi;
 mod tgt;
@@ -44,7 +45,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 8] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL];
+    let lists: [&[Other]; 9] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL, &mpi4py::ALL];
     lists.concat()
 }
 
