@@ -10,6 +10,7 @@ mod go;
 mod mooncake;
 mod mpi4py;
 mod nixl;
+mod oshmem;
 mod pypi;
 mod tgt;
 
@@ -45,7 +46,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 9] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL, &mpi4py::ALL];
+    let lists: [&[Other]; 10] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL, &mpi4py::ALL, &oshmem::ALL];
     lists.concat()
 }
 
