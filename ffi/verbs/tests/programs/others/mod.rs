@@ -9,6 +9,7 @@ mod gloo;
 mod go;
 mod mooncake;
 mod mpi4py;
+mod mpich;
 mod nixl;
 mod oshmem;
 mod pypi;
@@ -46,7 +47,7 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 10] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL, &mpi4py::ALL, &oshmem::ALL];
+    let lists: [&[Other]; 11] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL, &mpi4py::ALL, &oshmem::ALL, &mpich::ALL];
     lists.concat()
 }
 
