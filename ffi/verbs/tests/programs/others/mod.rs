@@ -10,6 +10,7 @@ mod go;
 mod mooncake;
 mod mpi4py;
 mod mpich;
+mod newer_ucx;
 mod nixl;
 mod oshmem;
 mod pypi;
@@ -47,7 +48,20 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 11] = [&ceph::ALL, &crates::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &nixl::ALL, &pypi::ALL, &tgt::ALL, &mpi4py::ALL, &oshmem::ALL, &mpich::ALL];
+    let lists: [&[Other]; 12] = [
+        &ceph::ALL,
+        &crates::ALL,
+        &gloo::ALL,
+        &go::ALL,
+        &mooncake::ALL,
+        &nixl::ALL,
+        &pypi::ALL,
+        &tgt::ALL,
+        &mpi4py::ALL,
+        &oshmem::ALL,
+        &mpich::ALL,
+        &newer_ucx::ALL,
+    ];
     lists.concat()
 }
 
