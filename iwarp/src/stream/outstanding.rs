@@ -7,12 +7,12 @@ use dp::invariant::{Check, ensure};
 
 use crate::ddp::UntaggedQueue;
 use crate::queues::{
-    Awaited, Pending, SendEntry, SendFlags, SentTo, Sge, Signaled, WcOpcode, WcStatus, send_opcode,
+    Awaited, Pending, SendEntry, SendFlags, SendOp, SentTo, Sge, Signaled, WcOpcode, WcStatus, send_opcode,
 };
 use crate::rdmap::{ReadSink, Terminate, TerminateError};
 
 use super::sent_to::{Refused, is_of};
-use super::slot_pool::SlotPool;
+use super::slot_pool::{PoolQueue, SlotPool};
 use super::state::StreamState;
 
 /// Maximum number of requests that complete together. With a higher limit, the first request would wait
@@ -46,16 +46,28 @@ pub(super) fn acknowledged_of(request: &SendEntry, offset: u64, send_msn: u32) -
 
 /// One of our requests that waits for its response.
 pub(super) enum Outstanding {
-    /// A Read.
-    Read { sink: ReadSink, part: ReadPart },
-    /// An atomic. `sink` receives the previous value of the word.
-    Atomic { id: u32, sink: Sge },
+    /// A Read of the peer's memory, from address `from` on.
+    Read { sink: ReadSink, part: ReadPart, from: u64 },
+    /// An atomic on the word of the peer's at address `word`. `sink` receives the previous value of the word.
+    Atomic { id: u32, sink: Sge, word: u64 },
 }
 
 impl Outstanding {
     /// Whether the response completes a request.
     fn completes(&self) -> bool {
         matches!(self, Self::Read { part: ReadPart::Last, .. } | Self::Atomic { .. })
+    }
+
+    /// Whether the request uses some of the `length` bytes of the peer's memory at address `at`. The keys are
+    /// not compared, since several keys may name the same bytes.
+    fn uses(&self, at: u64, length: u32) -> bool {
+        let (from, bytes) = match *self {
+            Self::Read { part: ReadPart::Rtr, .. } => return false,
+            Self::Read { ref sink, from, .. } => (from, u64::from(sink.size())),
+            Self::Atomic { word, .. } => (word, 8),
+        };
+        // A distance below a length also covers addresses that wrap.
+        from.wrapping_sub(at) < u64::from(length) && bytes > 0 || at.wrapping_sub(from) < bytes && length > 0
     }
 }
 
@@ -81,7 +93,28 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
     oldest
 }
 
+/// Whether a request writes to memory of the peer that one of the outstanding requests uses.
+#[cold]
+pub(super) fn changes_awaited(
+    outstanding: &PoolQueue,
+    slots: &SlotPool<Outstanding>,
+    request: &SendEntry,
+) -> bool {
+    let (SendOp::Write { remote } | SendOp::WriteImmediate { remote, .. }) = request.op else { return false };
+    outstanding.iter(slots).any(|awaited| awaited.uses(remote.addr, request.length))
+}
+
 impl StreamState {
+    /// Whether `request` has to wait for the responses to our Reads and atomics. On InfiniBand, a responder
+    /// executes requests in order, so a Write never changes the bytes that an earlier Read or atomic of the
+    /// same queue pair returns. In iWARP, a response may be generated after a later Write was placed.
+    #[inline]
+    pub(super) fn has_to_wait(&self, slots: &SlotPool<Outstanding>, request: &SendEntry) -> bool {
+        !self.outstanding.is_empty()
+            && self.rules.let_reads_go_first()
+            && changes_awaited(&self.outstanding, slots, request)
+    }
+
     /// Returns the record of the next request, if the request was started before.
     fn started(&mut self) -> Option<&mut Pending> {
         let at = self.pending.len() - self.unsent;
@@ -463,7 +496,35 @@ mod tests {
     }
 
     fn read(part: ReadPart) -> Outstanding {
-        Outstanding::Read { sink: ReadSink::new(Stag(1), 0, 8), part }
+        Outstanding::Read { sink: ReadSink::new(Stag(1), 0, 8), part, from: 0 }
+    }
+
+    #[test]
+    fn a_request_uses_its_bytes_of_the_peers_memory() {
+        let sink = ReadSink::new(Stag(1), 500, 10);
+        let read = Outstanding::Read { sink, part: ReadPart::Earlier, from: 100 };
+        let atomic = Outstanding::Atomic { id: 1, sink: Sge::default(), word: 102 };
+        let before_wrap = Outstanding::Read { sink, part: ReadPart::Last, from: u64::MAX - 4 };
+        let rtr = Outstanding::Read { sink, part: ReadPart::Rtr, from: 100 };
+        let none = Outstanding::Read { sink: ReadSink::new(Stag(1), 0, 0), part: ReadPart::Last, from: 100 };
+        for (at, length, uses) in [
+            (90, 10, [false; 5]),
+            (90, 11, [true, false, false, false, false]),
+            (90, 13, [true, true, false, false, false]),
+            (102, 1, [true, true, false, false, false]),
+            (104, 0, [false; 5]),
+            (109, 1, [true, true, false, false, false]),
+            (109, 50, [true, true, false, false, false]),
+            (110, 50, [false; 5]),
+            (500, 10, [false; 5]),
+            (2, 3, [false, false, true, false, false]),
+            (5, 3, [false; 5]),
+            (u64::MAX - 9, 5, [false; 5]),
+            (u64::MAX - 9, 6, [false, false, true, false, false]),
+        ] {
+            let found = [&read, &atomic, &before_wrap, &rtr, &none].map(|awaited| awaited.uses(at, length));
+            assert_eq!(found, uses, "{at} {length}");
+        }
     }
 
     #[test]
@@ -482,7 +543,7 @@ mod tests {
                 read(ReadPart::Rtr),
                 read(ReadPart::Earlier),
                 read(ReadPart::Last),
-                Outstanding::Atomic { id: 1, sink: Sge::default() },
+                Outstanding::Atomic { id: 1, sink: Sge::default(), word: 0 },
                 read(ReadPart::Earlier),
             ];
             (requests.map(|(opcode, awaits)| request(opcode, awaits)).into(), responses)

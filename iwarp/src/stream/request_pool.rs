@@ -58,7 +58,7 @@ mod tests {
         pool.outstanding.reserve(8);
         let mut queue = PoolQueue::default();
         let sink = ReadSink::new(Stag(1), 0, 8);
-        queue.push(&mut pool.outstanding, Outstanding::Read { sink, part: ReadPart::Last });
+        queue.push(&mut pool.outstanding, Outstanding::Read { sink, part: ReadPart::Last, from: 0 });
         let whole = Waiting { outstanding: 1, ..Waiting::default() };
         pool.check(whole).unwrap();
         let broken: [(Waiting, &str); 3] = [

@@ -136,7 +136,13 @@ impl Cq {
         if self.renumbered.load(Ordering::Acquire) {
             translate(&self.numbers(), &mut out[..got]);
         }
-        got
+        self.unless_ending(got)
+    }
+
+    /// The number of polled completions that the program may see: none while the process exits.
+    #[inline]
+    fn unless_ending(&self, got: usize) -> usize {
+        if self.process.is_ending() { 0 } else { got }
     }
 
     /// Like [`poll`](Self::poll), but with the numbers locked during the whole call, so that no number is
@@ -146,7 +152,7 @@ impl Cq {
         let numbers = self.numbers();
         let got = self.cq.poll(out);
         translate(&numbers, &mut out[..got]);
-        got
+        self.unless_ending(got)
     }
 
     /// Fails if the `handle` field is not the handle with which this queue was made.

@@ -217,6 +217,12 @@ impl Rules {
         self.0.is_some()
     }
 
+    /// Whether a Write waits for the responses to earlier Reads and atomics of the bytes that it writes.
+    #[inline(always)]
+    pub(in crate::stream) fn let_reads_go_first(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Whether a message of queue 4 waits to be sent.
     #[inline(always)]
     pub(in crate::stream) fn have_messages(&self) -> bool {
@@ -393,7 +399,7 @@ mod tests {
     #[test]
     fn the_agreement_answers_these_questions_alone() {
         type Question = fn(&mut Rules) -> bool;
-        let yes_if_agreed: [(&str, Question); 11] = [
+        let yes_if_agreed: [(&str, Question); 12] = [
             ("profile", |rules| rules.profile().is_some()),
             ("profile_mut", |rules| rules.profile_mut().is_some()),
             ("complete_by_acknowledgement", |rules| rules.complete_by_acknowledgement()),
@@ -404,6 +410,7 @@ mod tests {
             ("keep_immediate_apart", |rules| rules.keep_immediate_apart()),
             ("check_alignment_first", |rules| rules.check_alignment_first()),
             ("have_queue_4", |rules| rules.have_queue_4()),
+            ("let_reads_go_first", |rules| rules.let_reads_go_first()),
             ("tell_end", |rules| rules.tell_end()),
         ];
         for (name, question) in yes_if_agreed {

@@ -149,7 +149,7 @@ impl Delivery<'_> {
     fn match_response(&self, message: &[u8]) -> Result<(AtomicResponse, Sge), TerminateError> {
         let response = AtomicResponse::parse(message)?;
         match self.state.outstanding.front(&self.pool.outstanding) {
-            Some(&Outstanding::Atomic { id, sink }) if id == response.id => Ok((response, sink)),
+            Some(&Outstanding::Atomic { id, sink, .. }) if id == response.id => Ok((response, sink)),
             Some(Outstanding::Atomic { .. }) => Err(TerminateError::OperationUnspecified),
             Some(Outstanding::Read { .. }) | None => Err(TerminateError::UnexpectedOpcode),
         }

@@ -124,7 +124,7 @@ impl Delivery<'_> {
     /// 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, ReadPart), TerminateError> {
         match self.state.outstanding.front_mut(&mut self.pool.outstanding) {
-            Some(Outstanding::Read { sink, part }) => Ok((sink, *part)),
+            Some(Outstanding::Read { sink, part, .. }) => Ok((sink, *part)),
             Some(Outstanding::Atomic { .. }) | None => Err(TerminateError::UnexpectedOpcode),
         }
     }

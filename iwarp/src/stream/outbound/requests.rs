@@ -17,8 +17,9 @@ use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
 impl Outbound {
     /// Starts the request at the head of the send queue, unless the request has to wait. A request may have
-    /// to wait for the peer, for a fence, for ORD, for the next call (if the limit of local requests is
-    /// reached), or for our user, who has stopped the queue. Returns whether a request was started.
+    /// to wait for the peer, for a fence, for the response to a Read of the bytes that it writes, for ORD,
+    /// for the next call (if the limit of local requests is reached), or for our user, who has stopped the
+    /// queue. Returns whether a request was started.
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.
@@ -43,6 +44,9 @@ impl Outbound {
             return Ok(false);
         }
         if flags.contains(SendFlags::FENCE) && !state.outstanding.is_empty() && !has_begun {
+            return Ok(false);
+        }
+        if state.has_to_wait(&cx.pool.outstanding, request) {
             return Ok(false);
         }
         // With CRCs the payload is read here anyway, so a copy costs little more. Markers would have to be
@@ -135,7 +139,7 @@ impl Outbound {
                 let message = self.own_message(Opcode::ReadRequest, msn, &read.to_bytes());
                 state.next_element = next.unwrap_or(0);
                 let part = if next.is_some() { ReadPart::Earlier } else { ReadPart::Last };
-                (message, Outstanding::Read { sink, part })
+                (message, Outstanding::Read { sink, part, from: read.source_to })
             }
             SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op } => {
                 let id = self.atomic_id;
@@ -150,7 +154,7 @@ impl Outbound {
                 // Atomic Request header.
                 let msn = self.next_request_msn();
                 let message = self.own_message(Opcode::AtomicRequest, msn, &atomic.to_bytes());
-                (message, Outstanding::Atomic { id, sink })
+                (message, Outstanding::Atomic { id, sink, word: addr })
             }
             _ => return false,
         };
@@ -223,7 +227,7 @@ impl Outbound {
                     source_to: 0,
                 };
                 let sink = ReadSink::new(Stag(0), 0, 0);
-                let response = Outstanding::Read { sink, part: ReadPart::Rtr };
+                let response = Outstanding::Read { sink, part: ReadPart::Rtr, from: 0 };
                 cx.state.outstanding.push(&mut cx.pool.outstanding, response);
                 let msn = self.next_request_msn();
                 self.own_message(Opcode::ReadRequest, msn, &request.to_bytes())

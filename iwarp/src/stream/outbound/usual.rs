@@ -18,7 +18,7 @@ use crate::queues::{Payload, Pending, PreparedPayload, SendEntry, SendFlags, Sen
 use crate::rdmap::Opcode;
 
 use super::super::message::{head_of, untagged_header};
-use super::super::outstanding::{TOGETHER, acknowledged_of};
+use super::super::outstanding::{TOGETHER, acknowledged_of, changes_awaited};
 use super::super::state::StreamState;
 use super::{Outbound, Phase, SendContext};
 
@@ -39,9 +39,11 @@ impl Outbound {
     /// Whether [`allows_usual`](Self::allows_usual) returns `true` and the payload of the oldest posted
     /// request is ready. If the request also fits one FPDU, it may be written directly from its queue.
     #[inline]
-    pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
-        self.allows_usual(state)
-            && state.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
+    pub(super) fn is_usual_next(&self, cx: &SendContext<'_>) -> bool {
+        let slots = &cx.pool.outstanding;
+        let is_usual =
+            |request: &SendEntry| request.prepared.is_ready() && !cx.state.has_to_wait(slots, request);
+        self.allows_usual(cx.state) && cx.state.consumer.next_send().is_some_and(is_usual)
     }
 
     /// Whether nothing has to be sent before the oldest posted request, and nothing has to complete before
@@ -72,7 +74,8 @@ impl Outbound {
         limit: u32,
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
-        let StreamState { qp, consumer, by, progress, pending, rules, .. } = &mut *cx.state;
+        let StreamState { qp, consumer, by, progress, pending, rules, outstanding, .. } = &mut *cx.state;
+        let reads_first = !outstanding.is_empty() && rules.let_reads_go_first();
         // With markers the limit differs for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
@@ -84,7 +87,8 @@ impl Outbound {
         let (mut sent, mut fetched) = (0, 0);
         let mut stop = if requests.is_all() { FillOutcome::Empty } else { FillOutcome::Enough };
         for request in requests.iter() {
-            if !request.prepared.is_ready() {
+            let waits = reads_first && changes_awaited(outstanding, &cx.pool.outstanding, request);
+            if waits || !request.prepared.is_ready() {
                 stop = FillOutcome::Other;
                 break;
             }

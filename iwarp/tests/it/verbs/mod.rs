@@ -24,6 +24,7 @@ mod limits;
 mod outcome;
 mod posting;
 mod read_elements;
+mod reads_first;
 mod receiver_not_ready;
 mod regions;
 mod remote_access;

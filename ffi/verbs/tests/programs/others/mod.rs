@@ -9,7 +9,11 @@ mod ends;
 mod gloo;
 mod go;
 mod mooncake;
+mod mpi4py;
+mod mpich;
+mod newer_ucx;
 mod nixl;
+mod oshmem;
 mod pypi;
 mod tgt;
 
@@ -45,17 +49,8 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-    let lists: [&[Other]; 9] = [
-        &ceph::ALL,
-        &crates::ALL,
-        &dapl::ALL,
-        &gloo::ALL,
-        &go::ALL,
-        &mooncake::ALL,
-        &nixl::ALL,
-        &pypi::ALL,
-        &tgt::ALL,
-    ];
+<<<<<<< HEAD
+    let lists: [&[Other]; 13] = [&ceph::ALL, &crates::ALL, &dapl::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &mpi4py::ALL, &mpich::ALL, &newer_ucx::ALL, &nixl::ALL, &oshmem::ALL, &pypi::ALL, &tgt::ALL];
     lists.concat()
 }
 
