@@ -49,8 +49,21 @@ pub(crate) struct Other {
 
 /// All tests of this folder.
 pub(crate) fn all() -> Vec<Other> {
-<<<<<<< HEAD
-    let lists: [&[Other]; 13] = [&ceph::ALL, &crates::ALL, &dapl::ALL, &gloo::ALL, &go::ALL, &mooncake::ALL, &mpi4py::ALL, &mpich::ALL, &newer_ucx::ALL, &nixl::ALL, &oshmem::ALL, &pypi::ALL, &tgt::ALL];
+    let lists: [&[Other]; 13] = [
+        &ceph::ALL,
+        &crates::ALL,
+        &dapl::ALL,
+        &gloo::ALL,
+        &go::ALL,
+        &mooncake::ALL,
+        &mpi4py::ALL,
+        &mpich::ALL,
+        &newer_ucx::ALL,
+        &nixl::ALL,
+        &oshmem::ALL,
+        &pypi::ALL,
+        &tgt::ALL,
+    ];
     lists.concat()
 }
 
