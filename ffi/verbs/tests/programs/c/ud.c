@@ -166,6 +166,11 @@ static void messages(struct ibv_qp *qp, struct ibv_qp *far)
 	CHECK(!post(qp, ah, far->qp_num, 0x80000000, 33, IBV_WR_SEND_WITH_IMM, IBV_SEND_INLINE));
 	sent(133);
 	received(far, qp, 33, IBV_WC_WITH_IMM);
+	/* Of a number, the lower 24 bits count. */
+	recv_to(far, 4096, 4096, ROOM);
+	CHECK(!post(qp, ah, far->qp_num | 0xde000000, QKEY, 34, IBV_WR_SEND, 0));
+	sent(134);
+	received(far, qp, 34, 0);
 
 	/* Dropped: no receive, a wrong Q_Key, a wrong number, a receive that is too short. */
 	CHECK(!post(qp, ah, far->qp_num, QKEY, 1, IBV_WR_SEND, 0));
@@ -341,6 +346,23 @@ static void attached_early(struct ibv_qp *qp)
 	CHECK(!ibv_attach_mcast(qp, &attr.grh.dgid, 0) && !ibv_detach_mcast(qp, &attr.grh.dgid, 0));
 }
 
+/* A process has a limited number of address handles. */
+static void many_handles(int limit)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1 };
+	CHECK(!ibv_query_gid(context, 1, 0, &attr.grh.dgid));
+	struct ibv_ah **all = calloc(limit, sizeof *all);
+	CHECK(all);
+	for (int at = 0; at < limit; at++)
+		CHECK((all[at] = ibv_create_ah(pd, &attr)));
+	CHECK(!ibv_create_ah(pd, &attr) && errno == ENOMEM);
+	CHECK(!ibv_destroy_ah(all[0]) && (all[0] = ibv_create_ah(pd, &attr)));
+	CHECK(!ibv_create_ah(pd, &attr) && errno == ENOMEM);
+	for (int at = 0; at < limit; at++)
+		CHECK(!ibv_destroy_ah(all[at]));
+	free(all);
+}
+
 int main(void)
 {
 	context = open_device();
@@ -365,6 +387,7 @@ int main(void)
 	multicast(qp, far);
 	attached_early(qp);
 	extended();
+	many_handles(device.max_ah);
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(far) && !ibv_dereg_mr(mr));
 	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_cq(far_cq) && !ibv_destroy_cq(ibv_cq_ex_to_cq(far_cq_ex)));
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
