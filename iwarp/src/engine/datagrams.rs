@@ -228,6 +228,7 @@ impl Datagrams {
                 }
             };
             let to = outgoing.to.addr;
+            let skipped = (!qp.qp().config.own_multicast).then_some(number);
             let members = || self.attached.range((to, 0)..);
             let has_members = to.is_multicast() && members().next().is_some_and(|(group, _)| *group == to);
             let copy = &mut self.joined;
@@ -249,7 +250,7 @@ impl Datagrams {
                     if has_members {
                         // The port does not return a datagram to a group to its sender.
                         let packet = std::mem::take(&mut self.joined);
-                        self.receive_packet(now, tcp, guard, (to, Some(number)), &packet);
+                        self.receive_packet(now, tcp, guard, (to, skipped), &packet);
                         self.joined = packet;
                     }
                 }
@@ -298,13 +299,13 @@ impl Datagrams {
     }
 
     /// Delivers the message of an IP packet that was sent to `to`, one of our addresses or a group. The queue
-    /// pair with the number `sender`, which has sent the packet, does not get its own message to a group.
+    /// pair with the number `skipped` gets no message to a group.
     fn receive_packet(
         &mut self,
         now: Instant,
         tcp: &mut Stack,
         guard: &EpochGuard<'_>,
-        (to, sender): (IpAddr, Option<u32>),
+        (to, skipped): (IpAddr, Option<u32>),
         packet: &[u8],
     ) {
         match UdSend::of_packet(packet) {
@@ -312,7 +313,7 @@ impl Datagrams {
             Ok((send, payload)) if send.dest_qp == Qpn::MULTICAST => {
                 let mut next = self.attached.range((to, 0)..).next().copied();
                 while let Some((group, number)) = next.filter(|(group, _)| *group == to) {
-                    if sender != Some(number) {
+                    if skipped != Some(number) {
                         self.deliver(now, tcp, guard, number, (packet, &send, payload.clone()));
                     }
                     next = self.attached.range((group, number + 1)..).next().copied();

@@ -59,6 +59,9 @@ pub struct QpInit<'a> {
     pub grants: QpGrants,
     /// The type of the queue pair. Default: [`QpType::Rc`].
     pub qp_type: QpType,
+    /// Whether a queue pair of type UD that is attached to a group receives its own messages to the group.
+    /// Default: `true`.
+    pub own_multicast: bool,
 }
 
 bitflags! {
@@ -91,6 +94,7 @@ impl<'a> QpInit<'a> {
             extensions: Extensions::all(),
             grants: QpGrants::empty(),
             qp_type: QpType::Rc,
+            own_multicast: true,
         }
     }
 }

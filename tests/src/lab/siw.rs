@@ -135,6 +135,21 @@ impl Siw {
         self.serve_until(limit, argv, || Ok(!self.run(ASK_TIMEOUT, &words).check(ASK_TIMEOUT)?.is_empty()))
     }
 
+    /// Starts a program in the machine, and waits until the machine has joined a group.
+    ///
+    /// # Errors
+    /// If the command ends before it joins, or does not join in time.
+    pub fn serve_group(
+        &self,
+        limit: Duration,
+        group: &str,
+        argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Result<Process> {
+        let words = ["ip", "maddress", "show", "dev", "eth0"];
+        let has_joined = |text: &str| text.split_whitespace().any(|word| word == group);
+        self.serve_until(limit, argv, || Ok(has_joined(&self.run(ASK_TIMEOUT, words).check(ASK_TIMEOUT)?)))
+    }
+
     fn serve_until(
         &self,
         limit: Duration,

@@ -1,24 +1,28 @@
 //! Address handles, which name the destinations of datagrams.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iwarp::roce::{self, GRH_BYTES};
 use iwarp::verbs::AddressVector;
 use libc::c_int;
 
-use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
+use crate::ffi::abi::{self, EINVAL, ENOMEM, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::oob_connect;
 use crate::ibverbs::pd::Pd;
 use crate::net::Net;
-use crate::process::Process;
+use crate::process::{Process, limits};
 
 /// The hop limit of datagrams if the program asks for 0, with which no datagram could be sent.
 const HOP_LIMIT: u8 = 64;
 
 /// The bits of a flow label.
 const FLOW_LABEL: u32 = 0xF_FFFF;
+
+/// The number of address handles of the process.
+static HANDLES: AtomicUsize = AtomicUsize::new(0);
 
 /// An address handle (`ibv_ah`).
 #[repr(C)]
@@ -92,6 +96,10 @@ fn create(pd: *mut sys::ibv_pd, attr: &sys::ibv_ah_attr) -> Outcome<*mut sys::ib
     // SAFETY: a context is not freed while it has objects.
     let process = unsafe { OpenDevice::of(context) }.process;
     vector_of(process, attr, 0)?;
+    if HANDLES.fetch_add(1, Ordering::Relaxed) >= limits::MAX_AH {
+        HANDLES.fetch_sub(1, Ordering::Relaxed);
+        return Err(ENOMEM);
+    }
     domain.add();
     let ah = Box::new(Ah { c: sys::ibv_ah { context, pd, handle: 0 }, process, attr: *attr });
     Ok(Box::into_raw(ah).cast())
@@ -104,10 +112,13 @@ fn create(pd: *mut sys::ibv_pd, attr: &sys::ibv_ah_attr) -> Outcome<*mut sys::ib
 #[unsafe(export_name = "uw_ibv_destroy_ah")]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut sys::ibv_ah) -> c_int {
     abi::status(|| {
+        // SAFETY: the caller passes a valid handle.
+        abi::check_handle(unsafe { (*ah).handle }, 0)?;
         // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         let ah = unsafe { Box::from_raw(ah.cast::<Ah>()) };
         // SAFETY: a domain is not deallocated while it has address handles.
         unsafe { Pd::of(ah.c.pd) }.remove();
+        HANDLES.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     })
 }

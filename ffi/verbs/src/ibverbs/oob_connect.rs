@@ -10,7 +10,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use iwarp::verbs::{CmId, ConnParam, ListenOptions};
+use iwarp::verbs::{CmId, ConnParam, ListenOptions, VerbsError};
 
 use crate::ffi::abi::{EINVAL, Outcome};
 use crate::ffi::sys;
@@ -119,16 +119,25 @@ pub(crate) fn start(
         connection.cm = Some(cm);
         return Ok(());
     }
-    let mut state = process.oob.state();
     let asked = QpNumbers { from: pair.to, to: pair.from };
-    if let Some(cm) = process.oob.take_parked(&mut state, peer.address, asked) {
+    // Each turn takes a parked request, and the peer cannot ask again as fast as requests are taken.
+    loop {
+        let mut state = process.oob.state();
+        let Some(cm) = process.oob.take_parked(&mut state, peer.address, asked) else {
+            state.expected.insert(number, expected);
+            return Ok(());
+        };
         drop(state);
-        cm.accept(&engine_qps.qp, &param)?;
-        connection.cm = Some(cm);
-        return Ok(());
+        match cm.accept(&engine_qps.qp, &param) {
+            Ok(()) => {
+                connection.cm = Some(cm);
+                return Ok(());
+            }
+            // The peer has given up in the meantime. The call succeeds, as if the peer had not asked yet.
+            Err(VerbsError::Invalid(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
-    state.expected.insert(number, expected);
-    Ok(())
 }
 
 /// Ends the out-of-band connection of a queue pair, and removes the queue pair from the tables of such

@@ -66,6 +66,17 @@ struct InitAttr {
     cap: sys::ibv_qp_cap,
     sq_sig_all: bool,
     qp_type: QpType,
+    /// Whether the queue pair receives its own messages to groups.
+    own_multicast: bool,
+}
+
+/// What only `ibv_create_qp_ex` asks for.
+#[derive(Default)]
+pub(crate) struct Extension {
+    /// The batch of the calls `ibv_wr_*`, if the queue pair has these calls.
+    pub(crate) batch: Option<WrBatch>,
+    /// Whether the queue pair receives none of its own messages to groups.
+    pub(crate) blocks_own_multicast: bool,
 }
 
 /// The attributes that the program has set.
@@ -222,7 +233,7 @@ impl Qp {
     pub(crate) unsafe fn make(
         pd: *mut sys::ibv_pd,
         init: &mut sys::ibv_qp_init_attr,
-        batch: Option<WrBatch>,
+        extension: Extension,
     ) -> Outcome<Box<Self>> {
         if !matches!(init.qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UC | sys::IBV_QPT_UD) {
             // XRC and raw queue pairs have no counterpart here.
@@ -249,6 +260,7 @@ impl Qp {
                 sys::IBV_QPT_UC => QpType::Uc,
                 _ => QpType::Rc,
             },
+            own_multicast: !extension.blocks_own_multicast,
         };
         made_with.cqs().try_for_each(Cq::check)?;
         made_with.srq().map_or(Ok(()), Srq::check)?;
@@ -289,7 +301,7 @@ impl Qp {
             is_managed: AtomicBool::new(false),
             attributes: Mutex::new(attributes),
             pending_acks: Arc::default(),
-            batch: batch.map(|batch| CriticalSection::new(batch, !domain.is_for_one_thread())),
+            batch: extension.batch.map(|batch| CriticalSection::new(batch, !domain.is_for_one_thread())),
         });
         domain.add();
         this.init.cqs().for_each(Cq::add);
@@ -415,6 +427,7 @@ impl InitAttr {
             grants: iwarp::verbs::QpGrants::BIND_WINDOWS,
             early_sends: true,
             qp_type: self.qp_type,
+            own_multicast: self.own_multicast,
             ..QpInit::new(send_cq)
         };
         let qp = pd.pd.create_qp(&init)?;
@@ -445,7 +458,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
         // SAFETY: the caller passes a valid domain, and `init` names only valid objects.
-        let qp = unsafe { Qp::make(pd, init, None) }?;
+        let qp = unsafe { Qp::make(pd, init, Extension::default()) }?;
         Ok(Box::leak(qp).as_c().cast())
     })
 }

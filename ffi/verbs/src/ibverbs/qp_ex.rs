@@ -7,7 +7,7 @@ use libc::{c_int, c_void};
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::critical_section::CriticalSection;
-use crate::ibverbs::qp::Qp;
+use crate::ibverbs::qp::{Extension, Qp};
 use crate::ibverbs::work_request::{self, bytes_at, compare_swap, elements, flags_of};
 use crate::ibverbs::wr_batch::{InlineBytes, WrBatch, WrBuilder};
 
@@ -37,7 +37,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     abi::pointer(|| {
         // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
-        let known = sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let known = sys::IBV_QP_INIT_ATTR_PD
+            | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            | sys::IBV_QP_INIT_ATTR_CREATE_FLAGS;
         if init.comp_mask & sys::IBV_QP_INIT_ATTR_PD == 0 {
             return Err(EINVAL);
         }
@@ -49,6 +51,17 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         if extended && init.send_ops_flags & !ops != 0 {
             return Err(EOPNOTSUPP);
         }
+        let flags = match init.comp_mask & sys::IBV_QP_INIT_ATTR_CREATE_FLAGS {
+            0 => 0,
+            _ => init.create_flags,
+        };
+        let block = sys::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+        let possible = if init.qp_type == sys::IBV_QPT_UD { block } else { 0 };
+        if flags & !possible != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let extension =
+            Extension { batch: extended.then(WrBatch::default), blocks_own_multicast: flags & block != 0 };
         let mut plain = sys::ibv_qp_init_attr {
             qp_context: init.qp_context,
             send_cq: init.send_cq,
@@ -59,7 +72,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             sq_sig_all: init.sq_sig_all,
         };
         // SAFETY: the caller passes a valid domain, and `init` names only valid objects.
-        let qp = unsafe { Qp::make(init.pd, &mut plain, extended.then(WrBatch::default)) }?;
+        let qp = unsafe { Qp::make(init.pd, &mut plain, extension) }?;
         init.cap = plain.cap;
         let qp = Box::leak(qp).as_c();
         if extended {

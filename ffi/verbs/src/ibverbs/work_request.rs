@@ -8,6 +8,9 @@ use crate::ffi::{fork, sys};
 use crate::ibverbs::ah::Ah;
 use crate::ibverbs::mr::{Flags, access_of};
 
+/// The bits of the number of a queue pair.
+const QPN_MASK: u32 = 0xFF_FFFF;
+
 /// # Safety
 /// `length` bytes from `at` are readable for the lifetime of the result.
 pub(crate) unsafe fn bytes_at<'a>(at: *const u8, length: usize) -> &'a [u8] {
@@ -127,6 +130,8 @@ pub(crate) unsafe fn datagram(
     }
     // SAFETY: the caller passes a handle that is valid during the call.
     let to = unsafe { Ah::of(ah) }.to(remote_qpn)?;
+    // Devices send the lower bits of a number that has more bits.
+    let remote_qpn = remote_qpn & QPN_MASK;
     Ok(SendOp::Datagram { to, remote_qpn, remote_qkey, immediate: imm_data.map(u32::to_ne_bytes) })
 }
 

@@ -39,8 +39,8 @@ pub(crate) fn comp_vectors() -> u32 {
 /// Minimum number of completion vectors: programs for hardware devices hard-code vector 1.
 const MIN_COMP_VECTORS: libc::c_long = 2;
 
-/// Number of address handles that queries return. Address handles are limited by memory only.
-const MAX_AH: usize = 1 << 20;
+/// Maximum number of address handles of a process.
+pub(crate) const MAX_AH: usize = 1 << 20;
 
 /// The limits on the objects of programs.
 fn of_programs() -> ContextLimits {

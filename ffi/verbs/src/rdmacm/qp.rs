@@ -9,7 +9,7 @@ use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::comp_channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibverbs::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::ibverbs::qp::{Qp, ibv_destroy_qp, ibv_modify_qp};
+use crate::ibverbs::qp::{Extension, Qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::ibverbs::srq::{ibv_create_srq, ibv_destroy_srq};
 use crate::ibverbs::{ah, qp_ex};
 use crate::process::limits;
@@ -80,7 +80,7 @@ pub(super) unsafe fn create(
     check_type(this, init.qp_type)?;
     prepare(this, [&mut init.send_cq, &mut init.recv_cq], &mut init.srq, (&init.cap, init.qp_type))?;
     // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
-    match unsafe { Qp::make(pd, init, None) } {
+    match unsafe { Qp::make(pd, init, Extension::default()) } {
         Ok(qp) => adopt(this, pd, Box::leak(qp).as_c().cast()),
         Err(error) => {
             destroy_cqs(this);

@@ -111,6 +111,8 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
         "curl_rsockets",
         "fabric_messages",
         "fabric_datagrams",
+        "fabric_ud",
+        "fabric_datagrams_ud",
         "ud_pingpong",
         "send_bw_ud",
         "ucp_tags",
@@ -156,6 +158,9 @@ fn rdmacm_utils() -> Vec<Pair> {
         pair("udaddy_many", "udaddy -c 20 -C 10 -S 1000", &format!("udaddy -s {ADDR} -c 20 -C 10 -S 1000"))
             .shows("return status 0"),
         pair("mckey", "mckey -m 239.7.7.7 -c 2", "mckey -m 239.7.7.7 -c 2 -s").shows("return status 0"),
+        // The sender does not receive its own messages.
+        pair("mckey_no_loopback", "mckey -m 239.7.7.7 -l", "mckey -m 239.7.7.7 -l -s")
+            .shows("return status 0"),
         pair("rstream", "rstream -T v -S 65536", &format!("rstream -s {ADDR} -T v -S 65536")).shows("Gb/sec"),
         pair("rstream_nonblocking", "rstream -T n -S 65536", &format!("rstream -s {ADDR} -T n -S 65536"))
             .shows("Gb/sec"),
@@ -367,14 +372,20 @@ fn curl() -> Pair {
     }
 }
 
-/// Pairs over libfabric's message endpoints, and over its reliable datagrams, which use message endpoints.
+/// Pairs over libfabric's message endpoints, over its datagrams (UD), and over its reliable datagrams, which
+/// use message endpoints (`ofi_rxm`) or datagrams (`ofi_rxd`). libfabric sends datagrams only on InfiniBand
+/// devices.
 fn libfabric() -> Vec<Pair> {
-    [("fabric_messages", "verbs -e msg"), ("fabric_datagrams", "verbs;ofi_rxm -e rdm")]
-        .map(|(name, provider)| {
-            let server = format!("fi_pingpong -p {provider} -I 20 -c");
-            Pair::new(name, "libfabric-bin", &server, &format!("{server} {ADDR}")).shows("\n1m ")
-        })
-        .into()
+    let pair = |name, provider, shows| {
+        let server = format!("fi_pingpong -p {provider} -I 20 -c");
+        Pair::new(name, "libfabric-bin", &server, &format!("{server} {ADDR}")).shows(shows)
+    };
+    vec![
+        pair("fabric_messages", "verbs -e msg", "\n1m "),
+        pair("fabric_datagrams", "verbs;ofi_rxm -e rdm", "\n1m "),
+        pair("fabric_ud", "verbs -e dgram", "\n1k ").pretends_ib(),
+        pair("fabric_datagrams_ud", "verbs;ofi_rxd -e rdm", "\n1m ").pretends_ib(),
+    ]
 }
 
 /// UCX, which opens only InfiniBand devices: its transports `rc_verbs` and `ud_verbs`, and UCP above them.

@@ -69,6 +69,7 @@ pub(crate) struct QpConfig {
     pub(crate) extensions: Extensions,
     pub(crate) grants: QpGrants,
     pub(crate) qp_type: QpType,
+    pub(crate) own_multicast: bool,
 }
 
 impl QpConfig {
@@ -101,6 +102,7 @@ impl QpConfig {
             extensions: init.extensions,
             grants: init.grants,
             qp_type: init.qp_type,
+            own_multicast: init.own_multicast,
         })
     }
 

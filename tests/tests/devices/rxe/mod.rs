@@ -6,6 +6,7 @@
 
 mod crafted;
 mod programs;
+mod rdmacm;
 mod scenes;
 mod ud_peer;
 
@@ -22,6 +23,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
         Prerequisite::Program("ethtool"),
         Prerequisite::Program("ibv_ud_pingpong"),
         Prerequisite::Program("ib_send_lat"),
+        Prerequisite::Program("udaddy"),
         Prerequisite::Tun,
         Prerequisite::SiwImage,
         Prerequisite::Program("cc"),
@@ -31,6 +33,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("rxe", &needs);
     let shared = Shared::default();
     programs::add(&mut suite, &shared);
+    rdmacm::add(&mut suite, &shared);
     scenes::add(&mut suite, &shared);
     crafted::add(&mut suite);
     let passed = suite.run(arguments);

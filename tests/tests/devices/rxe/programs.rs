@@ -67,14 +67,14 @@ fn net(rig: &Rig) -> String {
 fn rxe_serves(rig: &Rig, program: &Program) -> Result<()> {
     let server = rig.siw.serve_tcp(TEST_TIMEOUT, PORT, program.words(GIDS[1], None))?;
     let client = ours(&rig.namespace, &net(rig), &program.words(GIDS[0], Some(THEIRS)))?.spawn()?;
-    both(program, ("our side", client), ("rxe's side", server))
+    both(program.shows, ("our side", client), ("rxe's side", server))
 }
 
 fn rxe_connects(rig: &Rig, program: &Program) -> Result<()> {
     let mut server = ours(&rig.namespace, &net(rig), &program.words(GIDS[0], None))?.spawn()?;
     wait_for_tcp(&rig.namespace, &mut server)?;
     let client = rig.siw.run(TEST_TIMEOUT, program.words(GIDS[1], Some(KERNELS))).spawn()?;
-    both(program, ("rxe's side", client), ("our side", server))
+    both(program.shows, ("rxe's side", client), ("our side", server))
 }
 
 /// Waits until a program listens at `PORT`. A connection to the port would be taken for the client.
@@ -89,8 +89,8 @@ fn wait_for_tcp(namespace: &Namespace, server: &mut Process) -> Result<()> {
     Ok(())
 }
 
-/// Waits until both sides have ended, which have to succeed.
-fn both(program: &Program, client: (&str, Process), server: (&str, Process)) -> Result<()> {
+/// Waits until both sides have ended, which have to succeed and to print a text.
+pub(super) fn both(shows: &str, client: (&str, Process), server: (&str, Process)) -> Result<()> {
     let said = client
         .1
         .finish(TEST_TIMEOUT + Duration::from_secs(5))
@@ -98,7 +98,7 @@ fn both(program: &Program, client: (&str, Process), server: (&str, Process)) -> 
         .map_err(|error| lab_error!("{}: {error}\n---- {}\n{}", client.0, server.0, server.1.text()))?;
     let answered = server.1.finish(Duration::from_secs(20))?.success()?;
     for (side, text) in [(client.0, said), (server.0, answered)] {
-        ensure!(text.contains(program.shows), "{side} does not print '{}':\n{text}", program.shows);
+        ensure!(text.contains(shows), "{side} does not print '{shows}':\n{text}");
     }
     Ok(())
 }

@@ -26,6 +26,16 @@ impl Program {
     }
 }
 
+/// Returns what `uwarp status` reports about a running program, if it has opened a wire.
+pub(super) fn status(program: &Process) -> Result<Option<serde_json::Value>> {
+    let text = Run::new(programs::uwarp()?).args(["status", "--json"]).check(START_TIMEOUT)?;
+    let mut status: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| lab_error!("{error}: {text}"))?;
+    let listed = status["processes"].as_array_mut().map(std::mem::take);
+    let is_own = |process: &serde_json::Value| process["pid"].as_u64() == Some(u64::from(program.id()));
+    Ok(listed.into_iter().flatten().find(is_own))
+}
+
 /// The counters of UD of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counters {
@@ -41,14 +51,9 @@ pub(super) struct Counters {
 impl Counters {
     /// Reads the counters of a running program from `uwarp status`.
     pub(super) fn of(program: &Process) -> Result<Self> {
-        let text = Run::new(programs::uwarp()?).args(["status", "--json"]).check(START_TIMEOUT)?;
-        let status: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| lab_error!("{error}: {text}"))?;
-        let listed = status["processes"].as_array().into_iter().flatten();
-        let own = listed.filter(|process| process["pid"].as_u64() == Some(u64::from(program.id())));
-        let counters = own.flat_map(|process| process["engines"].as_array()).flatten();
-        let counters = counters.map(|engine| &engine["counters"]).next();
-        let counters = counters.ok_or_else(|| lab_error!("no engine of {} in {text}", program.id()))?;
+        let process = status(program)?.ok_or_else(|| lab_error!("no process {}", program.id()))?;
+        let counters = process["engines"].get(0).map(|engine| &engine["counters"]);
+        let counters = counters.ok_or_else(|| lab_error!("no engine in {process}"))?;
         let value = |name: &str| {
             let value = counters[format!("uwarp_{name}_total")].as_u64();
             value.ok_or_else(|| lab_error!("no counter {name} in {counters}"))

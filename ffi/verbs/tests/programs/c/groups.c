@@ -176,6 +176,7 @@ static void child(int commands, int done)
 			break;
 		case 's':
 			send_to(id, ah, 0xffffff, "to all");
+			receives(id, "to all");
 			break;
 		case 'n':
 			nothing_in(id->recv_cq);
@@ -233,7 +234,7 @@ static void processes(void)
 	for (int at = 0; at < CHILDREN; at++)
 		all[at] = start();
 	tell(&all[0], 'j'), tell(&all[1], 'j');
-	/* The message reaches the other member, and neither its sender nor who has not joined. */
+	/* The message reaches the members, once each, and not who has not joined. The sender is a member. */
 	tell(&all[0], 's'), tell(&all[1], 'r'), tell(&all[0], 'n');
 	tell(&all[2], 'n');
 	tell(&all[2], 'j');
@@ -261,7 +262,7 @@ static void one_process(void)
 	struct rdma_cm_id *receiver = member("127.0.0.1"), *sender;
 	struct rdma_event_channel *of_receiver = channel;
 	struct ibv_mr *of_memory = mr;
-	struct ibv_ah *group = join(receiver, GROUP, NULL), *other = join(receiver, OTHER, NULL), *unjoined;
+	struct ibv_ah *group = join(receiver, GROUP, NULL), *other = join(receiver, OTHER, NULL), *own;
 	sender = member("127.0.0.1");
 	/* A member that only sends gets nothing, even from others. */
 	struct sockaddr_in address = address_of(GROUP, 0), third = address_of("239.1.2.5", 0);
@@ -272,18 +273,21 @@ static void one_process(void)
 	};
 	CHECK(!rdma_join_multicast_ex(sender, &attr, NULL));
 	pass_event(channel, RDMA_CM_EVENT_MULTICAST_JOIN);
-	unjoined = join(sender, "239.1.2.5", NULL);
-	send_to(sender, unjoined, 0xffffff, "to nobody");
+	own = join(sender, "239.1.2.5", NULL);
+	/* A member receives its own messages. */
+	send_to(sender, own, 0xffffff, "to oneself");
+	receives(sender, "to oneself");
 	send_to(sender, group, 0xffffff, "to the group");
 	struct ibv_wc wc = receives(receiver, "to the group");
 	CHECK(wc.src_qp == sender->qp->qp_num);
 	send_to(sender, other, 0xffffff, "to the other");
 	receives(receiver, "to the other");
 	send_to(receiver, group, 0xffffff, "from the receiver");
+	receives(receiver, "from the receiver");
 	nothing_in(sender->recv_cq);
 	nothing_in(receiver->recv_cq);
 	CHECK(!rdma_leave_multicast(sender, (struct sockaddr *)&third) && !rdma_leave_multicast(sender, (struct sockaddr *)&address));
-	CHECK(!ibv_destroy_ah(group) && !ibv_destroy_ah(other) && !ibv_destroy_ah(unjoined));
+	CHECK(!ibv_destroy_ah(group) && !ibv_destroy_ah(other) && !ibv_destroy_ah(own));
 	leave_wire(sender);
 	channel = of_receiver, mr = of_memory;
 	leave_wire(receiver);
@@ -303,13 +307,17 @@ static void receive_one(const char *host)
 		const char *text = (char *)memory + wc.wr_id + GRH;
 		if (!strcmp(text, "goodbye"))
 			break;
-		CHECK(!strcmp(text, "question"));
-		if (!back)
+		/* This end also receives its own answers. */
+		int is_own = !strcmp(text, "answer to all");
+		CHECK(is_own ? wc.src_qp == id->qp->qp_num : !strcmp(text, "question"));
+		if (!back && !is_own)
 			back = ibv_create_ah_from_wc(id->pd, &wc, (struct ibv_grh *)(memory + wc.wr_id), id->port_num);
 		CHECK(back);
 		struct ibv_sge sge = { (uintptr_t)(memory + wc.wr_id), ROOM, mr->lkey };
 		struct ibv_recv_wr *bad, wr = { .wr_id = wc.wr_id, .sg_list = &sge, .num_sge = 1 };
 		CHECK(!ibv_post_recv(id->qp, &wr, &bad));
+		if (is_own)
+			continue;
 		send_to(id, back, wc.src_qp, "answer");
 		send_to(id, group, 0xffffff, "answer to all");
 	}
@@ -332,9 +340,10 @@ static void send_one(const char *host)
 		while (ibv_poll_cq(id->recv_cq, 1, &wc) == 1) {
 			CHECK(wc.status == IBV_WC_SUCCESS);
 			const char *text = (char *)memory + wc.wr_id + GRH;
-			int is_to_all = !strcmp(text, "answer to all");
-			CHECK(is_to_all || !strcmp(text, "answer"));
-			*(is_to_all ? &has_answer_to_all : &has_answer) = 1;
+			int is_to_all = !strcmp(text, "answer to all"), is_answer = !strcmp(text, "answer");
+			/* This end also receives its own questions. */
+			CHECK(is_to_all || is_answer || (!strcmp(text, "question") && wc.src_qp == id->qp->qp_num));
+			has_answer_to_all |= is_to_all, has_answer |= is_answer;
 			struct ibv_sge sge = { (uintptr_t)(memory + wc.wr_id), ROOM, mr->lkey };
 			struct ibv_recv_wr *bad, wr = { .wr_id = wc.wr_id, .sg_list = &sge, .num_sge = 1 };
 			CHECK(!ibv_post_recv(id->qp, &wr, &bad));

@@ -27,6 +27,10 @@ int main(void)
 	struct ibv_qp_init_attr init = qp_init(cq, srq, 1);
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
+	struct ibv_ah_attr of_ah = { .is_global = 1, .port_num = 1 };
+	CHECK(!ibv_query_gid(context, 1, 0, &of_ah.grh.dgid));
+	struct ibv_ah *ah = ibv_create_ah(pd, &of_ah);
+	CHECK(ah);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	struct ibv_qp_init_attr asked;
 
@@ -34,6 +38,7 @@ int main(void)
 	BAD(pd, !ibv_create_srq(pd, &of_srq));
 	BAD(pd, !ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE));
 	BAD(pd, !ibv_alloc_mw(pd, IBV_MW_TYPE_1));
+	BAD(pd, !ibv_create_ah(pd, &of_ah));
 	BAD(pd, ibv_dealloc_pd(pd) == ENOENT);
 	BAD(cq, !ibv_create_qp(pd, &init));
 	BAD(srq, !ibv_create_qp(pd, &init));
@@ -46,6 +51,8 @@ int main(void)
 	BAD(srq, ibv_destroy_srq(srq) == ENOENT);
 	BAD(mr, ibv_dereg_mr(mr) == ENOENT);
 	BAD(mw, ibv_dealloc_mw(mw) == ENOENT);
+	BAD(ah, ibv_destroy_ah(ah) == ENOENT);
+	CHECK(ibv_dealloc_pd(pd) == EBUSY && !ibv_destroy_ah(ah));
 	CHECK(!ibv_dealloc_mw(mw) && !ibv_dereg_mr(mr) && !ibv_destroy_srq(srq) && !ibv_destroy_cq(cq));
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;

@@ -164,6 +164,11 @@ static void messages(struct ibv_qp *qp, struct ibv_qp *far)
 	CHECK(!post(qp, ah, far->qp_num, 0x80000000, 33, IBV_WR_SEND_WITH_IMM, IBV_SEND_INLINE));
 	sent(133);
 	received(far, qp, 33, IBV_WC_WITH_IMM);
+	/* Of a number, the lower 24 bits count. */
+	recv_to(far, 4096, 4096, ROOM);
+	CHECK(!post(qp, ah, far->qp_num | 0xde000000, QKEY, 34, IBV_WR_SEND, 0));
+	sent(134);
+	received(far, qp, 34, 0);
 
 	/* Dropped: no receive, a wrong Q_Key, a wrong number, a receive that is too short. */
 	CHECK(!post(qp, ah, far->qp_num, QKEY, 1, IBV_WR_SEND, 0));
@@ -234,6 +239,48 @@ static void extended(void)
 	CHECK(!ibv_destroy_ah(ah) && !ibv_destroy_qp(base) && !ibv_destroy_qp(far) && !ibv_destroy_srq(srq));
 }
 
+/* A queue pair that was made with IBV_QP_CREATE_BLOCK_SELF_MCAST_LB does not receive its own messages to its group. */
+static void blocks_own(struct ibv_ah *ah, struct ibv_qp *far, union ibv_gid *group)
+{
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_UD,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.pd = pd,
+		.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
+	CHECK(qp);
+	/* A reset keeps the flag. */
+	for (int round = 0; round < 2; round++) {
+		open_qp(qp);
+		CHECK(!ibv_attach_mcast(qp, group, 0));
+		recv_to(qp, 2, 6000, ROOM);
+		recv_to(far, 4096, 4096, ROOM);
+		CHECK(!post(qp, ah, 0xffffff, QKEY, 40, IBV_WR_SEND, 0));
+		sent(140);
+		CHECK(next_of(far_cq).src_qp == qp->qp_num);
+		nothing_in(cq);
+		/* The messages of others arrive. */
+		CHECK(!post(far, ah, 0xffffff, QKEY, 41, IBV_WR_SEND, 0));
+		struct ibv_wc wc = next_of(cq);
+		CHECK(wc.wr_id == 2 && wc.src_qp == far->qp_num && wc.qp_num == qp->qp_num);
+		CHECK(next_of(far_cq).wr_id == 141 && !change(qp, IBV_QPS_RESET, IBV_QP_STATE));
+	}
+	CHECK(!ibv_destroy_qp(qp));
+	init.qp_type = IBV_QPT_RC;
+	CHECK(!ibv_create_qp_ex(context, &init) && errno == EOPNOTSUPP);
+	init.create_flags = 0;
+	CHECK((qp = ibv_create_qp_ex(context, &init)) && !ibv_destroy_qp(qp));
+	init.qp_type = IBV_QPT_UD, init.create_flags = IBV_QP_CREATE_SOURCE_QPN;
+	CHECK(!ibv_create_qp_ex(context, &init) && errno == EOPNOTSUPP);
+	/* Without its bit in the mask, the field is ignored. */
+	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	CHECK((qp = ibv_create_qp_ex(context, &init)) && !ibv_destroy_qp(qp));
+}
+
 static void multicast(struct ibv_qp *qp, struct ibv_qp *far)
 {
 	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1 };
@@ -249,7 +296,11 @@ static void multicast(struct ibv_qp *qp, struct ibv_qp *far)
 	sent(150);
 	struct ibv_wc wc = next_of(far_cq);
 	CHECK(wc.wr_id == 4096 && wc.src_qp == qp->qp_num && wc.byte_len == GRH + 50);
-	nothing_in(cq);
+	/* A member also receives its own message, as with Linux's rxe. */
+	wc = next_of(cq);
+	CHECK(wc.wr_id == 1 && wc.src_qp == qp->qp_num && wc.byte_len == GRH + 50);
+	CHECK(!memcmp(memory + 6000 + GRH, memory, 50));
+	blocks_own(ah, far, &attr.grh.dgid);
 	CHECK(!ibv_detach_mcast(far, &attr.grh.dgid, 0));
 	recv_to(far, 4096, 4096, ROOM);
 	CHECK(!post(qp, ah, 0xffffff, QKEY, 51, IBV_WR_SEND, 0));
@@ -293,6 +344,23 @@ static void attached_early(struct ibv_qp *qp)
 	CHECK(!ibv_attach_mcast(qp, &attr.grh.dgid, 0) && !ibv_detach_mcast(qp, &attr.grh.dgid, 0));
 }
 
+/* A process has a limited number of address handles. */
+static void many_handles(int limit)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1 };
+	CHECK(!ibv_query_gid(context, 1, 0, &attr.grh.dgid));
+	struct ibv_ah **all = calloc(limit, sizeof *all);
+	CHECK(all);
+	for (int at = 0; at < limit; at++)
+		CHECK((all[at] = ibv_create_ah(pd, &attr)));
+	CHECK(!ibv_create_ah(pd, &attr) && errno == ENOMEM);
+	CHECK(!ibv_destroy_ah(all[0]) && (all[0] = ibv_create_ah(pd, &attr)));
+	CHECK(!ibv_create_ah(pd, &attr) && errno == ENOMEM);
+	for (int at = 0; at < limit; at++)
+		CHECK(!ibv_destroy_ah(all[at]));
+	free(all);
+}
+
 int main(void)
 {
 	context = open_device();
@@ -317,6 +385,7 @@ int main(void)
 	multicast(qp, far);
 	attached_early(qp);
 	extended();
+	many_handles(device.max_ah);
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(far) && !ibv_dereg_mr(mr));
 	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_cq(far_cq) && !ibv_destroy_cq(ibv_cq_ex_to_cq(far_cq_ex)));
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
