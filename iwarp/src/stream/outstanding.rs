@@ -95,11 +95,7 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
 
 /// Whether a request writes to memory of the peer that one of the outstanding requests uses.
 #[cold]
-pub(super) fn changes_awaited(
-    outstanding: &PoolQueue,
-    slots: &SlotPool<Outstanding>,
-    request: &SendEntry,
-) -> bool {
+fn changes_awaited(outstanding: &PoolQueue, slots: &SlotPool<Outstanding>, request: &SendEntry) -> bool {
     let (SendOp::Write { remote } | SendOp::WriteImmediate { remote, .. }) = request.op else { return false };
     outstanding.iter(slots).any(|awaited| awaited.uses(remote.addr, request.length))
 }

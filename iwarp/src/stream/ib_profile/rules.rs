@@ -75,12 +75,18 @@ impl Rules {
     /// Whether the oldest posted request may be sent now, and may complete without regard to older requests.
     /// `has_pending` says whether requests are started and not yet completed, and `has_unsent` says whether
     /// some of these still have to be sent. By the agreement's rules, the posted request itself waits for an
-    /// acknowledgement, so it completes after the pending requests in any case.
+    /// acknowledgement, so it completes after the pending requests in any case. But if requests wait for
+    /// their responses (`has_outstanding`), the posted request may have to wait for these responses.
     #[inline]
-    pub(in crate::stream) fn let_send_posted(&self, has_pending: bool, has_unsent: bool) -> bool {
+    pub(in crate::stream) fn let_send_posted(
+        &self,
+        has_pending: bool,
+        has_unsent: bool,
+        has_outstanding: bool,
+    ) -> bool {
         match self.profile() {
             None => !has_pending,
-            Some(ib) => !has_unsent && ib.lets_send(),
+            Some(ib) => !has_unsent && !has_outstanding && ib.lets_send(),
         }
     }
 
@@ -609,19 +615,19 @@ mod tests {
     }
 
     /// By iWARP's rules a posted request waits until the pending requests complete. By the agreement's rules
-    /// it waits for requests that still have to be sent, and for the peer.
+    /// it waits for requests that still have to be sent, for responses, and for the peer.
     #[test]
     fn a_posted_request_goes_first_by_other_rules() {
         let lets = |rules: &mut Rules| {
-            [(false, false), (true, false), (true, true)]
-                .map(|(pending, unsent)| rules.let_send_posted(pending, unsent))
+            [(false, false, false), (true, false, false), (true, true, false), (true, false, true)]
+                .map(|(pending, unsent, outstanding)| rules.let_send_posted(pending, unsent, outstanding))
         };
-        assert_eq!(answers(lets), [[true, false, false], [true, true, false]]);
+        assert_eq!(answers(lets), [[true, false, false, false], [true, true, false, false]]);
         let refused = answers(|rules| {
             receive(rules, ProfileMessage::NotReady(1));
             lets(rules)
         });
-        assert_eq!(refused, [[true, false, false], [false; 3]]);
+        assert_eq!(refused, [[true, false, false, false], [false; 4]]);
     }
 
     #[test]

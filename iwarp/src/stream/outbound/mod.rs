@@ -226,7 +226,7 @@ impl Outbound {
         // send when the sender is dropped.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
-        let mut usual = self.is_usual_next(&cx);
+        let mut usual = self.is_usual_next(cx.state);
         let mut more = usual || self.prepare(&mut cx)?;
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();

@@ -18,7 +18,7 @@ use crate::queues::{Payload, Pending, PreparedPayload, SendEntry, SendFlags, Sen
 use crate::rdmap::Opcode;
 
 use super::super::message::{head_of, untagged_header};
-use super::super::outstanding::{TOGETHER, acknowledged_of, changes_awaited};
+use super::super::outstanding::{TOGETHER, acknowledged_of};
 use super::super::state::StreamState;
 use super::{Outbound, Phase, SendContext};
 
@@ -39,22 +39,22 @@ impl Outbound {
     /// Whether [`allows_usual`](Self::allows_usual) returns `true` and the payload of the oldest posted
     /// request is ready. If the request also fits one FPDU, it may be written directly from its queue.
     #[inline]
-    pub(super) fn is_usual_next(&self, cx: &SendContext<'_>) -> bool {
-        let slots = &cx.pool.outstanding;
-        let is_usual =
-            |request: &SendEntry| request.prepared.is_ready() && !cx.state.has_to_wait(slots, request);
-        self.allows_usual(cx.state) && cx.state.consumer.next_send().is_some_and(is_usual)
+    pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
+        self.allows_usual(state)
+            && state.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
     }
 
     /// Whether nothing has to be sent before the oldest posted request, and nothing has to complete before
-    /// it. The second condition does not apply if the request itself waits for an acknowledgement.
+    /// it. If the request itself waits for an acknowledgement, only requests that wait for their responses
+    /// have to complete before it.
     #[inline]
     pub(super) fn allows_usual(&self, state: &StreamState) -> bool {
+        let StreamState { rules, pending, unsent, outstanding, .. } = state;
         // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR is sent before every other FPDU.
         self.current.is_none()
             && self.responses.is_empty()
             && matches!(self.phase, Phase::Open)
-            && state.rules.let_send_posted(!state.pending.is_empty(), state.unsent != 0)
+            && rules.let_send_posted(!pending.is_empty(), *unsent != 0, !outstanding.is_empty())
     }
 
     /// The fast path of [`prepare`](Self::prepare) and [`write_fpdu`](Self::write_fpdu) for requests that are
@@ -74,8 +74,7 @@ impl Outbound {
         limit: u32,
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
-        let StreamState { qp, consumer, by, progress, pending, rules, outstanding, .. } = &mut *cx.state;
-        let reads_first = !outstanding.is_empty() && rules.let_reads_go_first();
+        let StreamState { qp, consumer, by, progress, pending, rules, .. } = &mut *cx.state;
         // With markers the limit differs for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
@@ -87,8 +86,7 @@ impl Outbound {
         let (mut sent, mut fetched) = (0, 0);
         let mut stop = if requests.is_all() { FillOutcome::Empty } else { FillOutcome::Enough };
         for request in requests.iter() {
-            let waits = reads_first && changes_awaited(outstanding, &cx.pool.outstanding, request);
-            if waits || !request.prepared.is_ready() {
+            if !request.prepared.is_ready() {
                 stop = FillOutcome::Other;
                 break;
             }

@@ -7,6 +7,7 @@ use iwarp::rdmap::AtomicOp;
 use iwarp::verbs::{ConnParam, MemoryRegion, RecvRequest, SendOp, SendRequest, WcStatus};
 
 const BYTES: usize = 3000;
+const SINK: usize = 150_000;
 
 fn connected(is_ib: bool) -> (Pair, Connected) {
     let mut pair = Testbed::new().hosts();
@@ -19,8 +20,9 @@ fn write(wr_id: u64, local: &MemoryRegion, remote: &MemoryRegion, at: usize, len
     SendRequest::new(wr_id, SendOp::Write { remote: remote_addr(remote, at) }, local.sge(at, len))
 }
 
+/// Reads into the bytes from `SINK` on, from which no Write is sent.
 fn read(wr_id: u64, local: &MemoryRegion, remote: &MemoryRegion, len: usize) -> SendRequest {
-    SendRequest::new(wr_id, SendOp::Read { remote: remote_addr(remote, 0) }, local.sge(10_000, len))
+    SendRequest::new(wr_id, SendOp::Read { remote: remote_addr(remote, 0) }, local.sge(SINK, len))
 }
 
 /// Polls until A has completed `count` requests in their order.
@@ -43,7 +45,7 @@ fn a_read_returns_the_bytes_from_before_a_later_write() {
         let requests = [read(1, &local, &remote, BYTES), write(2, &local, &remote, at, len)];
         c.qp_a.post_send_list(&requests).unwrap();
         complete(&mut pair, 2);
-        assert!(read_bytes(&local, 10_000, BYTES) == [1; BYTES], "{len} bytes at {at} were read too late");
+        assert!(read_bytes(&local, SINK, BYTES) == [1; BYTES], "{len} bytes at {at} were read too late");
         assert!(read_bytes(&remote, at, len) == vec![2; len]);
     }
 }
@@ -74,7 +76,7 @@ fn an_atomic_returns_the_word_from_before_a_later_write() {
 fn other_writes_do_not_wait() {
     for (is_ib, at, sent) in [(true, 0, 1), (true, BYTES, 2), (false, 0, 2)] {
         let (mut pair, c) = connected(is_ib);
-        let (local, remote) = pair.regions(20_000);
+        let (local, remote) = pair.regions(200_000);
         let before = pair.a.engine.counters().tx_fpdus;
         c.qp_a.post_send_list(&[read(1, &local, &remote, BYTES), write(2, &local, &remote, at, 8)]).unwrap();
         let now_us = pair.now_us as u64;
