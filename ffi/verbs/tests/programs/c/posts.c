@@ -324,7 +324,7 @@ static void limits(void)
 {
 	struct ibv_device_attr attr;
 	CHECK(!ibv_query_device(context, &attr));
-	struct ibv_qp_cap most = { attr.max_qp_wr, attr.max_qp_wr, attr.max_sge, attr.max_sge, 128 };
+	struct ibv_qp_cap most = { attr.max_qp_wr, attr.max_qp_wr, attr.max_sge, attr.max_sge, 512 };
 	CHECK(!ibv_destroy_qp(make(NULL, most, NULL)));
 	/* The limits that hold are returned, and a request beyond them is refused. */
 	struct ibv_qp_init_attr one = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
