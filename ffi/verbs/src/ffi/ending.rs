@@ -3,8 +3,10 @@
 //! When a process ends, the kernel closes its connections, but no thread of the process gets the events of
 //! this closing. This library closes the connections in a handler of `exit`, while the program's threads
 //! still run. Such a thread may use memory that the program has freed (libiscsi). So a thread that waits for
-//! an event is not woken by an event of the closing. If the ending thread calls the library again, for
-//! example in a destructor that disconnects and joins a thread, the threads are woken after all.
+//! an event is not woken by an event of the closing, and a thread that polls gets no completion of the
+//! closing: UCX's thread for datagrams aborts if its receives are flushed. If the ending thread calls the
+//! library again, for example in a destructor that disconnects and joins a thread, the threads are woken
+//! after all, and all threads get completions again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -42,8 +44,22 @@ pub(crate) fn withholds(counter: &AtomicU32) -> bool {
     withheld.is_some()
 }
 
+/// Whether the process ends. Until the ending thread calls the library again, the program gets no
+/// asynchronous event.
+pub(crate) fn has_begun() -> bool {
+    ENDS.load(Ordering::Relaxed)
+}
+
+/// Whether the calling thread gets no completions, because another thread ends the process.
+#[inline]
+pub(crate) fn hides_completions() -> bool {
+    on_call();
+    has_begun()
+}
+
 /// Called at the beginning of each call of the program. If the calling thread is the one that ends the
 /// process, wakes all threads that were not woken.
+#[inline]
 pub(crate) fn on_call() {
     if ENDS.load(Ordering::Relaxed) {
         wake();

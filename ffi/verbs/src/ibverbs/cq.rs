@@ -12,7 +12,7 @@ use libc::c_int;
 use crate::ffi::abi::{self, EBUSY, EINVAL, Outcome};
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::use_count::UseCount;
-use crate::ffi::{resources, sys};
+use crate::ffi::{ending, resources, sys};
 use crate::ibverbs::comp_channel::CompChannel;
 use crate::ibverbs::critical_section::CriticalSection;
 use crate::ibverbs::device::OpenDevice;
@@ -128,6 +128,10 @@ impl Cq {
     /// completions.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> usize {
+        // These completions stay in the queue, for a thread that may poll later.
+        if ending::hides_completions() {
+            return 0;
+        }
         if self.renumbered.load(Ordering::Acquire) {
             return self.poll_renumbered(out);
         }
@@ -136,13 +140,7 @@ impl Cq {
         if self.renumbered.load(Ordering::Acquire) {
             translate(&self.numbers(), &mut out[..got]);
         }
-        self.unless_ending(got)
-    }
-
-    /// The number of polled completions that the program may see: none while the process exits.
-    #[inline]
-    fn unless_ending(&self, got: usize) -> usize {
-        if self.process.is_ending() { 0 } else { got }
+        unless_hidden(got)
     }
 
     /// Like [`poll`](Self::poll), but with the numbers locked during the whole call, so that no number is
@@ -152,7 +150,7 @@ impl Cq {
         let numbers = self.numbers();
         let got = self.cq.poll(out);
         translate(&numbers, &mut out[..got]);
-        self.unless_ending(got)
+        unless_hidden(got)
     }
 
     /// Fails if the `handle` field is not the handle with which this queue was made.
@@ -342,6 +340,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
         let taken = unsafe { take(this, wanted, out) };
         Ok(taken as c_int)
     })
+}
+
+/// The number of polled completions that the calling thread may see. A process may have begun to end during
+/// the poll.
+#[inline]
+fn unless_hidden(got: usize) -> usize {
+    if ending::hides_completions() { 0 } else { got }
 }
 
 /// Moves at most `wanted` completions to `out`, in steps of at most `N`. Returns the number of completions.

@@ -4,7 +4,6 @@
 //! programs fork before they use verbs, and the child would have no thread of the library. In a child that is
 //! forked after the start, each call that uses the engine fails with `EIO`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -69,18 +68,6 @@ pub(crate) struct Process {
     pub(crate) groups: AttachedGroups,
     /// The socket that serves `uwarp status`. The socket is removed when the process exits.
     status: Mutex<Option<StatusSocket>>,
-    /// Whether the process exits, and its connections were or will be reset.
-    is_ending: AtomicBool,
-}
-
-impl Process {
-    /// Whether the process exits. From then on, the program gets no completion and no event: requests that
-    /// the library flushes at the exit would reach threads of the program that still run. A device flushes
-    /// nothing before the process has ended.
-    #[inline]
-    pub(crate) fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Relaxed)
-    }
 }
 
 static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
@@ -169,7 +156,6 @@ fn make() -> Result<Process, StartError> {
         qps,
         groups: AttachedGroups::default(),
         status,
-        is_ending: AtomicBool::new(false),
     })
 }
 
@@ -230,7 +216,7 @@ fn after_poll() {
 /// while the engine may sleep.
 fn pass_async_events_on(process: &'static Process) {
     let handler = move |event: &AsyncEvent| {
-        if process.is_ending() {
+        if ending::has_begun() {
             return;
         }
         match event.kind {
@@ -301,7 +287,6 @@ extern "C" fn at_exit() {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
             drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
             send_datagrams(&process.engine);
-            process.is_ending.store(true, Ordering::SeqCst);
             // A port may write to the socket of a peer that has ended, which would raise SIGPIPE.
             signals::without_sigpipe(|| process.engine.reset_within(EXIT_LIMIT));
             Ok(())

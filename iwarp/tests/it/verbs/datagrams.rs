@@ -390,28 +390,40 @@ fn a_burst_waits_for_an_unknown_neighbor() {
     assert_eq!((counters(&pair).tx_ud, counters(&pair).stack.tx_datagram_dropped), (2 * BURST + 1, BURST));
 }
 
-/// A message to a group also reaches the other members on the sender's own host, but not the sender.
+/// A message to a group also reaches the members on the sender's own host. The sender is one of these
+/// members, unless its queue pair excludes its own messages.
 #[test]
-fn a_message_to_a_group_reaches_members_beside_the_sender() {
-    let (mut pair, a, b) = ends();
-    let group: IpAddr = GROUP.parse().unwrap();
-    let beside = end(&pair.a, 0x11);
-    pair.run_us(10);
-    for qp in [&a.qp, &beside.qp] {
-        pair.a.context.attach_group(qp, group).unwrap();
+fn a_message_to_a_group_reaches_members_on_the_senders_host() {
+    for own_multicast in [true, false] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let a = end_of(&pair.a, &QpInit { own_multicast, ..ud_init(&pair.a) }, 0x10);
+        let (beside, b) = (end(&pair.a, 0x11), end(&pair.b, 0x20));
+        let group: IpAddr = GROUP.parse().unwrap();
+        pair.run_us(10);
+        for qp in [&a.qp, &beside.qp] {
+            pair.a.context.attach_group(qp, group).unwrap();
+        }
+        pair.b.context.attach_group(&b.qp, group).unwrap();
+        pair.run_us(10);
+        a.region.write_at(0, &[9; 30]).unwrap();
+        for (wr_id, end) in (1..).zip([&a, &beside, &b]) {
+            end.recv(wr_id, 0, 200);
+        }
+        a.qp.post_send(&a.request(11, to(GROUP, 0xFF_FFFF), 30)).unwrap();
+        assert_eq!(pair.wc_b().wr_id, 3);
+        let mut next = || pair.wc_a();
+        assert_eq!(next().wr_id, 11);
+        if own_multicast {
+            let wc = next();
+            assert_eq!((wc.wr_id, wc.source_qpn), (1, a.number));
+            assert_eq!(a.received(GRH, 30), [9; 30]);
+        }
+        let wc = next();
+        assert_eq!((wc.wr_id, wc.source_qpn), (2, a.number));
+        assert_eq!(beside.received(GRH, 30), [9; 30]);
+        pair.run_us(1000);
+        assert!(pair.a.cq.is_empty(), "each member gets one message");
     }
-    pair.b.context.attach_group(&b.qp, group).unwrap();
-    pair.run_us(10);
-    a.region.write_at(0, &[9; 30]).unwrap();
-    for (wr_id, end) in (1..).zip([&a, &beside, &b]) {
-        end.recv(wr_id, 0, 200);
-    }
-    a.qp.post_send(&a.request(11, to(GROUP, 0xFF_FFFF), 30)).unwrap();
-    assert_eq!(pair.wc_b().wr_id, 3);
-    assert_eq!([pair.wc_a(), pair.wc_a()].map(|wc| (wc.wr_id, wc.source_qpn)), [(11, 0), (2, a.number)]);
-    assert_eq!(beside.received(GRH, 30), [9; 30]);
-    pair.run_us(1000);
-    assert!(pair.a.cq.is_empty(), "the sender gets nothing");
 }
 
 /// With a shared receive queue, a message takes a request of the queue. A message that is too long for it

@@ -116,15 +116,15 @@ fn message(input: &mut Input<'_>) {
 }
 
 fn send(input: &mut Input<'_>) -> UdSend {
-    let mut qpn = |lowest: u32| {
+    let mut qpn = || {
         let number = match input.below(8) {
             0 => Qpn::MULTICAST.get(),
-            1 => lowest,
+            1 => 1,
             _ => input.u32() >> 8,
         };
-        Qpn::new(number.max(lowest)).expect("24 bits")
+        Qpn::new(number.max(1)).expect("24 bits")
     };
-    let (dest_qp, src_qp) = (qpn(1), qpn(0));
+    let (dest_qp, src_qp) = (qpn(), qpn());
     UdSend {
         solicited: input.one_in(2),
         pkey: if input.one_in(4) { 0x7fff } else { roce::DEFAULT_PKEY },

@@ -1,7 +1,8 @@
 /*
  * Tests programs whose handler of a signal calls exit while the program polls: the handler runs in a thread that may be in
  * the library, and the process has to end all the same. Then tests programs that exit while another thread polls: the
- * thread gets no completion of the receives that are still posted.
+ * thread gets no completion of the receives that are still posted. But the thread that exits gets these completions if it
+ * polls for them.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -43,9 +44,12 @@ static void *poll_for_ever(void *cq)
 	return NULL;
 }
 
-/* Exits with a posted receive on a queue pair of type UD, whose completions another thread polls. Our handler of exit runs
- * after the library's, and waits, so that the thread polls after the library has ended its engine. */
-static void exit_beside_a_thread(int run)
+/* If not NULL, our handler of exit polls this queue until it has a completion. */
+static struct ibv_cq *polled_at_exit;
+
+/* Exits with a posted receive on a queue pair of type UD. Either another thread polls the completions, or our handler of
+ * exit. The handler runs after the library's, so that the polls follow the end of the library's engine. */
+static void exit_with_a_receive(int run, int has_thread)
 {
 	enum { QKEY = 5, BYTES = 100 };
 	static uint8_t memory[BYTES];
@@ -65,27 +69,39 @@ static void exit_beside_a_thread(int run)
 	struct ibv_recv_wr *bad, wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 };
 	CHECK(!ibv_post_recv(qp, &wr, &bad));
 	pthread_t thread;
-	CHECK(!pthread_create(&thread, NULL, poll_for_ever, cq));
+	if (has_thread)
+		CHECK(!pthread_create(&thread, NULL, poll_for_ever, cq));
+	else
+		polled_at_exit = cq;
 	usleep(1000 * (run % 5));
 	exit(7);
 }
 
-static void wait_a_little(void)
+static void poll_or_wait(void)
 {
-	usleep(20000);
+	struct ibv_wc wc = { 0 };
+	if (!polled_at_exit) {
+		usleep(20000);
+		return;
+	}
+	for (time_t limit = time(NULL) + 20; !ibv_poll_cq(polled_at_exit, 1, &wc);)
+		if (time(NULL) > limit)
+			_exit(9);
+	if (wc.wr_id != 1 || wc.status != IBV_WC_WR_FLUSH_ERR)
+		_exit(10);
 }
 
 int main(void)
 {
 	/* Handlers run in the opposite order, so this one runs after that of the library. */
-	CHECK(!atexit(wait_a_little));
-	for (int run = 0; run < 2 * RUNS; run++) {
+	CHECK(!atexit(poll_or_wait));
+	for (int run = 0; run < 2 * RUNS + 1; run++) {
 		pid_t child = fork();
 		CHECK(child >= 0);
 		if (!child && run < RUNS)
 			poll_until_the_end(run);
 		if (!child)
-			exit_beside_a_thread(run);
+			exit_with_a_receive(run, run < 2 * RUNS);
 		int status = 0;
 		pid_t ended = 0;
 		for (time_t limit = time(NULL) + 30; !ended && time(NULL) < limit; usleep(1000))

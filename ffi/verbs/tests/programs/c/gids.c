@@ -49,7 +49,7 @@ static void table(struct ibv_context *context, const char *address)
 		CHECK(inet_pton(AF_INET, address, &wanted) == 1);
 		CHECK(!memcmp(entries[2].gid.raw + 12, &wanted, sizeof(wanted)));
 		CHECK(!memcmp(entries[3].gid.raw + 12, &wanted, sizeof(wanted)));
-	} else {
+	} else if (!getenv("UWARP_NET")) {
 		/* On a wire in memory, the last GID is an address of the interface that the device reports. */
 		CHECK(entries[3].gid.raw[12] == 127);
 	}
