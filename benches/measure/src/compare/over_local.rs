@@ -77,7 +77,7 @@ fn note_write_latency(session: &Session, tally: &mut Tally) {
     }
 }
 
-fn copy(error: &LabError) -> LabError {
+pub(crate) fn copy(error: &LabError) -> LabError {
     LabError::new(error.to_string())
 }
 

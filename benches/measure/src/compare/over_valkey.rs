@@ -8,7 +8,7 @@ use std::time::Duration;
 use testing::lab::{LabError, Result, Run, Scratch};
 use testing::lab_error;
 
-use crate::compare::sample::Pair;
+use crate::compare::over_local::{copy, pair};
 use crate::compare::session::{Session, Tally};
 
 const HERE: &str = "127.0.0.1";
@@ -51,12 +51,8 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         for load in &wanted {
             let [ours, theirs] = [true, false].map(|rdma| rates(session, folder, load, rdma));
             for (at, command) in COMMANDS.into_iter().enumerate() {
-                let of = |rates: &Result<[f64; 2]>| match rates {
-                    Ok(rates) => Ok(rates[at]),
-                    Err(error) => Err(LabError::new(error.to_string())),
-                };
-                let pair = of(&ours).and_then(|ours| Ok(Pair { ours, theirs: of(&theirs)? }));
-                tally.add(load.id, command, pair);
+                let of = |rates: &Result<[f64; 2]>| rates.as_ref().map(|rates| rates[at]).map_err(copy);
+                tally.add(load.id, command, pair(&of(&ours), of(&theirs)));
             }
         }
     }

@@ -50,23 +50,32 @@ def listens(scratch, pid):
     return any(fields[3] == "0A" and fields[9] in inodes for fields in map(str.split, tables) if len(fields) > 9)
 
 
+def wait_to_listen(scratch, server):
+    """Waits until a server listens, has ended, or has had 10 seconds. Clients do not wait for their server."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until and server.poll() is None and not listens(scratch, server.pid):
+        time.sleep(0.05)
+
+
+def wait_to_end(server):
+    """Gives a server 10 seconds to end by itself."""
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        pass
+
+
 def pair(scratch, environment, server_command, client_command, pause=0.2):
     """Runs a server and a client. Returns the outcome, the reason, and the output of the client. The pair passes if both
     programs succeed."""
     with (tempfile.TemporaryFile() as said,
           subprocess.Popen(server_command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL) as server):
-        # The client does not wait for its server, so this waits until the server listens.
-        until = time.monotonic() + 10
-        while time.monotonic() < until and server.poll() is None and not listens(scratch, server.pid):
-            time.sleep(0.05)
+        wait_to_listen(scratch, server)
         time.sleep(pause)
         client = ended(client_command, environment, 40, said)
         if client == 0:
-            try:
-                server.wait(10)
-            except subprocess.TimeoutExpired:
-                pass
+            wait_to_end(server)
         status = server.poll()
         server.kill()
         said.seek(0)

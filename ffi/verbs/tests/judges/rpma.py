@@ -3,11 +3,10 @@
 import os
 import subprocess
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common import ended, how, launcher_words
+from common import ended, how, launcher_words, wait_to_end, wait_to_listen
 
 # The arguments after address and port of librpma's examples, as in its run-all-examples.sh: those of the server, and those
 # of each client. An example that is not here has no arguments, and uses persistent memory if it is given a file.
@@ -48,10 +47,7 @@ def rpma_case(folder, example, pmem):
         command = [*launcher_words(), os.path.join(folder, example, "server"), "127.0.0.1", "7204"]
         with subprocess.Popen([*command, *server_arguments.split()], env=environment, stdin=subprocess.DEVNULL,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-            # The client does not wait for its server, so this waits until the server listens.
-            until = time.monotonic() + 10
-            while time.monotonic() < until and not list(Path(scratch).glob("*/listen/*")):
-                time.sleep(0.05)
+            wait_to_listen(scratch, server)
             command[-3] = os.path.join(folder, example, "client")
             words = [[*command, *arguments.split()] for arguments in clients]
             with ThreadPoolExecutor(len(words) if server_arguments.isdigit() else 1) as pool:
@@ -59,10 +55,7 @@ def rpma_case(folder, example, pmem):
             # A server for many clients does not end by itself.
             stays = "multiple" in example
             if not stays and set(statuses) == {0}:
-                try:
-                    server.wait(10)
-                except subprocess.TimeoutExpired:
-                    pass
+                wait_to_end(server)
             status = server.poll()
             server.kill()
     if set(statuses) == {0} and status == (None if stays else 0):

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import host_address, how, launcher_words
+from common import ended, host_address, how, launcher_words
 
 # The programs of SPDK that use the target, without the options that name the target. Programs in which the target is an
 # SPDK bdev get it by a file, and compare the data themselves, except spdk_dd.
@@ -79,11 +79,9 @@ def spdk_ended(command, environment, scratch):
     said = Path(scratch) / "said"
     for _ in range(3):
         with open(said, "w", encoding="utf-8") as out:
-            try:
-                status = subprocess.run(command, env=environment, timeout=60, check=False, stdin=subprocess.DEVNULL,
-                                        stdout=out, stderr=out).returncode
-            except subprocess.TimeoutExpired:
-                return None
+            status = ended(command, environment, 60, out)
+        if status is None:
+            return None
         # The time limit is NVME_RDMA_QPAIR_CM_EVENT_TIMEOUT_US, and 99 is EADDRNOTAVAIL.
         if status == 0 or "RDMA connect error -99" not in said.read_text(encoding="utf-8", errors="replace"):
             break
