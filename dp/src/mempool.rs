@@ -11,7 +11,7 @@ mod ext_shared;
 pub(crate) mod external;
 mod free_list;
 pub(crate) mod heap;
-mod slab;
+pub(crate) mod slab;
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,6 +46,21 @@ impl Mempool {
     /// has no memory for the pool, the process is aborted.)
     pub fn heap(name: &str, count: usize, data_bytes: usize) -> Self {
         Self { backend: Backend::Heap(heap::HeapPool::new(name, count, data_bytes)) }
+    }
+
+    /// Makes a pool like [`heap`](Self::heap), whose buffers are in `backing`. If the system has no memory for
+    /// a buffer, the pool counts as empty.
+    ///
+    /// # Panics
+    /// If `count` is 0 or at least 2^31, or if the buffers exceed the backing.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn backed(
+        name: &str,
+        count: usize,
+        data_bytes: usize,
+        backing: Arc<dyn slab::Backing>,
+    ) -> Self {
+        Self { backend: Backend::Heap(heap::HeapPool::backed(name, count, data_bytes, backing)) }
     }
 
     /// The pool's name, for messages.

@@ -1,14 +1,15 @@
 //! The messages that two stations exchange on their socket.
 //!
 //! A station with a frame for another station connects to that station, and sends [`Kind::Hello`] with the
-//! memory of both rings. The other station answers [`Kind::Welcome`]. Both stations may have connected at the
+//! memory of both rings. The other station answers [`Kind::Welcome`]. Both messages also carry the memory with
+//! the pages of the sender's port, if the port lends frames. Both stations may have connected at the
 //! same time. In this case the station whose memory is used answers [`Kind::Crossed`]. A station that does
 //! not wait any longer for a hello that it can answer sends [`Kind::Again`]. Later messages have one byte and
 //! wake the other side. When one of the processes ends, the other side of the socket notices the end.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
@@ -18,10 +19,10 @@ use rustix::net::{
 };
 
 /// The name and the version number of the protocol. Messages of other versions may have any layout.
-const MAGIC: [u8; 8] = *b"uwarp\0l2";
+const MAGIC: [u8; 8] = *b"uwarp\0l3";
 
 /// Number of bytes of a message that is not a wake-up message.
-pub(super) const MESSAGE_BYTES: usize = 40;
+pub(super) const MESSAGE_BYTES: usize = 48;
 
 /// A wake-up message.
 const WAKE: [u8; 1] = [1];
@@ -51,6 +52,18 @@ pub(super) struct Message {
     pub(super) instance: u64,
     /// The number of the sender's latest hello. The first hello has number 1.
     pub(super) serial: u64,
+    /// Number of bytes of the memory with the pages of the sender's port, in a hello and a welcome. 0 if the
+    /// port lends no frames.
+    pub(super) pool_bytes: u64,
+}
+
+/// The descriptors that a message carries.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    /// The memory of both rings, in a hello.
+    pub(super) rings: Option<OwnedFd>,
+    /// The pages of the sender's port, if `pool_bytes` is not 0.
+    pub(super) pool: Option<OwnedFd>,
 }
 
 impl Message {
@@ -67,7 +80,8 @@ impl Message {
         bytes[10..12].copy_from_slice(&self.station.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.ring_bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.instance.to_le_bytes());
-        bytes[32..].copy_from_slice(&self.serial.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.serial.to_le_bytes());
+        bytes[40..].copy_from_slice(&self.pool_bytes.to_le_bytes());
         bytes
     }
 
@@ -93,19 +107,22 @@ impl Message {
             ring_bytes: word(16),
             instance: word(24),
             serial: word(32),
+            pool_bytes: word(40),
         })
     }
 }
 
-/// Sends a message. If `memory` is given, the message carries this descriptor.
-pub(super) fn tell(socket: impl AsFd, message: &Message, memory: Option<&OwnedFd>) -> Result<(), Errno> {
+/// Sends a message with these descriptors, at most two.
+pub(super) fn tell(
+    socket: impl AsFd,
+    message: &Message,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
     let bytes = message.encode();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = memory.map(|fd| [fd.as_fd()]);
-    if let Some(fds) = &fds {
-        // This call cannot fail, since the buffer has space for one descriptor.
-        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::TOOBIG);
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags).map(drop)
@@ -117,8 +134,8 @@ pub(super) enum Heard {
     /// Nothing has arrived.
     Silence,
     Wake,
-    /// A message, with the descriptor that the message carried.
-    Message(Message, Option<OwnedFd>),
+    /// A message, with the descriptors that the message carried.
+    Message(Message, Descriptors),
     /// Bytes that are not a message.
     Nonsense,
     /// The other side has closed the socket, or reading the socket failed.
@@ -128,7 +145,7 @@ pub(super) enum Heard {
 /// Reads the next message of a socket. Unexpected descriptors are closed.
 pub(super) fn hear(socket: impl AsFd) -> Heard {
     let mut bytes = [0; MESSAGE_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     // If the other side has closed its socket without reading all messages of this side, an error hides the
     // messages that the other side sent before. Reading the error with `SO_ERROR` makes these messages
@@ -136,15 +153,20 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     let _ = socket_error(&socket);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
-    let memory = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+    let mut fds = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
+    let mut next = || fds.as_mut().and_then(Iterator::next);
     match received {
         Ok(message) => match &bytes[..message.bytes.min(bytes.len())] {
             [] => Heard::End,
             bytes if *bytes == WAKE => Heard::Wake,
-            bytes => Message::decode(bytes).map_or(Heard::Nonsense, |told| Heard::Message(told, memory)),
+            bytes => Message::decode(bytes).map_or(Heard::Nonsense, |told| {
+                let rings = if told.kind == Kind::Hello { next() } else { None };
+                let pool = if told.pool_bytes > 0 { next() } else { None };
+                Heard::Message(told, Descriptors { rings, pool })
+            }),
         },
         Err(Errno::AGAIN | Errno::INTR) => Heard::Silence,
         Err(_) => Heard::End,

@@ -1,9 +1,10 @@
 //! A process that breaks the rules of a wire, for tests. The process can send and write any bytes.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use arrayvec::ArrayVec;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
@@ -61,8 +62,9 @@ impl Hostile {
             }),
             Offer::Socket => claim::socket().ok(),
         };
-        let message = Message { kind: Kind::Hello, station, ring_bytes, instance, serial };
-        let _ = hello::tell(&self.socket, &message, descriptor.as_ref());
+        let message = Message { kind: Kind::Hello, station, ring_bytes, instance, serial, pool_bytes: 0 };
+        let descriptors: ArrayVec<_, 1> = descriptor.iter().map(|fd| fd.as_fd()).collect();
+        let _ = hello::tell(&self.socket, &message, &descriptors);
         if let (Offer::Memory, Some(memfd), Some(bytes)) = (offer, &descriptor, bytes) {
             self.memory = SharedMemory::map(memfd, bytes).ok();
         }

@@ -26,19 +26,26 @@ use super::{fork, streaming};
 const TMPFS: u64 = 0x0102_1994;
 
 /// The seals that fix the size of a file. With these seals, the mapping never exceeds the file.
-const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+pub(super) const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// Number of bytes of a page of memory.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+/// Makes a memfd that no program can be run from, if the kernel knows this flag.
+pub(super) fn memfd(name: &str, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    // Linux 6.3 and later may be configured to refuse a memfd without `MFD_NOEXEC_SEAL`. Earlier kernels do
+    // not know this flag.
+    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        other => other,
+    }
+}
 
 /// Makes a memfd of `bytes` zeroed bytes with a fixed size. The pages of the ranges in `used` are allocated
 /// now, so that a lack of memory is an error of this call and not a SIGBUS later. All other pages have to be
 /// allocated with [`SharedMemory::take`] before they are used.
 pub(super) fn create(bytes: usize, used: impl IntoIterator<Item = Range<usize>>) -> Result<OwnedFd, Errno> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Linux 6.3 and later may be configured to refuse a memfd without `MFD_NOEXEC_SEAL`. Earlier kernels do
-    // not know this flag.
-    let memfd = match rustix::fs::memfd_create("uwarp-local", flags | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => rustix::fs::memfd_create("uwarp-local", flags)?,
-        other => other?,
-    };
+    let memfd = memfd("uwarp-local", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memfd, bytes as u64)?;
     let take = |range: Range<usize>| {
         let flags = rustix::fs::FallocateFlags::empty();
@@ -55,7 +62,7 @@ pub(super) fn create(bytes: usize, used: impl IntoIterator<Item = Range<usize>>)
 
 /// Whether [`SharedMemory::take`] works (Linux 5.14 and later). If `take` does not work, all pages are
 /// allocated at the start.
-fn takes_later() -> bool {
+pub(super) fn takes_later() -> bool {
     static TAKES: OnceLock<bool> = OnceLock::new();
     // SAFETY: the range is empty, so the advice affects no page.
     *TAKES.get_or_init(|| unsafe { madvise(null_mut(), 0, Advice::LinuxPopulateWrite) }.is_ok())

@@ -9,7 +9,9 @@ use rustix::io::Errno;
 
 use super::fork::OwnFd;
 use super::hello;
+use super::lending::{Borrower, Lender, Lent};
 use super::memory::{self, SharedMemory};
+use super::pool::{PeerPool, PoolMemory};
 use super::ring::{self, Broken, CONTROL_BYTES, Consumer, Place, Producer};
 use crate::{Mbuf, Mempool};
 
@@ -110,16 +112,15 @@ impl Peer {
     /// # Errors
     /// [`Broken`] if the other side has written an impossible position.
     #[inline]
-    pub(super) fn send(&mut self, now_us: u64, frame: Mbuf) -> Result<Sent, Broken> {
+    pub(super) fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Result<Sent, Broken> {
         if let PeerState::Paired(pair) = &mut self.state
             && self.waiting.is_empty()
             && pair.socket.is_some()
-            && pair.write(&frame)?
         {
-            if pair.tx.unpublished() >= PUBLISH_BYTES {
-                pair.publish();
+            match pair.send(frame)? {
+                None => return Ok(Sent::Written),
+                Some(refused) => frame = refused,
             }
-            return Ok(Sent::Written);
         }
         Ok(self.keep(now_us, frame))
     }
@@ -178,9 +179,13 @@ impl Peer {
             self.waiting.clear();
             return Ok(lost);
         }
-        while let Some(frame) = self.waiting.front() {
-            let is_written = pair.write(frame)? || pair.tx.grow(allowance) && pair.write(frame)?;
-            if !is_written {
+        while let Some(frame) = self.waiting.pop_front() {
+            let mut refused = pair.send(frame)?;
+            if let Some(frame) = refused.take() {
+                refused = if pair.tx.grow(allowance) { pair.send(frame)? } else { Some(frame) };
+            }
+            if let Some(frame) = refused {
+                self.waiting.push_front(frame);
                 // The peer has to know of the frames in the ring, since otherwise the peer would never read
                 // them.
                 pair.publish();
@@ -191,7 +196,6 @@ impl Peer {
                 self.waiting.clear();
                 return Ok(lost);
             }
-            self.waiting.pop_front();
         }
         pair.full = None;
         pair.publish();
@@ -208,12 +212,25 @@ pub(super) enum Side {
     Taker,
 }
 
+/// The pages of both ports, for lending frames.
+#[derive(Default)]
+pub(super) struct Pools {
+    /// `None` if this port lends no frames.
+    pub(super) ours: Option<Arc<PoolMemory>>,
+    /// `None` if the other port lends no frames.
+    pub(super) theirs: Option<PeerPool>,
+}
+
 pub(super) struct Pair {
     /// The socket to the other process. `None` if the other process has ended. Even then, the last frames of
     /// the other process may not be read yet.
     pub(super) socket: Option<OwnFd>,
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
+    /// The frames that this port has lent. `None` if the port lends no frames.
+    lender: Option<Lender>,
+    /// The frames that this port has borrowed. `None` if the other port lends no frames.
+    pub(super) borrower: Option<Borrower>,
     /// The instance number of the other process.
     pub(super) instance: u64,
     /// The serial number of the other process's latest hello when the pair was made.
@@ -229,6 +246,7 @@ impl Pair {
         memory: &Arc<SharedMemory>,
         side: Side,
         (instance, serial): (u64, u64),
+        Pools { ours: our_pool, theirs: their_pool }: Pools,
     ) -> Self {
         let limit = (memory.len() - WORDS_BYTES) / 2;
         let place = |ring: usize| Place {
@@ -245,6 +263,8 @@ impl Pair {
             socket: Some(socket),
             tx: Producer::new(Arc::clone(memory), place(ours)),
             rx: Consumer::new(Arc::clone(memory), place(theirs)),
+            lender: our_pool.map(Lender::new),
+            borrower: their_pool.map(Borrower::new),
             instance,
             serial,
             full: None,
@@ -255,6 +275,58 @@ impl Pair {
     /// rings.
     pub(super) fn memory_bytes(&self) -> usize {
         WORDS_BYTES + self.tx.bytes() + self.rx.bytes()
+    }
+
+    /// Lends a frame or copies it to the ring, and publishes it if many bytes are not published. Returns the
+    /// frame if the ring has no space.
+    ///
+    /// # Errors
+    /// [`Broken`] if the other side has written an impossible position.
+    #[inline]
+    fn send(&mut self, mut frame: Mbuf) -> Result<Option<Mbuf>, Broken> {
+        if let Some(lender) = &mut self.lender
+            && lender.takes(&frame)
+        {
+            match lender.lend(&mut self.tx, frame)? {
+                Lent::Written => {
+                    // A lent frame has few bytes in the ring, and many bytes for the reader.
+                    self.publish();
+                    return Ok(None);
+                }
+                Lent::RingFull(frame) => return Ok(Some(frame)),
+                Lent::Elsewhere(other) => frame = other,
+            }
+        }
+        if !self.write(&frame)? {
+            return Ok(Some(frame));
+        }
+        if self.tx.unpublished() >= PUBLISH_BYTES {
+            self.publish();
+        }
+        Ok(None)
+    }
+
+    /// Frees the frames that the other side has returned.
+    ///
+    /// # Errors
+    /// [`Broken`] if the other side has returned frames that were not lent.
+    #[inline]
+    pub(super) fn reclaim(&mut self) -> Result<(), Broken> {
+        match &mut self.lender {
+            Some(lender) => lender.reclaim(&self.tx),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the borrowed frames that nobody uses any more. Returns their number.
+    #[inline]
+    pub(super) fn give_back(&mut self) -> usize {
+        self.borrower.as_mut().map_or(0, |borrower| borrower.give_back(&self.rx))
+    }
+
+    /// Number of frames that are borrowed and not returned.
+    pub(super) fn outstanding(&self) -> usize {
+        self.borrower.as_ref().map_or(0, Borrower::outstanding)
     }
 
     /// Writes a frame to the ring and returns `true`. Returns `false` if the ring has no space.

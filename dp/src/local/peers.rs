@@ -5,10 +5,12 @@
 //! events, a call leaves some of them to the next call.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, connect};
@@ -16,9 +18,10 @@ use rustix::net::{SocketFlags, accept_with, connect};
 use super::claim::{self, Claim};
 use super::credentials::is_same_user;
 use super::fork::OwnFd;
-use super::hello::{self, Heard, Kind, Message};
+use super::hello::{self, Descriptors, Heard, Kind, Message};
 use super::memory::{self, SharedMemory};
-use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
+use super::peer::{self, Pair, Peer, PeerState, Pools, Side, make_memory, memory_bytes};
+use super::pool::{PeerPool, PoolMemory};
 use super::{LocalCounters, LocalError};
 
 /// Maximum time for connecting to a station and receiving its answer. The time is long, since the station's
@@ -65,7 +68,14 @@ struct Greeting {
     since_us: u64,
     /// The hello that has arrived on the socket. The hello waits here until it can be answered, for example
     /// until the station's previous pair has ended.
-    hello: Option<(Message, OwnedFd)>,
+    hello: Option<Hello>,
+}
+
+/// A hello with the memory that it offers.
+struct Hello {
+    message: Message,
+    rings: OwnedFd,
+    pool: Option<OwnedFd>,
 }
 
 /// All stations with which a port communicates.
@@ -73,6 +83,8 @@ pub(super) struct Peers {
     pub(super) claim: Claim,
     epoll: OwnFd,
     ring_bytes: usize,
+    /// The pages of this port. `None` if the port lends no frames.
+    pool: Option<Arc<PoolMemory>>,
     /// The random number of this port: see [`Message::instance`].
     instance: u64,
     serial: u64,
@@ -96,7 +108,11 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(claim: Claim, ring_bytes: usize) -> Result<Self, LocalError> {
+    pub(super) fn new(
+        claim: Claim,
+        ring_bytes: usize,
+        pool: Option<Arc<PoolMemory>>,
+    ) -> Result<Self, LocalError> {
         let system = |errno: Errno| LocalError::System(errno.into());
         let epoll = OwnFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
         let mut instance = [0; 8];
@@ -107,6 +123,7 @@ impl Peers {
             claim,
             epoll,
             ring_bytes,
+            pool,
             instance: u64::from_ne_bytes(instance),
             serial: 0,
             stations: Vec::new(),
@@ -229,14 +246,25 @@ impl Peers {
         }
         let (memory, memfd) = make_memory(self.ring_bytes)?;
         self.serial += 1;
-        hello::tell(&socket, &self.message(Kind::Hello), Some(&memfd))?;
+        let descriptors = iter::once(memfd.as_fd()).chain(self.pool_memfd());
+        hello::tell(&socket, &self.message(Kind::Hello), &descriptors.collect::<ArrayVec<_, 2>>())?;
         let key = epoll::EventData::new_u64(STATION | u64::from(station));
         epoll::add(&self.epoll, &socket, key, epoll::EventFlags::IN)?;
         Ok(PeerState::Greeted { socket, memory })
     }
 
+    /// The descriptor of the pages of this port, if the port lends frames.
+    fn pool_memfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pool.as_ref().map(|pool| pool.memfd().as_fd())
+    }
+
     fn message(&self, kind: Kind) -> Message {
+        let pool_bytes = match kind {
+            Kind::Hello | Kind::Welcome => self.pool.as_ref().map_or(0, |pool| pool.len() as u64),
+            Kind::Crossed | Kind::Again => 0,
+        };
         Message {
+            pool_bytes,
             kind,
             station: self.claim.station,
             ring_bytes: self.ring_bytes as u64,
@@ -370,14 +398,14 @@ impl Peers {
         let greeting = &mut self.greetings[at];
         match hello::hear(&greeting.socket) {
             Heard::Silence => {}
-            Heard::Message(message, Some(memfd))
+            Heard::Message(message, Descriptors { rings: Some(rings), pool })
                 if greeting.hello.is_none()
                     && message.kind == Kind::Hello
                     && message.station != self.claim.station
                     && memory_bytes(message.ring_bytes)
-                        .is_some_and(|bytes| memory::is_fit(&memfd, bytes)) =>
+                        .is_some_and(|bytes| memory::is_fit(&rings, bytes)) =>
             {
-                greeting.hello = Some((message, memfd));
+                greeting.hello = Some(Hello { message, rings, pool });
             }
             // The other side has only checked whether this station exists, or has given up.
             Heard::End => self.drop_greeting(at),
@@ -387,7 +415,7 @@ impl Peers {
 
     /// Answers the hello of a greeting, if the hello has arrived and can be answered.
     fn settle(&mut self, now_us: u64, at: usize) {
-        let Some((message, _)) = &self.greetings[at].hello else { return };
+        let Some(Hello { message, .. }) = &self.greetings[at].hello else { return };
         let (station, instance, serial) = (message.station, message.instance, message.serial);
         if self.departed.contains(&station) {
             return;
@@ -400,7 +428,7 @@ impl Peers {
             PeerState::Greeted { .. } => {
                 // Errors are ignored: if the station has ended, the socket by which this port has connected
                 // will show the end.
-                let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Crossed), None);
+                let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Crossed), &[]);
                 self.drop_greeting(at);
             }
             // The station has sent this hello before it agreed to the present pair.
@@ -419,16 +447,18 @@ impl Peers {
 
     /// Uses the rings of the greeting's hello.
     fn adopt(&mut self, now_us: u64, at: usize) {
-        let Some(Greeting { socket, hello: Some((message, memfd)), .. }) = self.take_greeting(at) else {
+        let Some(Greeting { socket, hello: Some(Hello { message, rings, pool }), .. }) =
+            self.take_greeting(at)
+        else {
             return;
         };
-        let memory = memory_bytes(message.ring_bytes).map(|bytes| SharedMemory::map(&memfd, bytes));
-        let Some(Ok(memory)) = memory else {
+        let memory = memory_bytes(message.ring_bytes).map(|bytes| SharedMemory::map(&rings, bytes));
+        let (Some(Ok(memory)), Ok(pool)) = (memory, peer_pool(&message, pool)) else {
             self.counters.refused += 1;
             return;
         };
         let key = epoll::EventData::new_u64(STATION | u64::from(message.station));
-        if hello::tell(&socket, &self.message(Kind::Welcome), None).is_err()
+        if hello::tell(&socket, &self.message(Kind::Welcome), self.pool_memfd().as_slice()).is_err()
             || epoll::add(&self.epoll, &socket, key, epoll::EventFlags::IN).is_err()
         {
             // Usually the station has ended.
@@ -439,7 +469,8 @@ impl Peers {
             None => self.add(now_us, message.station),
         };
         let known = (message.instance, message.serial);
-        self.pair_up(place, Pair::new(socket, &Arc::new(memory), Side::Taker, known));
+        let pools = Pools { ours: self.pool.clone(), theirs: pool };
+        self.pair_up(place, Pair::new(socket, &Arc::new(memory), Side::Taker, known, pools));
     }
 
     /// Reads a message from a station, or notices that the station has closed its socket.
@@ -456,8 +487,10 @@ impl Peers {
             }
             PeerState::Greeted { socket, .. } => match hello::hear(&*socket) {
                 Heard::Silence => {}
-                Heard::Message(message, _) if message.kind == Kind::Welcome && message.station == station => {
-                    self.welcomed(at, (message.instance, message.serial));
+                Heard::Message(message, Descriptors { pool, .. })
+                    if message.kind == Kind::Welcome && message.station == station =>
+                {
+                    self.welcomed(at, &message, pool);
                 }
                 Heard::Message(message, _)
                     if message.kind == Kind::Crossed
@@ -476,10 +509,13 @@ impl Peers {
     }
 
     /// Handles a welcome: the station uses the rings of this port's hello.
-    fn welcomed(&mut self, at: usize, known: (u64, u64)) {
+    fn welcomed(&mut self, at: usize, message: &Message, pool: Option<OwnedFd>) {
+        let Ok(theirs) = peer_pool(message, pool) else { return self.remove(at) };
         let before = std::mem::replace(&mut self.list[at].state, PeerState::Dialing { again_us: 0 });
         if let PeerState::Greeted { socket, memory } = before {
-            self.pair_up(at, Pair::new(socket, &memory, Side::Maker, known));
+            let pools = Pools { ours: self.pool.clone(), theirs };
+            let known = (message.instance, message.serial);
+            self.pair_up(at, Pair::new(socket, &memory, Side::Maker, known, pools));
         }
     }
 
@@ -540,7 +576,7 @@ impl Peers {
     fn put_off(&mut self, at: usize) {
         self.counters.put_off += 1;
         // Errors are ignored: the other side may have ended.
-        let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Again), None);
+        let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Again), &[]);
         self.drop_greeting(at);
     }
 
@@ -548,6 +584,17 @@ impl Peers {
         self.counters.refused += 1;
         self.drop_greeting(at);
     }
+}
+
+/// Maps the pages that a message offers. Returns `None` if the message offers no pages.
+///
+/// # Errors
+/// The descriptor is missing, is not of such memory, or cannot be mapped.
+fn peer_pool(message: &Message, pool: Option<OwnedFd>) -> Result<Option<PeerPool>, Errno> {
+    if message.pool_bytes == 0 {
+        return Ok(None);
+    }
+    PeerPool::map(pool.ok_or(Errno::BADF)?, message.pool_bytes).map(Some)
 }
 
 /// Removes a socket from the epoll set and closes the socket. Closing alone does not remove the socket from

@@ -1,15 +1,20 @@
 //! A [`Port`] that is a station of a local wire.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use super::claim::Claim;
 use super::fork;
 use super::group::{self, Stations};
 use super::peer::{Peer, PeerState, Sent, memory_bytes};
 use super::peers::Peers;
+use super::pool::PoolMemory;
 use super::ring::{self, Broken, Consumer, Record};
 use super::wake;
 use super::{LocalConfig, LocalCounters, LocalError};
+use crate::mbuf::HEADROOM;
+use crate::mempool::slab::{Backing, backing_bytes};
 use crate::{
     Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortInfo, PortLayer,
     Sleep, Statistics,
@@ -58,6 +63,8 @@ pub struct LocalPort {
     /// The time of the caller's clock at which the sockets are read next. The sockets are also read after
     /// `LOOK_POLLS` polls without a frame.
     look_at_us: u64,
+    /// Number of frames that are borrowed from all peers and not returned.
+    borrowed: usize,
     idle_polls: u32,
     now_us: u64,
     /// The fork generation of the process that opened the port.
@@ -80,7 +87,7 @@ impl LocalPort {
             | Offloads::RX_LRO
             | Offloads::RX_SCATTER;
         let pool = Mempool::heap(&name, config.mbufs, data_bytes);
-        let bulk = Mempool::heap(&name, config.bulk_mbufs, BULK_BYTES.max(data_bytes));
+        let (bulk, pages) = bulk_pool(&name, config.bulk_mbufs, BULK_BYTES.max(data_bytes));
         let superframes = Mempool::heap(&name, config.bulk_mbufs, SUPERFRAME_BYTES);
         let info = PortInfo {
             tells_departures: true,
@@ -89,11 +96,12 @@ impl LocalPort {
         Ok(Self {
             base: PortBase { bulk_mempool: Some(bulk), ..PortBase::new(info, pool) },
             superframes,
-            peers: Peers::new(claim, config.ring_bytes)?,
+            peers: Peers::new(claim, config.ring_bytes, pages)?,
             stations: Stations::default(),
             latest: 0,
             turn: 0,
             look_at_us: 0,
+            borrowed: 0,
             idle_polls: 0,
             now_us: 0,
             generation: fork::generation(),
@@ -252,7 +260,7 @@ impl LocalPort {
     /// `left` bytes were received. The last frame may exceed `left`.
     #[inline]
     fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
-        let Self { base: PortBase { mempool, counters, .. }, superframes, peers, .. } = self;
+        let Self { base: PortBase { mempool, counters, .. }, superframes, peers, borrowed, .. } = self;
         let Some(Peer { state: PeerState::Paired(pair), .. }) = peers.list.get_mut(at) else {
             return Received::Some;
         };
@@ -267,21 +275,57 @@ impl LocalPort {
                 Ok(None) => break Received::Some,
                 Err(Broken) => break Received::Broken,
             };
-            let Some(frame) = take(mempool, superframes, rx, record) else {
+            let frame = match (record.references, &mut pair.borrower) {
+                (0, _) => take(mempool, superframes, *borrowed, rx, record),
+                (_, None) => break Received::Broken,
+                (_, Some(borrower)) => match borrower.borrow(rx, record, (mempool, superframes)) {
+                    Ok(Some(frame)) => {
+                        let frame = match superframes.available() > *borrowed {
+                            true => Some(frame),
+                            false => frame.deep_copy(mempool),
+                        };
+                        if frame.is_some() {
+                            borrower.keep();
+                            *borrowed += 1;
+                        }
+                        frame
+                    }
+                    Ok(None) => None,
+                    Err(Broken) => break Received::Broken,
+                },
+            };
+            let Some(frame) = frame else {
                 // No buffer is free, so the record stays in the ring.
                 counters.rx_no_mbuf += 1;
                 break Received::Some;
             };
             rx.advance(record);
-            *left = left.saturating_sub(record.bytes);
+            *left = left.saturating_sub(frame.len());
             counters.rx_frames += 1;
-            counters.rx_bytes += record.bytes as u64;
+            counters.rx_bytes += frame.len() as u64;
             frames.push(frame);
         };
         if rx.unreleased() > 0 {
             rx.release();
         }
-        received
+        // The peer returns borrowed frames before it acknowledges them. So the pages of all frames whose
+        // acknowledgements were just received are free now.
+        match pair.reclaim() {
+            Ok(()) => received,
+            Err(Broken) => Received::Broken,
+        }
+    }
+
+    /// Returns the borrowed frames that nobody uses any more to their peers.
+    #[inline(never)]
+    fn give_back(&mut self) {
+        self.borrowed = 0;
+        for peer in &mut self.peers.list {
+            if let PeerState::Paired(pair) = &mut peer.state {
+                pair.give_back();
+                self.borrowed += pair.outstanding();
+            }
+        }
     }
 
     /// Reads the sockets, and sets the time of the next read.
@@ -324,11 +368,19 @@ enum Received {
 /// Copies a record to one packet buffer, or to a chain of buffers if no large buffer is free. Returns `None`
 /// if there are not enough free buffers.
 #[inline]
-fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
+fn take(
+    pool: &Mempool,
+    superframes: &Mempool,
+    borrowed: usize,
+    rx: &Consumer,
+    record: Record,
+) -> Option<Mbuf> {
     let mut frame = if record.bytes <= pool.data_bytes() {
-        filled(pool, rx, 0, record.bytes)?
+        filled(pool, rx, record, 0..record.bytes)?
     } else {
-        match filled(superframes, rx, 0, record.bytes) {
+        // For each borrowed frame, a buffer remains free, into which a user of the frame may copy the frame.
+        let is_free = borrowed == 0 || superframes.available() > borrowed;
+        match is_free.then(|| filled(superframes, rx, record, 0..record.bytes)).flatten() {
             Some(frame) => frame,
             None => take_chain(pool, rx, record)?,
         }
@@ -340,20 +392,19 @@ fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) ->
     Some(frame)
 }
 
-/// Copies `bytes` bytes of the oldest record, from `offset` on, to a new buffer from `pool`. Returns `None`
-/// if `pool` is empty.
+/// Copies these bytes of the oldest record to a new buffer from `pool`. Returns `None` if `pool` is empty.
 #[inline]
-fn filled(pool: &Mempool, rx: &Consumer, offset: usize, bytes: usize) -> Option<Mbuf> {
-    let mut frame = pool.alloc_filled(0, bytes)?;
+fn filled(pool: &Mempool, rx: &Consumer, record: Record, bytes: Range<usize>) -> Option<Mbuf> {
+    let mut frame = pool.alloc_filled(0, bytes.len())?;
     // A new buffer has no other view, so `head_mut` succeeds.
-    rx.copy(offset, frame.head_mut()?);
+    rx.copy(record, bytes.start, frame.head_mut()?);
     Some(frame)
 }
 
 /// Copies a record to a chain of buffers. Returns `None` if there are not enough free buffers.
 #[cold]
 fn take_chain(pool: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
-    let part = |offset: usize| filled(pool, rx, offset, (record.bytes - offset).min(pool.data_bytes()));
+    let part = |start: usize| filled(pool, rx, record, start..record.bytes.min(start + pool.data_bytes()));
     let mut chain = part(0)?;
     while chain.len() < record.bytes {
         let next = part(chain.len())?;
@@ -377,6 +428,9 @@ impl Port for LocalPort {
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         if self.is_forked() {
             return 0;
+        }
+        if self.borrowed > 0 {
+            self.give_back();
         }
         self.now_us = now_us;
         let before = frames.len();
@@ -413,6 +467,9 @@ impl Port for LocalPort {
             self.base.counters.tx_link_down += count as u64;
             frames.clear();
             return count;
+        }
+        if self.borrowed > 0 {
+            self.give_back();
         }
         if self.peers.backlogged {
             self.flush(now_us);
@@ -509,6 +566,16 @@ impl std::fmt::Debug for LocalPort {
             .field("stations", &self.peers.counters)
             .finish_non_exhaustive()
     }
+}
+
+/// Makes the pool for bulk sending, in memory that the peers can read, so that the port lends long frames. If
+/// the system cannot make such memory, the pool is on the heap, and all frames are copied.
+fn bulk_pool(name: &str, count: usize, data_bytes: usize) -> (Mempool, Option<Arc<PoolMemory>>) {
+    let memory = backing_bytes(count, HEADROOM + data_bytes).map(PoolMemory::create);
+    let Some(Ok(memory)) = memory else { return (Mempool::heap(name, count, data_bytes), None) };
+    let memory = Arc::new(memory);
+    let backing: Arc<dyn Backing> = Arc::<PoolMemory>::clone(&memory);
+    (Mempool::backed(name, count, data_bytes, backing), Some(memory))
 }
 
 fn check(config: &LocalConfig) -> Result<(), LocalError> {

@@ -1,14 +1,15 @@
 //! A ring of bytes in shared memory, which carries frames from one process to another.
 //!
 //! Each frame is one record. A record is a word with the frame's length and marks, followed by the frame's
-//! bytes. Records are padded to whole cache lines, so that no line has bytes of two records. A position is a
+//! bytes. The record of a lent frame has only the frame's first bytes, after references to the pages in which
+//! the other bytes are (`lending.rs`). Records are padded to whole cache lines, so that no line has bytes of two records. A position is a
 //! number of bytes since the ring was made, and never decreases. The tail belongs to the writer, and the head
 //! belongs to the reader. Each side also has a private copy of its position, and publishes the position once
 //! for many records. Each side checks the values that the other side has published: an impossible position or
 //! an impossible record is [`Broken`].
 //!
 //! ```text
-//! control: | tail | head | sleeper |   a pair of lines each, since processors fetch lines in pairs
+//! control: | tail | head, returned | sleeper |   a pair of lines each, since processors fetch lines in pairs
 //! data:    | record | record | ...     a power of two
 //! ```
 //!
@@ -30,20 +31,37 @@ const LINE: usize = 64;
 /// Number of bytes of the control words of one ring.
 pub(super) const CONTROL_BYTES: usize = 512;
 
-/// Offsets of the control words: the tail, the head, and the mark of a sleeping reader.
+/// Offsets of the control words: the tail, the head, the number of lent frames that the reader has returned,
+/// and the mark of a sleeping reader.
 const TAIL: usize = 0;
 const HEAD: usize = 128;
+const RETURNED: usize = HEAD + 8;
 const SLEEPER: usize = 256;
 
-/// Number of bytes of the word in front of a frame. The lower half of the word is the length of the frame,
-/// and the upper half has the marks.
+/// Number of bytes of the word in front of a frame. The lower half of the word is the length of the frame, or
+/// of the first bytes of a lent frame. The upper half has the marks, and the number of references.
 const HEADER_BYTES: usize = 8;
+
+/// Number of bytes of a reference. The lower half of the word is the offset in the pool, and the upper half
+/// is the number of bytes.
+const REFERENCE_BYTES: usize = 8;
 
 /// The mark of a frame whose TCP checksum field contains only the sum of the pseudo-header.
 pub(super) const PARTIAL_CHECKSUM: u32 = 1;
 
 /// The mark of a record without a frame. After this record the ring has [`GROWTH`] times as many bytes.
 const GROWN: u32 = 2;
+
+/// The mark of a lent frame. The number of references is in the bits from `REFERENCES_SHIFT` on.
+const LENT: u32 = 4;
+const REFERENCES_SHIFT: u32 = 8;
+
+/// Maximum number of references of a lent frame.
+pub(super) const MAX_REFERENCES: usize = 8;
+
+/// Maximum number of bytes at the start of a lent frame that are in the ring: all headers of a frame, with
+/// some bytes of payload.
+pub(super) const MAX_HEAD_BYTES: usize = 192;
 
 /// The header word of a record without a frame.
 const GROWN_RECORD: u64 = (GROWN as u64) << 32;
@@ -81,6 +99,13 @@ pub(super) const MAX_RING_BYTES: usize = 256 << 20;
 /// The other side has published an impossible position or record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
+
+/// Bytes in the writer's pool of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reference {
+    pub(super) offset: u32,
+    pub(super) bytes: u32,
+}
 
 /// The place of a ring in the shared memory.
 #[derive(Clone, Copy, Debug)]
@@ -255,6 +280,50 @@ impl Producer {
         Ok(true)
     }
 
+    /// Writes the record of a lent frame that begins with the bytes `head`, and returns `true`. Returns `false`
+    /// if the ring is full.
+    ///
+    /// # Errors
+    /// [`Broken`] if the reader has published an impossible position.
+    #[inline]
+    pub(super) fn write_lent(
+        &mut self,
+        head: &[u8],
+        marks: u32,
+        references: &[Reference],
+    ) -> Result<bool, Broken> {
+        debug_assert!((MIN_FRAME_BYTES..=MAX_HEAD_BYTES).contains(&head.len()));
+        debug_assert!((1..=MAX_REFERENCES).contains(&references.len()));
+        let front = references.len() * REFERENCE_BYTES;
+        let record = record_bytes(front + head.len());
+        if self.room() < record {
+            self.look()?;
+            if self.room() < record {
+                return Ok(false);
+            }
+        }
+        let (at, _) = self.place.at(self.tail);
+        let marks = marks | LENT | (references.len() as u32) << REFERENCES_SHIFT;
+        let header = u64::from(marks) << 32 | head.len() as u64;
+        self.memory.word(at).store(header, Ordering::Relaxed);
+        for (nr, reference) in references.iter().enumerate() {
+            let (at, _) = self.place.at(self.tail + (HEADER_BYTES + nr * REFERENCE_BYTES) as u64);
+            let word = u64::from(reference.bytes) << 32 | u64::from(reference.offset);
+            self.memory.word(at).store(word, Ordering::Relaxed);
+        }
+        let start = self.tail + (HEADER_BYTES + front) as u64;
+        copy_in(&self.memory, self.place, start, head, CopyStrategy::ThroughCaches);
+        self.tail += record;
+        Ok(true)
+    }
+
+    /// The number of lent frames that the reader has returned since the ring was made. The caller checks this
+    /// number. The reader no longer reads the pages of these frames.
+    #[inline]
+    pub(super) fn returned(&self) -> u64 {
+        self.memory.word(self.place.control + RETURNED).load(Ordering::Acquire)
+    }
+
     #[inline]
     fn room(&self) -> u64 {
         self.capacity - (self.tail - self.head)
@@ -319,8 +388,18 @@ fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], stra
 /// A record that the reader has not consumed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
+    /// Number of bytes of the frame that are in the ring: all bytes, or the first bytes of a lent frame.
     pub(super) bytes: usize,
     pub(super) marks: u32,
+    /// Number of references, which are in front of the bytes. 0 if the frame is not lent.
+    pub(super) references: usize,
+}
+
+impl Record {
+    /// Number of bytes between the header and the bytes of the frame.
+    fn front(self) -> usize {
+        self.references * REFERENCE_BYTES
+    }
 }
 
 /// The reader's side of a ring.
@@ -359,9 +438,44 @@ impl Consumer {
         let fits = (MIN_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&bytes)
             && record_bytes(bytes) <= self.tail - self.head;
         if !fits || marks & !PARTIAL_CHECKSUM != 0 {
+            return self.peek_unusual(header);
+        }
+        Ok(Some(Record { bytes, marks, references: 0 }))
+    }
+
+    /// Handles an oldest record that is not the record of a whole frame.
+    #[inline(never)]
+    fn peek_unusual(&mut self, header: u64) -> Result<Option<Record>, Broken> {
+        let (bytes, marks) = (header as u32 as usize, (header >> 32) as u32);
+        if marks & LENT == 0 {
             return self.peek_behind_growth(header);
         }
-        Ok(Some(Record { bytes, marks }))
+        // Only TCP frames are lent, whose checksums were not computed.
+        let references = (marks >> REFERENCES_SHIFT) as usize;
+        let record = Record { bytes, marks: marks & PARTIAL_CHECKSUM, references };
+        let fits = marks == PARTIAL_CHECKSUM | LENT | (references as u32) << REFERENCES_SHIFT
+            && (1..=MAX_REFERENCES).contains(&references)
+            && (MIN_FRAME_BYTES..=MAX_HEAD_BYTES).contains(&bytes)
+            && record_bytes(record.front() + bytes) <= self.tail - self.head;
+        if fits { Ok(Some(record)) } else { Err(Broken) }
+    }
+
+    /// Returns reference `nr` of the oldest record, which [`peek`](Self::peek) has returned. The reference may
+    /// have any contents.
+    #[inline]
+    pub(super) fn reference(&self, nr: usize) -> Reference {
+        let (at, _) = self.place.at(self.head + (HEADER_BYTES + nr * REFERENCE_BYTES) as u64);
+        // The word is read only once, since the writer may change it at any time.
+        let word = self.memory.word(at).load(Ordering::Relaxed);
+        Reference { offset: word as u32, bytes: (word >> 32) as u32 }
+    }
+
+    /// Publishes the number of lent frames that were returned since the ring was made.
+    #[inline]
+    pub(super) fn publish_returned(&self, returned: u64) {
+        // The store has Release order, so that the reads of the pages happen before the writer uses the pages
+        // again.
+        self.memory.word(self.place.control + RETURNED).store(returned, Ordering::Release);
     }
 
     /// Handles an oldest record that has no frame. If the record announces that the ring grows, continues
@@ -408,11 +522,11 @@ impl Consumer {
         }
     }
 
-    /// Copies bytes of the oldest record, from `offset` on. The caller knows the record's length from
-    /// [`peek`](Self::peek). If `out` exceeds the record, the copy continues with any bytes of the ring.
+    /// Copies bytes of the frame in the oldest record, which [`peek`](Self::peek) has returned, from `offset`
+    /// on. If `out` exceeds the record, the copy continues with any bytes of the ring.
     #[inline]
-    pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
-        let (at, to_end) = self.place.at(self.head + (HEADER_BYTES + offset) as u64);
+    pub(super) fn copy(&self, record: Record, offset: usize, out: &mut [u8]) {
+        let (at, to_end) = self.place.at(self.head + (HEADER_BYTES + record.front() + offset) as u64);
         let first = out.len().min(to_end);
         let (first, rest) = out.split_at_mut(first);
         self.memory.copy_out(at, first);
@@ -425,7 +539,7 @@ impl Consumer {
     /// writer after each 64 KiB. [`release`](Self::release) releases the rest.
     #[inline]
     pub(super) fn advance(&mut self, record: Record) {
-        self.head += record_bytes(record.bytes);
+        self.head += record_bytes(record.front() + record.bytes);
         debug_assert!(self.head <= self.tail);
         if self.unreleased() >= RELEASE_BYTES {
             self.release();

@@ -10,6 +10,7 @@ mod growth;
 mod handshake;
 mod hello;
 mod hostile;
+mod lending;
 mod ring;
 
 use std::os::fd::OwnedFd;

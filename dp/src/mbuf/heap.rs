@@ -65,6 +65,12 @@ impl HeapChain {
         HeapViews { next: Some(&self.head) }
     }
 
+    /// The pool of the first segment that is a view of external memory. `None` if there is no such segment.
+    pub(crate) fn pool_of_external(&self) -> Option<Arc<HeapPool>> {
+        let segment = self.views().find(|segment| segment.external().is_some())?;
+        Some(Arc::clone(segment.pool()))
+    }
+
     #[inline]
     pub(crate) fn head(&self) -> &[u8] {
         self.head.bytes()
@@ -279,7 +285,6 @@ impl View for &Segment {
         self.external().is_some()
     }
 
-    #[cfg(target_os = "linux")]
     fn start(&self) -> *const u8 {
         match self.external() {
             Some((memory, at)) => memory.as_ptr().as_ptr().wrapping_add(at),

@@ -26,6 +26,7 @@ use crate::mempool::Backend;
 pub use crate::limits::{HEADROOM, MAX_SEGMENTS};
 pub use crate::mempool::ExtBuf;
 pub use crate::offload::{Checksum, TxOffload};
+pub use view::Part;
 
 /// An owned packet buffer of at least one segment.
 ///
@@ -150,7 +151,8 @@ impl Mbuf {
 
     /// The bytes of each segment, in order. Some segments may be empty.
     ///
-    /// The iterator panics at a segment of external memory. Received buffers have no such segments.
+    /// The iterator panics at a segment of external memory. Only frames that [`LocalPort`](crate::local) has
+    /// received may have such segments: see [`into_private`](Self::into_private).
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         Segments(match &self.raw {
@@ -249,6 +251,38 @@ impl Mbuf {
     #[inline]
     pub fn has_external(&self) -> bool {
         each!(&self.raw, chain => chain.views().any(|view| view.is_external()))
+    }
+
+    /// Calls `take` with the parts of at most `len` bytes from `offset` on, in order. A part has bytes of one
+    /// segment, which may be in external memory. No part is empty.
+    ///
+    /// # Errors
+    /// The first error that `take` returns.
+    #[inline]
+    pub fn try_each_part<'a, E>(
+        &'a self,
+        offset: usize,
+        len: usize,
+        take: impl FnMut(Part<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        each!(&self.raw, chain => view::try_each_part(chain.views(), (offset, len), take))
+    }
+
+    /// Returns a frame whose bytes no other process can change: the frame itself, or a copy if the frame has
+    /// external memory. The copy is made in the pool of which the first view of external memory is. Returns
+    /// `None` if this pool has too few buffers, or if the external memory is in a chain of DPDK's.
+    pub fn into_private(self) -> Option<Self> {
+        if !self.has_external() {
+            return Some(self);
+        }
+        match &self.raw {
+            Raw::Heap(chain) => {
+                let pool = Mempool { backend: Backend::Heap(chain.pool_of_external()?) };
+                self.deep_copy(&pool)
+            }
+            #[cfg(feature = "dpdk")]
+            Raw::Dpdk(_) => None,
+        }
     }
 
     /// Whether any segment's storage has another owner. External memory always has another owner.

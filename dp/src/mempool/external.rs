@@ -92,6 +92,16 @@ impl ExtBuf {
         bytes
     }
 
+    /// Whether this is the only value that keeps the owner alive: there is no other clone, and no view.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_unique(&self) -> bool {
+        // The fence pairs with the Release by which the other values were dropped. So the reads through these
+        // values happen before whatever the caller does next.
+        let is_unique = Arc::strong_count(&self.owner) == 1;
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        is_unique
+    }
+
     /// The address of the first byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start

@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::external::ExtBuf;
 use super::free_list::FreeList;
-use super::slab::{Block, Slab};
+use super::slab::{Backing, Block, Slab};
 use crate::limits::HEADROOM;
 use crate::offload::{Checksum, TxOffload};
 
 pub(crate) struct HeapPool {
     name: String,
     data_bytes: usize,
-    _slab: Slab,
+    slab: Slab,
     /// Number of views of each block. 0 or 1 while the block is free.
     views: Box<[AtomicU32]>,
     /// Free descriptors, each with a free block.
@@ -41,8 +41,22 @@ pub(crate) struct HeapPool {
 impl HeapPool {
     pub(crate) fn new(name: &str, count: usize, data_bytes: usize) -> Arc<Self> {
         assert!(count > 0, "a pool needs at least one buffer");
+        Self::of_slab(name, count, data_bytes, Slab::new(count, HEADROOM + data_bytes))
+    }
+
+    /// Makes a pool whose blocks are in `backing`. A failure to allocate the memory of a block counts as an
+    /// empty pool.
+    pub(crate) fn backed(
+        name: &str,
+        count: usize,
+        data_bytes: usize,
+        backing: Arc<dyn Backing>,
+    ) -> Arc<Self> {
+        Self::of_slab(name, count, data_bytes, Slab::backed(count, HEADROOM + data_bytes, backing))
+    }
+
+    fn of_slab(name: &str, count: usize, data_bytes: usize, slab: Slab) -> Arc<Self> {
         assert!(count <= u32::MAX as usize / 2, "{count} buffers are too many for one pool");
-        let slab = Slab::new(count, HEADROOM + data_bytes);
         let buffers = (0..count).map(|block| Box::new(Segment::free(Storage::Block(slab.block(block)))));
         let spares = (0..count).map(|_| Box::new(Segment::free(Storage::None)));
         let pool = Self {
@@ -52,7 +66,7 @@ impl HeapPool {
             buffers: FreeList::new(buffers.collect()),
             spares: FreeList::new(spares.collect()),
             exhausted: AtomicU64::new(0),
-            _slab: slab,
+            slab,
         };
         Arc::new(pool)
     }
@@ -96,6 +110,10 @@ impl HeapPool {
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
+        if !self.slab.take(block) {
+            self.buffers.push(segment);
+            return self.counted(None);
+        }
         // Relaxed is enough: the thread that has pushed the descriptor had the last view, and the list orders
         // that thread's accesses before the accesses of this thread.
         self.views[block.index()].store(1, Ordering::Relaxed);
@@ -229,7 +247,7 @@ impl Segment {
     }
 
     #[inline]
-    fn pool(&self) -> &Arc<HeapPool> {
+    pub(crate) fn pool(&self) -> &Arc<HeapPool> {
         let Some(pool) = &self.pool else { not_in_use() };
         pool
     }

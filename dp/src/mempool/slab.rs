@@ -2,6 +2,8 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The alignment of blocks. Each block starts on its own cache line.
 const BLOCK_ALIGN: usize = 64;
@@ -10,13 +12,44 @@ const BLOCK_ALIGN: usize = 64;
 /// itself instead of using the system's fresh pages, which are zero.
 const ALIGN: usize = 16;
 
+/// Memory outside of the heap for the blocks of a slab.
+///
+/// The bytes from `start` on are one mapping of `len` initialised bytes. While this value exists, no code
+/// writes to these bytes except through the addresses that a slab gives out. `start` is a multiple of 64.
+pub(crate) trait Backing: Send + Sync {
+    fn start(&self) -> NonNull<u8>;
+
+    fn len(&self) -> usize;
+
+    /// Allocates the memory of these bytes, so that a later access cannot fail for lack of memory. Returns
+    /// whether the system has the memory.
+    fn take(&self, offset: usize, bytes: usize) -> bool;
+}
+
+enum Memory {
+    Heap(NonNull<u8>, Layout),
+    Backed(Arc<dyn Backing>),
+}
+
 /// Blocks of equal size in one allocation. The allocation is zeroed, so that no byte is ever uninitialised.
 pub(super) struct Slab {
-    start: NonNull<u8>,
-    layout: Layout,
+    memory: Memory,
     base: NonNull<u8>,
     stride: usize,
     count: usize,
+    /// The system has allocated the memory of the blocks from this index on. The free list of a pool gives
+    /// out blocks with high indices first.
+    taken_from: AtomicUsize,
+}
+
+/// The distance of two blocks with `block_bytes` bytes each.
+fn stride(block_bytes: usize) -> usize {
+    block_bytes.next_multiple_of(BLOCK_ALIGN)
+}
+
+/// Number of bytes of the [`Backing`] of `count` blocks. `None` if there are too many.
+pub(crate) fn backing_bytes(count: usize, block_bytes: usize) -> Option<usize> {
+    stride(block_bytes).checked_mul(count)
 }
 
 // SAFETY: a `Slab` accesses no byte of its memory. A `Slab` only returns addresses and frees the memory, and
@@ -29,7 +62,7 @@ unsafe impl Sync for Slab {}
 
 impl Slab {
     pub(super) fn new(count: usize, block_bytes: usize) -> Self {
-        let stride = block_bytes.next_multiple_of(BLOCK_ALIGN);
+        let stride = stride(block_bytes);
         let blocks = stride.checked_mul(count).and_then(|bytes| bytes.checked_add(BLOCK_ALIGN - ALIGN));
         let layout = blocks.and_then(|bytes| Layout::from_size_align(bytes, ALIGN).ok());
         let layout = layout.expect("a pool fits the address space");
@@ -42,7 +75,37 @@ impl Slab {
         // SAFETY: `start` is a multiple of `ALIGN`, so at most `BLOCK_ALIGN - ALIGN` bytes are skipped. The
         // allocation has `BLOCK_ALIGN - ALIGN` bytes in addition to the blocks.
         let base = unsafe { start.add(skipped) };
-        Self { start, layout, base, stride, count }
+        Self { memory: Memory::Heap(start, layout), base, stride, count, taken_from: AtomicUsize::new(0) }
+    }
+
+    /// Makes a slab of `count` blocks in `backing`.
+    ///
+    /// # Panics
+    /// If the blocks exceed the backing.
+    pub(super) fn backed(count: usize, block_bytes: usize, backing: Arc<dyn Backing>) -> Self {
+        let (base, stride) = (backing.start(), stride(block_bytes));
+        let fits = backing_bytes(count, block_bytes).is_some_and(|bytes| bytes <= backing.len());
+        assert!(fits && base.addr().get().is_multiple_of(BLOCK_ALIGN), "{count} blocks of {stride} bytes");
+        Self { memory: Memory::Backed(backing), base, stride, count, taken_from: AtomicUsize::new(count) }
+    }
+
+    /// Makes sure that the system has allocated the memory of a block. Returns `false` if the system has no
+    /// memory.
+    #[inline]
+    pub(super) fn take(&self, block: Block) -> bool {
+        block.index() >= self.taken_from.load(Ordering::Relaxed) || self.take_now(block)
+    }
+
+    #[cold]
+    fn take_now(&self, block: Block) -> bool {
+        let Memory::Backed(backing) = &self.memory else { return true };
+        let (first, end) = (block.index(), self.taken_from.load(Ordering::Relaxed));
+        // Another thread may take some of the blocks at the same time, which does no harm.
+        let took = backing.take(first * self.stride, end.saturating_sub(first) * self.stride);
+        if took {
+            self.taken_from.fetch_min(first, Ordering::Relaxed);
+        }
+        took
     }
 
     /// Returns the block with this index. The bytes of the block are initialised.
@@ -52,7 +115,8 @@ impl Slab {
     pub(super) fn block(&self, index: usize) -> Block {
         assert!(index < self.count, "block {index} of {}", self.count);
         // SAFETY: `index` is less than `count`, so the block is inside the allocation. From `base` on, the
-        // allocation has `count` times `stride` bytes, and a `Layout` has at most `isize::MAX` bytes.
+        // allocation has at least `count` times `stride` bytes (`new` and `backed` see to this), and a
+        // `Layout` or a mapping has at most `isize::MAX` bytes.
         let start = unsafe { self.base.add(index * self.stride) };
         Block { index: index as u32, start }
     }
@@ -87,9 +151,11 @@ impl Block {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: `new` has allocated `start` with this layout, and only this code frees the allocation.
-        // Nobody uses a block any more: each descriptor in use holds the pool (`Segment::pool`), and so the
-        // slab.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        if let Memory::Heap(start, layout) = self.memory {
+            // SAFETY: `new` has allocated `start` with this layout, and only this code frees the allocation.
+            // Nobody uses a block any more: each descriptor in use holds the pool (`Segment::pool`), and so
+            // the slab.
+            unsafe { dealloc(start.as_ptr(), layout) };
+        }
     }
 }

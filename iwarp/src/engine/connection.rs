@@ -280,8 +280,16 @@ impl Connection {
             let next = rdma.receive_fpdus(&mut self.base, state, guard, received);
             self.follow(state, next);
         } else {
-            self.on(state, Event::Received { guard, received });
+            self.on_received_any(state, guard, received);
         }
+    }
+
+    /// As [`on_received`](Self::on_received), for a connection that is not in Full Operation.
+    fn on_received_any(&mut self, state: &mut EngineState, guard: &EpochGuard<'_>, received: Received) {
+        let Received { offset, buf, frontier } = received;
+        // Only Full Operation reads borrowed memory. A port that lends memory keeps a buffer for this copy.
+        let Some(buf) = buf.into_private() else { return self.base.abort(state) };
+        self.on(state, Event::Received { guard, received: Received { offset, buf, frontier } });
     }
 
     /// Closes the connection if a step of Full Operation requires this.

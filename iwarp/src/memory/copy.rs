@@ -58,6 +58,24 @@ pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Resul
     unsafe { run(to, bytes.len(), guarded, copy) }
 }
 
+/// Calls [`place_raw`], under the fault guard if `guarded`. If this function returns an error, some of the
+/// bytes may have been copied.
+///
+/// # Safety
+/// The requirements of [`place_raw`].
+pub(super) unsafe fn place_raw_to(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+    guarded: bool,
+) -> Result<(), Unmapped> {
+    // SAFETY: the caller promises what `place_raw` requires.
+    let copy = || unsafe { place_raw(to, from, len) };
+    // SAFETY: `place_raw` owns nothing, takes no lock and does not panic. If `place_raw` is abandoned at an
+    // access to the bytes at `to`, some of these bytes are written and nothing else has changed.
+    unsafe { run(to, len, guarded, copy) }
+}
+
 /// Calls [`place_runs`] with `runs` of `len` bytes, under the fault guard if `guarded`. If this function
 /// returns an error, some of the bytes may have been copied.
 ///
@@ -145,6 +163,37 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
     if !rest.is_empty() {
         // SAFETY: `rest` is the end of `bytes`, and is copied to the end of the caller's range.
         unsafe { place_end(to, rest) };
+    }
+}
+
+/// Does what [`place`] does, for bytes that other code may write during the copy. The copy then has old
+/// bytes, new bytes, or a mixture of old and new bytes.
+///
+/// # Safety
+/// `to..to + len` is mapped and writable, `from..from + len` is mapped and readable, and the two ranges do not
+/// overlap. Other threads and processes access both only through atomics and raw copies.
+#[inline]
+pub(super) unsafe fn place_raw(to: *mut u8, from: *const u8, len: usize) {
+    let (mut to, mut from, mut left) = (to, from, len);
+    // The bytes before and after the bulk pass through `chunk`, which no other code sees.
+    let mut chunk = [0_u8; 4 * WORD];
+    while left > 0 {
+        // SAFETY: `left` bytes of the caller's ranges remain at `to` and `from`.
+        let bulk = unsafe { bulk::place_raw(to, from, left) };
+        (to, from, left) = (to.wrapping_add(bulk), from.wrapping_add(bulk), left - bulk);
+        let bytes = match to.align_offset(bulk::ALIGN) {
+            0 => left.min(chunk.len()),
+            unaligned => left.min(unaligned),
+        };
+        for (i, byte) in chunk[..bytes].iter_mut().enumerate() {
+            // SAFETY: `i` is below `left`, and the caller promises that the bytes at `from` may be read while
+            // other code accesses them only through atomics and raw copies. A byte is always aligned, and this
+            // byte is only loaded.
+            *byte = unsafe { AtomicU8::from_ptr(from.wrapping_add(i).cast_mut()) }.load(Ordering::Relaxed);
+        }
+        // SAFETY: `bytes` is at most `left`, so the caller's range has room for the bytes at `to`.
+        unsafe { place(to, &chunk[..bytes]) };
+        (to, from, left) = (to.wrapping_add(bytes), from.wrapping_add(bytes), left - bytes);
     }
 }
 
@@ -319,6 +368,14 @@ mod bulk {
     /// # Safety
     /// No requirements. The function is `unsafe` because its x86-64 version has requirements.
     pub(super) unsafe fn place(_to: *mut u8, _bytes: &[u8]) -> usize {
+        0
+    }
+
+    /// Copies nothing, and returns 0: the caller copies all bytes.
+    ///
+    /// # Safety
+    /// No requirements. The function is `unsafe` because its x86-64 version has requirements.
+    pub(super) unsafe fn place_raw(_to: *mut u8, _from: *const u8, _len: usize) -> usize {
         0
     }
 

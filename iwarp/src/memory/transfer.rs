@@ -4,6 +4,8 @@
 //! copy that has begun ends within the epoch, and a thread that revokes the registration waits for the end of
 //! the epoch.
 
+use dp::Mbuf;
+
 use crate::memory::copy;
 use crate::memory::crc32c::{self, Front};
 use crate::memory::epoch::EpochGuard;
@@ -88,6 +90,32 @@ impl<'t> Target<'t> {
         // the epoch before the memory may be unmapped (`quiescence` has the proof). Other threads access the
         // bytes only by raw copies and atomics (`RawBytes`).
         unsafe { copy::place_to(ptr, bytes, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
+    }
+
+    /// Does what [`place`](Self::place) does, for the `len` bytes at `at` of a frame, which may be in external
+    /// memory. If other code writes the bytes during the copy, the copy has old bytes, new bytes or a mixture
+    /// of old and new bytes.
+    ///
+    /// # Errors
+    /// The errors of [`place`](Self::place), and [`Fault::Bounds`] if the frame has fewer bytes.
+    pub fn place_frame(&self, offset: usize, frame: &Mbuf, at: usize, len: usize) -> Result<(), Fault> {
+        let end = offset.saturating_add(len);
+        let mut offset = offset;
+        frame.try_each_part(at, len, |part| {
+            let ptr = self.range.at(offset, part.len())?;
+            // SAFETY: `at` has just checked that the registration is valid and that the bytes are inside it.
+            // The check that made this target checked that the registration is writable. The epoch (`_guard`)
+            // is open on this thread, so a thread that has revoked the registration since the check waits for
+            // the end of the epoch before the memory may be unmapped (`quiescence` has the proof). Other
+            // threads access the bytes only by raw copies and atomics (`RawBytes`). The part is readable while
+            // the frame is borrowed, and other code accesses the part only by raw copies and atomics
+            // (`dp::mbuf::Part`). A packet buffer does not overlap registered memory.
+            unsafe { copy::place_raw_to(ptr, part.as_ptr(), part.len(), self.range.guarded) }
+                .map_err(|Unmapped| Fault::InvalidStag)?;
+            offset += part.len();
+            Ok(())
+        })?;
+        if offset == end { Ok(()) } else { Err(Fault::Bounds) }
     }
 
     /// Does what [`place`](Self::place) does, for several runs, which become contiguous in memory. Returns

@@ -26,10 +26,10 @@ const MAX_COALESCED: usize = 16;
 pub(super) const MAX_BUFFERS: usize = 2;
 
 /// Whether `frame` may continue the stream at `next`. This cheap test rejects nearly all frames of other
-/// connections in the same burst.
+/// connections in the same burst, and all borrowed frames.
 pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> bool {
     let seq_at = tcp_at + SEQ_AT;
-    frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes())
+    frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes()) && !frame.has_external()
 }
 
 /// Number of words of the longest headers. The last word is not full.

@@ -86,7 +86,8 @@ impl PredictedHeaders {
         let seq = TcpSeqNumber(u32_at(head, TCP_AT + 4) as i32);
         let bytes = end - payload_at;
         let goes_on = |next: &Mbuf| gro::may_continue(next, TCP_AT, seq + bytes);
-        if bytes > 0 && next.is_some_and(goes_on) {
+        // Borrowed frames are not merged, since they would have to be copied.
+        if bytes > 0 && next.is_some_and(goes_on) && !frame.has_external() {
             return None;
         }
         let headers =

@@ -60,9 +60,14 @@ impl Stack {
     pub(super) fn receive_any(
         &mut self,
         now: Instant,
-        mut frame: Mbuf,
+        frame: Mbuf,
         frames: &mut Peekable<impl Iterator<Item = Mbuf>>,
     ) {
+        // Only the fast path passes borrowed memory on. All other code may use slices of the frame.
+        let Some(mut frame) = frame.into_private() else {
+            self.counters.rx_no_mbuf += 1;
+            return;
+        };
         let mut copy = [0; HEAD_BYTES];
         let head = if frame.segment_count() == 1 || frame.head().len() >= HEAD_BYTES {
             frame.head()

@@ -1,12 +1,12 @@
 //! Tests of ports that have to wait: for example, many processes connect at the same time, stations answer
 //! late or read slowly, and claims wait for the folder's lock.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{connect, listen};
 
 use super::super::claim::{self, Claim};
-use super::super::hello::{Heard, Kind, Message, hear, tell};
+use super::super::hello::{Descriptors, Heard, Kind, Message, hear, tell};
 use super::*;
 
 /// A process that connects to station 1 without a port of its own.
@@ -24,8 +24,9 @@ impl Dialer {
     fn hello(&mut self) -> Result<(), rustix::io::Errno> {
         self.serial += 1;
         let Self { station, serial, .. } = *self;
-        let message = Message { kind: Kind::Hello, station, ring_bytes: RING, instance: 7, serial };
-        tell(&self.socket, &message, Some(&ring_memory()))
+        let message =
+            Message { kind: Kind::Hello, station, ring_bytes: RING, instance: 7, serial, pool_bytes: 0 };
+        tell(&self.socket, &message, &[ring_memory().as_fd()])
     }
 }
 
@@ -68,8 +69,8 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
         poll_once(&mut a, now_us);
         for (dialer, spoken) in dialers.iter_mut().zip(&mut spoken).filter(|(_, spoken)| **spoken) {
             match hear(&dialer.socket) {
-                Heard::Message(Message { kind: Kind::Welcome, station: 1, .. }, None) => welcome += 1,
-                Heard::Message(Message { kind: Kind::Again, station: 1, .. }, None) => {
+                Heard::Message(Message { kind: Kind::Welcome, station: 1, .. }, _) => welcome += 1,
+                Heard::Message(Message { kind: Kind::Again, station: 1, .. }, _) => {
                     dialer.socket = dial(&scratch);
                     *spoken = false;
                     come_again += 1;
@@ -155,9 +156,12 @@ fn a_hello_that_was_on_its_way_and_is_lost_is_not_waited_for() {
     let mut now_us = 0;
     for _ in 0..3 {
         let socket = rustix::net::accept(&lower.listener).unwrap();
-        let Heard::Message(said, Some(_)) = hear(&socket) else { panic!("no hello") };
-        let crossed = Message { kind: Kind::Crossed, station: 1, instance: 7, serial: 1, ..said };
-        tell(&socket, &crossed, None).unwrap();
+        let Heard::Message(said, Descriptors { rings: Some(_), .. }) = hear(&socket) else {
+            panic!("no hello")
+        };
+        let crossed =
+            Message { kind: Kind::Crossed, station: 1, instance: 7, serial: 1, pool_bytes: 0, ..said };
+        tell(&socket, &crossed, &[]).unwrap();
         drop(socket);
         now_us += 100;
         poll_once(&mut b, now_us);
@@ -191,13 +195,22 @@ fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
         let mut last = None;
         for pause_us in [1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 64_000] {
             let socket = rustix::net::accept(&claim.listener).unwrap();
-            let again = Message { kind: Kind::Again, station: 9, ring_bytes: RING, instance: 7, serial: 0 };
+            let again = Message {
+                kind: Kind::Again,
+                station: 9,
+                ring_bytes: RING,
+                instance: 7,
+                serial: 0,
+                pool_bytes: 0,
+            };
             if reads {
-                let Heard::Message(said, Some(_)) = hear(&socket) else { panic!("no hello") };
+                let Heard::Message(said, Descriptors { rings: Some(_), .. }) = hear(&socket) else {
+                    panic!("no hello")
+                };
                 assert!(Some(said.serial) > last && said.station == 1);
                 last = Some(said.serial);
             }
-            tell(&socket, &again, None).unwrap();
+            tell(&socket, &again, &[]).unwrap();
             drop(socket);
             poll_once(&mut a, now_us + 100);
             assert_eq!((a.next_due_us(), a.next_departed()), (Some(now_us + 100 + pause_us), None));
@@ -236,7 +249,10 @@ fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
     assert!(hear_nobody(&claim));
     poll_once(&mut a, 15_000);
     let socket = rustix::net::accept(&claim.listener).unwrap();
-    assert!(matches!(hear(&socket), Heard::Message(Message { kind: Kind::Hello, station: 1, .. }, Some(_))));
+    assert!(matches!(
+        hear(&socket),
+        Heard::Message(Message { kind: Kind::Hello, station: 1, .. }, Descriptors { rings: Some(_), .. })
+    ));
 }
 
 /// For 10 ms after a station has connected, each poll reads the sockets, so the station's hello is read by
@@ -292,8 +308,10 @@ fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
         assert!(send_at(&mut a, 0, sent));
         poll_once(&mut a, now_us);
         let socket = rustix::net::accept(&claim.listener).unwrap();
-        let Heard::Message(said, Some(_)) = hear(&socket) else { panic!("no hello") };
-        tell(&socket, &Message { kind: Kind::Welcome, station: 9, ..said }, None).unwrap();
+        let Heard::Message(said, Descriptors { rings: Some(_), .. }) = hear(&socket) else {
+            panic!("no hello")
+        };
+        tell(&socket, &Message { kind: Kind::Welcome, station: 9, pool_bytes: 0, ..said }, &[]).unwrap();
         for at_us in now_us..seen_us {
             poll_once(&mut a, at_us);
             assert_eq!(a.local_counters().pairs, 0);
@@ -320,11 +338,11 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     poll_once(&mut a, 10_000);
     assert_eq!(a.next_due_us(), Some(2_000_000), "it waits for no place any longer");
     (1..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
-    assert!(matches!(hear(&dialers[0].socket), Heard::Message(Message { kind: Kind::Welcome, .. }, None)));
+    assert!(matches!(hear(&dialers[0].socket), Heard::Message(Message { kind: Kind::Welcome, .. }, _)));
     let counters = a.local_counters();
     // The second waiting connection has replaced the second dialer.
     assert_eq!((counters.pairs, counters.put_off), (1, 1));
-    assert!(matches!(hear(&dialers[1].socket), Heard::Message(Message { kind: Kind::Again, .. }, None)));
+    assert!(matches!(hear(&dialers[1].socket), Heard::Message(Message { kind: Kind::Again, .. }, _)));
     assert!(matches!(hear(&dialers[2].socket), Heard::Silence));
     // Station 100 already has a pair, so this hello has to wait. The wait is short while other connections
     // wait.
@@ -335,7 +353,7 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     poll_once(&mut a, 10_500);
     let _more = [dial(&scratch), dial(&scratch)];
     (0..3).for_each(|turn| drop(poll_once(&mut a, 11_000 + 100 * turn)));
-    assert!(matches!(hear(&dialers[2].socket), Heard::Message(Message { kind: Kind::Again, .. }, None)));
+    assert!(matches!(hear(&dialers[2].socket), Heard::Message(Message { kind: Kind::Again, .. }, _)));
     assert_eq!(a.local_counters().pairs, 1);
 }
 
@@ -446,7 +464,7 @@ fn one_that_speaks_at_last_keeps_its_place_and_a_free_place_is_given_away() {
         for at in [0, 64] {
             let heard = hear(&dialers[at].socket);
             assert!(
-                matches!(heard, Heard::Message(Message { kind: Kind::Welcome, .. }, None)),
+                matches!(heard, Heard::Message(Message { kind: Kind::Welcome, .. }, _)),
                 "{at} {heard:?}"
             );
         }

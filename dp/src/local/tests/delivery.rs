@@ -2,7 +2,7 @@
 //! the frames, and when the writer can use the space again.
 
 use super::super::hello::{Heard, hear};
-use super::super::peer::{Pair, Peer, PeerState, Sent, Side, make_memory};
+use super::super::peer::{Pair, Peer, PeerState, Pools, Sent, Side, make_memory};
 use super::*;
 use crate::Mempool;
 
@@ -132,7 +132,7 @@ fn the_reader_sees_each_32_kib_at_once() {
     let pool = Mempool::heap("shown", 64, 9024);
     let (memory, _memfd) = make_memory(256 << 10).unwrap();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let pair = |socket, side| Pair::new(OwnFd::new(socket), &memory, side, (7, 1));
+    let pair = |socket, side| Pair::new(OwnFd::new(socket), &memory, side, (7, 1), Pools::default());
     let mut peer = Peer::new(0);
     peer.state = PeerState::Paired(pair(ours.into(), Side::Maker));
     let mut reader = pair(theirs.into(), Side::Taker);
@@ -200,7 +200,7 @@ fn a_port_that_polls_again_is_not_woken() {
 fn a_wake_up_is_one_message() {
     let (memory, _memfd) = make_memory(256 << 10).unwrap();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-    let pair = |socket, side| Pair::new(OwnFd::new(socket), &memory, side, (7, 1));
+    let pair = |socket, side| Pair::new(OwnFd::new(socket), &memory, side, (7, 1), Pools::default());
     let (mut writer, reader) = (pair(ours.into(), Side::Maker), pair(theirs.into(), Side::Taker));
     reader.rx.mark_sleeping();
     writer.publish();

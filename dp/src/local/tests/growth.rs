@@ -45,7 +45,7 @@ fn write(tx: &mut Producer, bytes: &[u8]) -> bool {
 fn take(rx: &mut Consumer) -> Option<Vec<u8>> {
     let record = rx.peek().unwrap()?;
     let mut bytes = vec![0; record.bytes];
-    rx.copy(0, &mut bytes);
+    rx.copy(record, 0, &mut bytes);
     rx.advance(record);
     Some(bytes)
 }
@@ -155,7 +155,7 @@ proptest! {
             for _ in 0..reads {
                 match rx.peek() {
                     Ok(Some(record)) if record.bytes <= 4000 => {
-                        rx.copy(0, &mut vec![0; record.bytes]);
+                        rx.copy(record, 0, &mut vec![0; record.bytes]);
                         rx.advance(record);
                         rx.release();
                     }

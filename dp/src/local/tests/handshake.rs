@@ -8,11 +8,11 @@ use super::super::hello::{Heard, Kind, Message, hear, tell};
 use super::*;
 
 fn hello(station: u16, instance: u64, serial: u64) -> Message {
-    Message { kind: Kind::Hello, station, ring_bytes: RING, instance, serial }
+    Message { kind: Kind::Hello, station, ring_bytes: RING, instance, serial, pool_bytes: 0 }
 }
 
 fn say(socket: &OwnedFd, message: &Message) {
-    tell(socket, message, Some(&ring_memory())).unwrap();
+    tell(socket, message, &[ring_memory().as_fd()]).unwrap();
 }
 
 fn polls(port: &mut LocalPort, now_us: u64) {
@@ -51,7 +51,7 @@ fn the_lower_station_keeps_its_rings_when_hellos_cross() {
     assert_eq!(kind(&of_higher), Some(Kind::Crossed));
     assert!(matches!(hear(&of_higher), Heard::End));
     assert_eq!(kind(&of_lower), None, "its hello holds");
-    tell(&of_lower, &Message { kind: Kind::Welcome, ..hello(2, 7, 1) }, None).unwrap();
+    tell(&of_lower, &Message { kind: Kind::Welcome, ..hello(2, 7, 1) }, &[]).unwrap();
     polls(&mut a, 1000);
     assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
 }
@@ -93,7 +93,7 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
 fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
     let scratch = Scratch::new();
     let (mut a, of_lower, _higher) = greeting(&scratch);
-    tell(&of_lower, &Message { kind: Kind::Welcome, ..hello(2, 7, 3) }, None).unwrap();
+    tell(&of_lower, &Message { kind: Kind::Welcome, ..hello(2, 7, 3) }, &[]).unwrap();
     polls(&mut a, 100);
     for (serial, instance, is_old) in [(2, 7, true), (3, 7, true), (4, 7, false), (1, 8, false)] {
         let of_higher = dial(&scratch);
@@ -136,7 +136,7 @@ fn a_wrong_answer_to_a_hello_ends_the_station() {
         assert!(send(&mut a, sent));
         let socket = rustix::net::accept(&claim.listener).unwrap();
         assert_eq!(kind(&socket), Some(Kind::Hello));
-        tell(&socket, &Message { kind: answer, ..hello(station, 7, 1) }, None).unwrap();
+        tell(&socket, &Message { kind: answer, ..hello(station, 7, 1) }, &[]).unwrap();
         polls(&mut a, 100);
         assert_eq!(a.next_departed(), Some([2, 0, 0x64, 0x40, 0, 9]), "{answer:?} of {station}");
         let counters = a.local_counters();

@@ -1,10 +1,10 @@
 //! Tests of the bytes of the messages between two stations.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
-use super::super::hello::{Heard, Kind, MESSAGE_BYTES, Message, hear, take_wakes, tell, wake};
+use super::super::hello::{Descriptors, Heard, Kind, MESSAGE_BYTES, Message, hear, take_wakes, tell, wake};
 
 fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -18,13 +18,14 @@ fn message(kind: Kind) -> Message {
         ring_bytes: 0x0102_0304_0506_0708,
         instance: 0x1112_1314_1516_1718,
         serial: 0x2122_2324_2526_2728,
+        pool_bytes: 0,
     }
 }
 
 /// Returns the bytes that a message has on the socket.
 fn bytes(message: &Message) -> [u8; MESSAGE_BYTES] {
     let (a, b) = pair();
-    tell(&a, message, None).unwrap();
+    tell(&a, message, &[]).unwrap();
     let mut bytes = [0; MESSAGE_BYTES + 1];
     let (count, _) = recv(&b, &mut bytes[..], RecvFlags::empty()).unwrap();
     assert_eq!(count, MESSAGE_BYTES);
@@ -37,13 +38,14 @@ fn a_message_has_its_fields_at_their_places_and_comes_back() {
         let sent = message(kind);
         let bytes = bytes(&sent);
         let wanted = [
-            &b"uwarp\0l2"[..],
+            &b"uwarp\0l3"[..],
             &[number, 0],
             &[0x34, 0x12],
             &[0; 4],
             &sent.ring_bytes.to_le_bytes(),
             &sent.instance.to_le_bytes(),
             &sent.serial.to_le_bytes(),
+            &sent.pool_bytes.to_le_bytes(),
         ]
         .concat();
         assert_eq!(bytes[..], wanted);
@@ -78,11 +80,15 @@ fn each_thing_that_a_socket_says_is_told_apart() {
     assert!(matches!(hear(&b), Heard::Silence));
     wake(&a);
     assert!(matches!(hear(&b), Heard::Wake));
-    tell(&a, &message(Kind::Welcome), None).unwrap();
-    assert!(matches!(hear(&b), Heard::Message(told, None) if told == message(Kind::Welcome)));
+    tell(&a, &message(Kind::Welcome), &[]).unwrap();
+    assert!(
+        matches!(hear(&b), Heard::Message(told, Descriptors { rings: None, pool: None }) if told == message(Kind::Welcome))
+    );
     let (memory, _other) = pair();
-    tell(&a, &message(Kind::Hello), Some(&memory)).unwrap();
-    let Heard::Message(told, Some(got)) = hear(&b) else { panic!("no descriptor") };
+    tell(&a, &message(Kind::Hello), &[memory.as_fd()]).unwrap();
+    let Heard::Message(told, Descriptors { rings: Some(got), pool: None }) = hear(&b) else {
+        panic!("no descriptor")
+    };
     assert_eq!(told, message(Kind::Hello));
     let flags = rustix::io::fcntl_getfd(&got).unwrap();
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "programs that this one starts do not get it");

@@ -1,19 +1,19 @@
 //! Tests with processes of the same user that break the rules. Each of these processes loses at most its own
 //! pair, and all other stations continue.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{RecvFlags, SendFlags, recv, send as send_bytes};
 
 use super::super::claim;
-use super::super::hello::{Heard, Kind, Message, hear, tell};
+use super::super::hello::{Heard, Kind, MESSAGE_BYTES, Message, hear, tell};
 use super::super::memory::{self, SharedMemory};
 use super::*;
 
 fn hello(station: u16) -> Message {
-    Message { kind: Kind::Hello, station, ring_bytes: RING, instance: 7, serial: 1 }
+    Message { kind: Kind::Hello, station, ring_bytes: RING, instance: 7, serial: 1, pool_bytes: 0 }
 }
 
 /// Returns whether the other side has closed the socket.
@@ -34,10 +34,10 @@ fn is_closed(socket: &OwnedFd) -> bool {
 fn hostile_peer(scratch: &Scratch, a: &mut LocalPort) -> (OwnedFd, SharedMemory) {
     let (socket, memfd) = (dial(scratch), ring_memory());
     let memory = SharedMemory::map(&memfd, memory_bytes(RING).unwrap()).unwrap();
-    tell(&socket, &hello(9), Some(&memfd)).unwrap();
+    tell(&socket, &hello(9), &[memfd.as_fd()]).unwrap();
     for _ in 0..1000 {
         poll_once(a, 0);
-        if let Heard::Message(message, None) = hear(&socket) {
+        if let Heard::Message(message, _) = hear(&socket) {
             assert_eq!((message.kind, message.station), (Kind::Welcome, 1));
             return (socket, memory);
         }
@@ -93,7 +93,7 @@ fn a_bad_hello_is_refused() {
     ];
     for (number, (message, memory)) in cases.iter().enumerate() {
         let socket = dial(&scratch);
-        tell(&socket, message, memory.as_ref()).unwrap();
+        tell(&socket, message, memory.as_ref().map(AsFd::as_fd).as_slice()).unwrap();
         (0..300).for_each(|_| drop(poll_once(&mut a, 0)));
         assert!(is_closed(&socket), "case {number}");
         assert_eq!(a.local_counters().refused, number as u64 + 1);
@@ -164,7 +164,7 @@ fn a_station_that_does_not_answer_is_given_up() {
                 (0..300).for_each(|_| drop(poll_once(&mut a, 60_001_000)));
             }
             Some(message) => {
-                tell(&socket, &message, None).unwrap();
+                tell(&socket, &message, &[]).unwrap();
                 (0..300).for_each(|_| drop(poll_once(&mut a, 1001)));
             }
         }
@@ -181,7 +181,7 @@ fn nobody_can_end_the_pair_of_another_station() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let socket = dial(&scratch);
-    tell(&socket, &hello(2), Some(&ring_memory())).unwrap();
+    tell(&socket, &hello(2), &[ring_memory().as_fd()]).unwrap();
     for now_us in (0..1_900_000).step_by(100_000) {
         poll_once(&mut a, now_us);
         poll_once(&mut b, now_us);
@@ -300,9 +300,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_message_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..64), flip in 0..320_usize) {
+    fn any_bytes_are_a_message_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..64), flip in 0..8 * MESSAGE_BYTES) {
         if let Some(message) = Message::decode(&bytes) {
-            prop_assert!(message.station != 0 && bytes.len() == 40);
+            prop_assert!(message.station != 0 && bytes.len() == MESSAGE_BYTES);
         }
         // A message with one flipped bit is a different message, or is not a message.
         let (left, right) = rustix::net::socketpair(
@@ -311,8 +311,8 @@ proptest! {
             rustix::net::SocketFlags::CLOEXEC,
             None,
         ).unwrap();
-        tell(&left, &hello(9), None).unwrap();
-        let mut sent = [0; 40];
+        tell(&left, &hello(9), &[]).unwrap();
+        let mut sent = [0; MESSAGE_BYTES];
         recv(&right, &mut sent[..], RecvFlags::empty()).unwrap();
         prop_assert_eq!(Message::decode(&sent), Some(hello(9)));
         sent[flip / 8] ^= 1 << (flip % 8);

@@ -45,8 +45,8 @@ fn bytes_of(number: u32, bytes: usize) -> Vec<u8> {
 fn take(rx: &mut Consumer, record: Record) -> Vec<u8> {
     let mut bytes = vec![0; record.bytes];
     let (first, rest) = bytes.split_at_mut(record.bytes / 3);
-    rx.copy(0, first);
-    rx.copy(record.bytes / 3, rest);
+    rx.copy(record, 0, first);
+    rx.copy(record, record.bytes / 3, rest);
     rx.advance(record);
     bytes
 }

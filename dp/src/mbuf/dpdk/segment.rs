@@ -98,7 +98,6 @@ impl View for DpdkSegment<'_> {
         DpdkSegment::is_external(*self)
     }
 
-    #[cfg(target_os = "linux")]
     fn start(&self) -> *const u8 {
         self.data()
     }

@@ -14,7 +14,7 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Deadline, Received};
 
 use crate::memory::{Accessor, EpochGuard};
-use crate::mpa::{Deframer, HeldSlab, MpaError, Negotiated};
+use crate::mpa::{Deframed, Deframer, HeldSlab, MpaError, Negotiated};
 use crate::queues::{Ask, QpShared};
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::ib_profile::agreement::{Agreement, RnrConfig};
@@ -178,6 +178,9 @@ impl Rdma {
     ) -> Result<usize, Failure> {
         let _deframe = profile::scope(Layer::Deframe);
         let Received { offset, mut buf, frontier } = received;
+        if buf.segment_count() > 1 && buf.has_external() {
+            return self.deframe_borrowed((offset, buf, frontier), state, guard);
+        }
         let EngineState { stream_counters, request_pool, held, .. } = state;
         let mut delivery =
             self.stream.delivery(StreamContext { guard, counters: stream_counters, pool: request_pool });
@@ -190,6 +193,32 @@ impl Rdma {
             return Ok(0);
         }
         buf.advance(taken);
+        Self::deframe_any(&mut self.deframer, (offset + taken as u64, buf, frontier), held, delivery)
+    }
+
+    /// Does what [`deframe`](Self::deframe) does, for a buffer with borrowed memory: FPDUs are placed straight
+    /// from the pages of the process that has sent them. If the deframer does not accept the bytes, they are
+    /// copied first.
+    #[inline(never)]
+    fn deframe_borrowed(
+        &mut self,
+        (offset, mut buf, frontier): (u64, Mbuf, u64),
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+    ) -> Result<usize, Failure> {
+        let EngineState { stream_counters, request_pool, held, .. } = state;
+        let mut delivery =
+            self.stream.delivery(StreamContext { guard, counters: stream_counters, pool: request_pool });
+        let taken = self.deframer.receive_borrowed(offset, &buf, frontier, held, |ulpdu| {
+            let _receive = profile::scope(Layer::Receive);
+            delivery.deliver(Deframed::InOrder(ulpdu)).map(drop)
+        })?;
+        if taken > 0 && taken == buf.len() {
+            return Ok(0);
+        }
+        buf.advance(taken);
+        // A port that lends memory keeps a buffer for this copy.
+        let Some(buf) = buf.into_private() else { return Err(Failure::Lost(MpaError::NoHeldSlot)) };
         Self::deframe_any(&mut self.deframer, (offset + taken as u64, buf, frontier), held, delivery)
     }
 

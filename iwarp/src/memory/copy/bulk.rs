@@ -46,11 +46,30 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) -> usize {
     head + len
 }
 
+/// Copies the front of the `len` bytes at `from` to `to`. Returns the number of copied bytes, which is a
+/// multiple of 16, and 0 if `to` is not a multiple of 16. If `len` is not 0, at least one byte is not copied.
+///
+/// # Safety
+/// `to..to + len` is mapped and writable, `from..from + len` is mapped and readable, and the two ranges do not
+/// overlap. Other threads and processes access both only through atomics and raw copies.
+#[inline]
+pub(super) unsafe fn place_raw(to: *mut u8, from: *const u8, len: usize) -> usize {
+    let vectors = len.saturating_sub(1) / ALIGN * ALIGN;
+    if vectors == 0 || !to.addr().is_multiple_of(ALIGN) {
+        return 0;
+    }
+    // SAFETY: `vectors` is a multiple of 16 and less than `len`. `to` was just checked to be a multiple of
+    // 16. The caller promises the rest.
+    unsafe { whole_vectors(to, from, vectors) };
+    vectors
+}
+
 /// Copies the `len` bytes at `from` to `to`.
 ///
 /// # Safety
 /// `len` and `to` are multiples of 16. `to..to + len` is mapped and writable, and other threads access it
-/// only through atomics and raw copies. `from..from + len` is initialised memory that nobody writes.
+/// only through atomics and raw copies. `from..from + len` is mapped and readable, and other code accesses it
+/// only through atomics and raw copies.
 #[inline]
 unsafe fn whole_vectors(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller promises that `len` bytes at `from` are readable and `len` bytes at `to` are

@@ -44,6 +44,8 @@ use held::{MAX_EVICT_RANGES, cut_known};
 use ordered::List;
 use ulpdus::FpduSource;
 
+use crate::mpa::{LENGTH_BYTES, fpdu_bytes};
+
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -157,6 +159,61 @@ impl Deframer {
             }
         }
         Ok(taken)
+    }
+
+    /// Consumes complete FPDUs at the front of a buffer with borrowed memory, as
+    /// [`receive_whole`](Self::receive_whole) does, and calls `each` for each ULPDU. Returns the number of
+    /// bytes of these FPDUs. The caller must pass a private copy of the rest of the buffer to `receive`
+    /// ([`Mbuf::into_private`]).
+    ///
+    /// The function consumes nothing if CRCs are in use, since the bytes could change between the check and
+    /// their placement, or if one of the conditions of `receive_whole` is not met. Each header is copied before
+    /// it is parsed. The payload may change until it is placed. A process that changes it changes its own
+    /// message, as if it had sent other bytes.
+    ///
+    /// # Errors
+    /// The first error that `each` returns. The error ends reception.
+    pub fn receive_borrowed<E>(
+        &mut self,
+        offset: u64,
+        buf: &Mbuf,
+        frontier: u64,
+        slab: &mut HeldSlab,
+        mut each: impl FnMut(Ulpdu<'_>) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let end = offset + buf.len() as u64;
+        let is_usual = !self.framing.markers
+            && !self.framing.crc
+            && !self.ended
+            && self.held.is_empty()
+            && offset == self.origin + self.next
+            && end <= frontier;
+        if !is_usual {
+            return Ok(0);
+        }
+        self.frontier = self.frontier.max(frontier - self.origin);
+        let mut taken = 0;
+        loop {
+            let mut length = [0; LENGTH_BYTES];
+            if buf.copy_to(taken, &mut length) < LENGTH_BYTES {
+                return Ok(taken);
+            }
+            let ulpdu_bytes = usize::from(u16::from_be_bytes(length));
+            // RFC 5044 section 6 (MPA-133): the length shows whether the whole FPDU has arrived.
+            let fpdu_bytes = fpdu_bytes(ulpdu_bytes);
+            if fpdu_bytes > buf.len() - taken {
+                return Ok(taken);
+            }
+            let ulpdu = Ulpdu::borrowed(self.next, buf, taken + LENGTH_BYTES, ulpdu_bytes);
+            self.next += fpdu_bytes as u64;
+            self.counters.fpdus += 1;
+            taken += fpdu_bytes;
+            if let Err(error) = each(ulpdu) {
+                // RFC 5044 section 8 (MPA-238): after an error, nothing more is handed up.
+                self.end(slab);
+                return Err(error);
+            }
+        }
     }
 
     /// Consumes a buffer from TCP. [`receive_whole`](Self::receive_whole) is the fast path for some buffers;

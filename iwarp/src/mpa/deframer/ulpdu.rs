@@ -186,6 +186,8 @@ enum UlpduBytes<'a> {
     Whole(&'a [u8]),
     /// The bytes are in several runs, which buffers or markers separate.
     Cut { wire: Wire<'a>, len: usize, markers: bool },
+    /// `len` bytes at `at` of a frame with borrowed memory, which other processes may write.
+    Borrowed { frame: &'a Mbuf, at: usize, len: usize },
 }
 
 impl<'a> Ulpdu<'a> {
@@ -201,6 +203,13 @@ impl<'a> Ulpdu<'a> {
         Self { length_at, bytes }
     }
 
+    /// Returns the ULPDU that has the `len` bytes at `at` of a frame with borrowed memory. The caller checks
+    /// that the frame has these bytes.
+    #[inline]
+    pub(super) const fn borrowed(length_at: u64, frame: &'a Mbuf, at: usize, len: usize) -> Self {
+        Self { length_at, bytes: UlpduBytes::Borrowed { frame, at, len } }
+    }
+
     /// Returns the ULPDU whose bytes are `bytes` and whose length field is at position `length_at`.
     #[inline]
     pub(crate) const fn in_one_run(length_at: u64, bytes: &'a [u8]) -> Self {
@@ -212,7 +221,7 @@ impl<'a> Ulpdu<'a> {
     pub const fn len(&self) -> usize {
         match self.bytes {
             UlpduBytes::Whole(bytes) => bytes.len(),
-            UlpduBytes::Cut { len, .. } => len,
+            UlpduBytes::Cut { len, .. } | UlpduBytes::Borrowed { len, .. } => len,
         }
     }
 
@@ -231,7 +240,17 @@ impl<'a> Ulpdu<'a> {
     pub const fn whole(&self) -> Option<&'a [u8]> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(bytes),
-            UlpduBytes::Cut { .. } => None,
+            UlpduBytes::Cut { .. } | UlpduBytes::Borrowed { .. } => None,
+        }
+    }
+
+    /// Returns the frame that has the bytes of the ULPDU, and the offset of the first byte, if the bytes may
+    /// be in borrowed memory. Such bytes can only be copied: other processes may write them.
+    #[inline]
+    pub fn in_frame(&self) -> Option<(&'a Mbuf, usize)> {
+        match self.bytes {
+            UlpduBytes::Borrowed { frame, at, .. } => Some((frame, at)),
+            UlpduBytes::Whole(_) | UlpduBytes::Cut { .. } => None,
         }
     }
 
@@ -245,11 +264,16 @@ impl<'a> Ulpdu<'a> {
                 let end = start + len.min(all) as u64;
                 if markers && marker::count(start, end) > 0 { None } else { wire.front(start, end) }
             }
+            UlpduBytes::Borrowed { frame, at, len: all } => frame.head().get(at..at + len.min(all)),
         }
     }
 
     /// Copies bytes from `offset` on to `out`, as many as fit. Returns the number of copied bytes.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
+        if let UlpduBytes::Borrowed { frame, at, len } = self.bytes {
+            let bytes = len.saturating_sub(offset).min(out.len());
+            return frame.copy_to(at + offset, &mut out[..bytes]);
+        }
         let mut done = 0;
         for run in self.runs(offset, out.len()) {
             out[done..done + run.len()].copy_from_slice(run);
@@ -258,14 +282,42 @@ impl<'a> Ulpdu<'a> {
         done
     }
 
+    /// Passes at most `len` bytes from `offset` on to `take`, in order, in runs. No run is empty.
+    ///
+    /// # Errors
+    /// The first error that `take` returns.
+    pub(crate) fn try_each_run<E>(
+        &self,
+        offset: usize,
+        len: usize,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.in_frame().is_none() {
+            return self.runs(offset, len).try_for_each(take);
+        }
+        let (mut offset, end) = (offset, self.len().min(offset.saturating_add(len)));
+        let mut run = [0; 64];
+        while offset < end {
+            let bytes = (end - offset).min(run.len());
+            let copied = self.copy_to(offset, &mut run[..bytes]);
+            if copied == 0 {
+                break;
+            }
+            take(&run[..copied])?;
+            offset += copied;
+        }
+        Ok(())
+    }
+
     /// Returns at most `len` bytes from `offset` on, in order, in runs that buffers and markers separate. No
-    /// run is empty.
+    /// run is empty. There is no run if the bytes are [in a frame](Self::in_frame) with borrowed memory.
     pub fn runs(&self, offset: usize, len: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.pieces(offset, len).flatten()
     }
 
     /// Returns at most `len` bytes from `offset` on, in order. Each item has the bytes in one segment of a
-    /// buffer, with gaps where the segment has markers.
+    /// buffer, with gaps where the segment has markers. There is no item if the bytes are
+    /// [in a frame](Self::in_frame) with borrowed memory.
     pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
         let (wire, markers, Range { start, end }) = self.part(offset, len);
         wire.slices(start, end).map(move |(position, bytes)| runs(position, bytes, markers))
@@ -287,6 +339,7 @@ impl<'a> Ulpdu<'a> {
         let (wire, all, markers) = match self.bytes {
             UlpduBytes::Whole(bytes) => (Wire::slice(start, bytes), bytes.len(), false),
             UlpduBytes::Cut { wire, len, markers } => (wire, len, markers),
+            UlpduBytes::Borrowed { .. } => (Wire::slice(start, &[]), 0, false),
         };
         let offset = offset.min(all);
         let len = len.min(all - offset);

@@ -310,6 +310,9 @@ fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Resul
     if let Some(bytes) = ulpdu.whole() {
         return target.place(0, &bytes[at..at + len]);
     }
+    if let Some((frame, start)) = ulpdu.in_frame() {
+        return target.place_frame(0, frame, start + at, len);
+    }
     if let Some(runs) = ulpdu.piece(at, len) {
         return target.place_runs(0, runs).map(drop);
     }

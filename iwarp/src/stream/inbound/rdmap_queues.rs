@@ -197,9 +197,9 @@ impl Delivery<'_> {
             debug_assert!(false, "a message of {queue:?} was placed early");
             return Err(TerminateError::LocalCatastrophic);
         };
-        for run in ulpdu.runs(UntaggedHeader::LEN, payload_len) {
-            partial.try_extend_from_slice(run).map_err(|_| ddp::DdpError::TooLong)?;
-        }
+        ulpdu.try_each_run(UntaggedHeader::LEN, payload_len, |run| {
+            partial.try_extend_from_slice(run).map_err(|_| ddp::DdpError::TooLong)
+        })?;
         let delivered = match queue {
             Queue::ReadRequest => requests.deliver(header, payload_len, opcode)?,
             Queue::AtomicResponse => responses.deliver(header, payload_len)?,

@@ -1,5 +1,7 @@
 //! Queue 0: places Sends and Immediate Data into the memory of our user's receive requests.
 
+use std::convert::Infallible;
+
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
 use crate::mpa::Ulpdu;
@@ -202,7 +204,11 @@ impl Delivery<'_> {
             self.counters.rx_placed_bytes += payload_len as u64;
         }
         if opcode.is_immediate() {
-            ulpdu.runs(UntaggedHeader::LEN, payload_len).for_each(|run| self.inbound.immediate.extend(run));
+            let immediate = &mut self.inbound.immediate;
+            let Ok(()) = ulpdu.try_each_run(UntaggedHeader::LEN, payload_len, |run| {
+                immediate.extend(run);
+                Ok::<_, Infallible>(())
+            });
         }
         Ok(opcode)
     }
