@@ -82,9 +82,10 @@ impl Lender {
         if !tx.write_lent(&head, ring::PARTIAL_CHECKSUM, &references)? {
             return Ok(Lent::RingFull(frame));
         }
+        let bytes = frame.len() - head.len();
         self.lent_bytes += frame.len();
         self.lent.push_back(frame);
-        Ok(Lent::Written)
+        Ok(Lent::Written(bytes))
     }
 
     /// Frees the frames that the peer has returned.
@@ -111,7 +112,8 @@ impl Lender {
 
 /// What has become of a frame to be lent.
 pub(super) enum Lent {
-    Written,
+    /// The frame is lent, and this number of bytes was not copied.
+    Written(usize),
     /// The ring has no space.
     RingFull(Mbuf),
     /// Some bytes of the frame are not in the pages.

@@ -229,6 +229,8 @@ pub(super) struct Pair {
     pub(super) rx: Consumer,
     /// The frames that this port has lent. `None` if the port lends no frames.
     lender: Option<Lender>,
+    /// Number of bytes that were lent since the last call of [`reclaim`](Self::reclaim).
+    lent_bytes: u64,
     /// The frames that this port has borrowed. `None` if the other port lends no frames.
     pub(super) borrower: Option<Borrower>,
     /// The instance number of the other process.
@@ -264,6 +266,7 @@ impl Pair {
             tx: Producer::new(Arc::clone(memory), place(ours)),
             rx: Consumer::new(Arc::clone(memory), place(theirs)),
             lender: our_pool.map(Lender::new),
+            lent_bytes: 0,
             borrower: their_pool.map(Borrower::new),
             instance,
             serial,
@@ -288,7 +291,8 @@ impl Pair {
             && lender.takes(&frame)
         {
             match lender.lend(&mut self.tx, frame)? {
-                Lent::Written => {
+                Lent::Written(bytes) => {
+                    self.lent_bytes += bytes as u64;
                     // A lent frame has few bytes in the ring, and many bytes for the reader.
                     self.publish();
                     return Ok(None);
@@ -306,16 +310,17 @@ impl Pair {
         Ok(None)
     }
 
-    /// Frees the frames that the other side has returned.
+    /// Frees the frames that the other side has returned. Returns the number of bytes that were lent since the
+    /// last call.
     ///
     /// # Errors
     /// [`Broken`] if the other side has returned frames that were not lent.
     #[inline]
-    pub(super) fn reclaim(&mut self) -> Result<(), Broken> {
-        match &mut self.lender {
-            Some(lender) => lender.reclaim(&self.tx),
-            None => Ok(()),
+    pub(super) fn reclaim(&mut self) -> Result<u64, Broken> {
+        if let Some(lender) = &mut self.lender {
+            lender.reclaim(&self.tx)?;
         }
+        Ok(std::mem::take(&mut self.lent_bytes))
     }
 
     /// Returns the borrowed frames that nobody uses any more. Returns their number.

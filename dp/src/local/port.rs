@@ -284,9 +284,12 @@ impl LocalPort {
                             true => Some(frame),
                             false => frame.deep_copy(mempool),
                         };
-                        if frame.is_some() {
+                        if let Some(frame) = &frame {
                             borrower.keep();
                             *borrowed += 1;
+                            if frame.has_external() {
+                                counters.rx_borrowed_bytes += (frame.len() - record.bytes) as u64;
+                            }
                         }
                         frame
                     }
@@ -311,7 +314,10 @@ impl LocalPort {
         // The peer returns borrowed frames before it acknowledges them. So the pages of all frames whose
         // acknowledgements were just received are free now.
         match pair.reclaim() {
-            Ok(()) => received,
+            Ok(lent_bytes) => {
+                counters.tx_lent_bytes += lent_bytes;
+                received
+            }
             Err(Broken) => Received::Broken,
         }
     }

@@ -76,6 +76,9 @@ fn a_long_tcp_frame_is_read_in_the_pages_of_its_sender_until_nobody_uses_it() {
         assert_eq!(free_pages(&a), 16);
     }
     assert_eq!((a.counters().tx_frames, b.counters().rx_frames), (4, 4));
+    assert_eq!(a.counters().tx_bytes, b.counters().rx_bytes);
+    let bytes = 8900 + 30_000 + 1 + 4900 + 4091 - 3 * (192 - 66);
+    assert_eq!((a.counters().tx_lent_bytes, b.counters().rx_borrowed_bytes), (bytes, bytes));
 }
 
 /// The acknowledgement of a frame may wake the sender, which then needs the pages.
@@ -365,6 +368,41 @@ fn a_pool_that_is_none_is_refused() {
         (0..1000).for_each(|_| drop(poll_once(&mut a, 0)));
         assert_eq!((a.local_counters().pairs, a.local_counters().refused), (fits.into(), (!fits).into()));
     }
+}
+
+/// A forked child that wrote to a page would change a message of its parent, or of a peer.
+#[test]
+fn pages_are_not_inherited() {
+    let pool = PoolMemory::create(8192).unwrap();
+    let mapped = PeerPool::map(pool.memfd(), 8192).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    for start in [crate::mempool::slab::Backing::start(&pool), mapped.start()] {
+        let start = format!("{:x}-", start.addr());
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
+    }
+}
+
+/// Memory for pages is allocated when the pages are used for the first time.
+#[test]
+fn unused_pages_take_no_memory() {
+    let scratch = Scratch::new();
+    let a = open_large(&scratch, 1);
+    let blocks = || {
+        let memfd = a.bulk_mempool().unwrap().available();
+        let allocated = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| {
+            let fd = fd.ok()?.path();
+            let is_ours = std::fs::read_link(&fd).ok()?.to_str()?.contains("uwarp-pages");
+            is_ours.then(|| std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&fd).unwrap()))
+        });
+        (memfd, allocated.sum::<u64>() * 512)
+    };
+    assert_eq!(blocks(), (128, 0));
+    let pages = [page(&a, 1), page(&a, 2)];
+    let (free, bytes) = blocks();
+    assert!(free == 126 && (2 * 32 << 10..256 << 10).contains(&bytes), "{free} {bytes}");
+    drop(pages);
 }
 
 /// Another process of the same user gets the descriptor, and cannot change a page by it.

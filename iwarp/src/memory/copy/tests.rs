@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use super::{Stride, place};
+use super::{Stride, place, place_raw};
 
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -25,6 +25,13 @@ fn every_length_and_alignment_copies_exactly() {
             unsafe { place(to, &source[from..from + len]) };
             assert_eq!(&memory[align..align + len], &source[from..from + len], "len {len}, align {align}");
             assert!(memory[..align].iter().chain(&memory[align + len..]).all(|&b| b == 0));
+
+            let mut raw = vec![0_u8; 400];
+            let to = raw[align..align + len].as_mut_ptr();
+            // SAFETY: `to` has room for `len` bytes, the source has `len` bytes at `from`, and no other code
+            // uses the vectors.
+            unsafe { place_raw(to, source[from..from + len].as_ptr(), len) };
+            assert_eq!(raw, memory, "len {len}, align {align}");
 
             let mut out = vec![0_u8; 400];
             let placed = memory[align..align + len].as_ptr();

@@ -239,6 +239,121 @@ fn both_paths_hand_up_the_same() {
     assert!(whole_bytes > 8000 && errors > 100, "{whole_bytes} {errors}");
 }
 
+/// Returns a buffer with the bytes of `parts`. The bytes of the first part are in the buffer, and the other
+/// parts are external memory.
+fn borrowed(pool: &Mempool, parts: &[&[u8]]) -> Mbuf {
+    let mut buf = pool.alloc().unwrap();
+    buf.append(parts[0].len()).unwrap().copy_from_slice(parts[0]);
+    for part in &parts[1..] {
+        buf.chain(Mbuf::external(pool, dp::ExtBuf::new(std::sync::Arc::new(part.to_vec()))).unwrap())
+            .unwrap();
+    }
+    buf
+}
+
+/// A random stream without CRCs is cut at random positions into buffers with borrowed memory. One deframer
+/// receives private copies by `receive`. The other deframer receives the buffers by `receive_borrowed`, and
+/// then private copies of the remaining bytes by `receive`. Both hand up the same FPDUs, and end in the same
+/// state.
+#[test]
+fn borrowed_fpdus_are_handed_up_as_others() {
+    let (mut borrowed_bytes, mut others) = (0, 0);
+    for seed in 0..400 {
+        let mut dice = testkit::dice::Dice::xorshift(seed);
+        let ulpdus: Vec<Vec<u8>> = (0..20).map(|nr| vec![nr + 1; dice.below(60) as usize]).collect();
+        let (wire, _) = stream(false, &ulpdus.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let mut benches = [true, false].map(|_| Bench::new(false));
+        benches.iter_mut().for_each(|bench| bench.deframer.framing.crc = false);
+        let (mut from, mut pieces) = (0, Vec::new());
+        while from < wire.len() {
+            let to = (from + 1 + dice.below(200) as usize).min(wire.len());
+            pieces.push((from, to));
+            from = to;
+        }
+        for at in 1..pieces.len() {
+            if dice.below(8) == 0 {
+                pieces.swap(at - 1, at);
+            }
+        }
+        let mut arrived: Vec<(usize, usize)> = Vec::new();
+        for (from, to) in pieces {
+            arrived.push((from, to));
+            arrived.sort_unstable();
+            let frontier = arrived.iter().fold(0, |end, (from, to)| if *from == end { *to } else { end });
+            let [one, two] = [(); 2].map(|()| from + dice.below((to - from) as u64 + 1) as usize);
+            let (one, two) = (one.min(two), one.max(two));
+            let parts = [&wire[from..one], &wire[one..two], &wire[two..to]];
+            let (mut offset, frontier) = (START + from as u64, START + frontier as u64);
+            let [fast, general] = &mut benches;
+            let buf = borrowed(&general.pool, &parts).into_private().unwrap();
+            general.receive(offset, buf, frontier).unwrap();
+            let mut buf = borrowed(&fast.pool, &parts);
+            let Bench { deframer, slab, seen, .. } = &mut *fast;
+            let taken = deframer.receive_borrowed(offset, &buf, frontier, slab, |ulpdu| {
+                let (frame, at) = ulpdu.in_frame().unwrap();
+                let mut copy = vec![0; ulpdu.len()];
+                assert!(frame.copy_to(at, &mut copy) == copy.len() && ulpdu.whole().is_none());
+                let mut runs = Vec::new();
+                let Ok(()) = ulpdu.try_each_run(0, usize::MAX, |run| {
+                    runs.extend_from_slice(run);
+                    Ok::<_, std::convert::Infallible>(())
+                });
+                let front = ulpdu.front(9).map(<[u8]>::to_vec);
+                assert!(front.is_none_or(|front| front == copy[..copy.len().min(9)]));
+                assert_eq!((&runs, &bytes(&ulpdu)), (&copy, &copy));
+                seen.push(Whole(copy));
+                Ok::<_, ()>(())
+            });
+            let taken = taken.unwrap();
+            borrowed_bytes += taken;
+            others += buf.len() - taken;
+            if taken > 0 && taken == buf.len() {
+                drop(buf);
+            } else {
+                buf.advance(taken);
+                offset += taken as u64;
+                fast.receive(offset, buf.into_private().unwrap(), frontier).unwrap();
+            }
+            let [one, two] = benches.each_mut().map(|bench| {
+                let Bench { deframer, slab, .. } = &*bench;
+                let Deframer { next, frontier, ended, counters, .. } = deframer;
+                let state = format!("{next} {frontier} {ended} {counters:?} {:?}", deframer.check(slab));
+                (state, bench.kept(), bench.seen())
+            });
+            assert_eq!(one, two, "{seed} {from}");
+        }
+    }
+    assert!(borrowed_bytes > 50_000 && others > 50_000, "{borrowed_bytes} {others}");
+}
+
+/// Bytes that other processes may write are taken only if nothing has to be checked before they are placed.
+#[test]
+fn borrowed_fpdus_are_refused_where_they_are_checked() {
+    let (wire, ends) = stream(false, &[b"hello", b"you"]);
+    let take = |change: fn(&mut Bench), from: usize, frontier: usize| {
+        let mut bench = Bench::new(false);
+        bench.deframer.framing.crc = false;
+        change(&mut bench);
+        let buf = borrowed(&bench.pool, &[&wire[from..from + 1], &wire[from + 1..]]);
+        let (offset, frontier) = (START + from as u64, START + frontier as u64);
+        let Bench { deframer, slab, .. } = &mut bench;
+        deframer.receive_borrowed(offset, &buf, frontier, slab, |_| Ok::<_, ()>(()))
+    };
+    assert_eq!(take(|_| (), 0, wire.len()), Ok(wire.len()));
+    assert_eq!(take(|bench| bench.deframer.framing.crc = true, 0, wire.len()), Ok(0));
+    assert_eq!(take(|bench| bench.deframer.framing.markers = true, 0, wire.len()), Ok(0));
+    assert_eq!(take(|bench| bench.deframer.ended = true, 0, wire.len()), Ok(0));
+    assert_eq!(take(|_| (), ends[0], wire.len()), Ok(0), "not the next byte");
+    assert_eq!(take(|_| (), 0, wire.len() - 1), Ok(0), "bytes beyond the frontier");
+    let mut bench = Bench::new(false);
+    bench.deframer.framing.crc = false;
+    let buf = borrowed(&bench.pool, &[&wire[..1], &wire[1..]]);
+    let Bench { deframer, slab, .. } = &mut bench;
+    let frontier = START + wire.len() as u64;
+    assert_eq!(deframer.receive_borrowed(START, &buf, frontier, slab, |_| Err("refused")), Err("refused"));
+    assert!(deframer.is_over() && deframer.counters().fpdus == 1);
+}
+
 /// An error that the user's closure returns ends reception, as an error of `Ulpdus` does.
 #[test]
 fn an_error_of_the_user_ends_reception() {

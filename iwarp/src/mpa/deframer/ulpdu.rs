@@ -206,7 +206,7 @@ impl<'a> Ulpdu<'a> {
     /// Returns the ULPDU that has the `len` bytes at `at` of a frame with borrowed memory. The caller checks
     /// that the frame has these bytes.
     #[inline]
-    pub(super) const fn borrowed(length_at: u64, frame: &'a Mbuf, at: usize, len: usize) -> Self {
+    pub(crate) const fn borrowed(length_at: u64, frame: &'a Mbuf, at: usize, len: usize) -> Self {
         Self { length_at, bytes: UlpduBytes::Borrowed { frame, at, len } }
     }
 

@@ -1,5 +1,8 @@
 //! Tests that the fast path and the general path have the same result.
 
+use std::sync::Arc;
+
+use dp::{ExtBuf, Mbuf, Mempool};
 use testkit::dice::Dice;
 
 use super::super::Inbound;
@@ -11,6 +14,15 @@ use crate::stream::test_stream::TestStream;
 
 /// Length of each region in bytes.
 const BYTES: u8 = 96;
+
+/// How a test passes a ULPDU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Fast,
+    General,
+    /// To the general path, in a frame with borrowed memory.
+    Borrowed,
+}
 
 /// A stream that receives, and two regions: the peer may write to the first region, but not to the second.
 struct World {
@@ -26,16 +38,30 @@ impl World {
         Self { stream, regions }
     }
 
-    /// Passes a ULPDU to the general path. If `fast` is set, the fast path is tried first, and the general
+    /// Passes a ULPDU to the general path. With [`Way::Fast`], the fast path is tried first, and the general
     /// path receives the ULPDU only if the fast path refuses it. Returns whether the fast path has accepted
     /// the ULPDU, and the result.
-    fn deliver(&mut self, ulpdu: &[u8], fast: bool) -> (bool, Result<bool, String>) {
+    fn deliver(&mut self, ulpdu: &[u8], way: Way) -> (bool, Result<bool, String>) {
         self.stream.call(|stream, context| {
             let mut delivery = stream.delivery(context);
-            if fast && (delivery.write_whole(ulpdu) || delivery.send_whole(ulpdu)) {
+            if way == Way::Fast && (delivery.write_whole(ulpdu) || delivery.send_whole(ulpdu)) {
                 return (true, Ok(false));
             }
-            let result = delivery.deliver_any(Deframed::InOrder(Ulpdu::in_one_run(0, ulpdu)));
+            let pool = Mempool::heap("frames", 4, 256);
+            let mut frame = pool.alloc().unwrap();
+            // The frame has bytes before and after the ULPDU, which is in three parts.
+            frame.append(3).unwrap().fill(0xee);
+            let (first, rest) = ulpdu.split_at(ulpdu.len() / 4);
+            let (second, third) = rest.split_at(rest.len() / 2);
+            assert!(frame.append_slice(first));
+            for part in [second.to_vec(), [third, &[0xee; 5]].concat()] {
+                frame.chain(Mbuf::external(&pool, ExtBuf::new(Arc::new(part))).unwrap()).unwrap();
+            }
+            let ulpdu = match way {
+                Way::Fast | Way::General => Ulpdu::in_one_run(0, ulpdu),
+                Way::Borrowed => Ulpdu::borrowed(0, &frame, 3, ulpdu.len()),
+            };
+            let result = delivery.deliver_any(Deframed::InOrder(ulpdu));
             (false, result.map_err(|failure| format!("{failure:?}")))
         })
     }
@@ -104,26 +130,28 @@ impl World {
     }
 }
 
-/// Passes random ULPDUs, valid and invalid, to both paths until the first failure. The completions, the
-/// memory, the counters, the queues and the failure are the same on both paths.
+/// Passes random ULPDUs, valid and invalid, to both paths, and to the general path in borrowed memory, until
+/// the first failure. The completions, the memory, the counters, the queues and the failure are the same.
 #[test]
 fn both_paths_have_the_same_result() {
     let (mut usual, mut others, mut failures) = (0, 0, 0);
     for seed in 0..1500 {
         let rtr = if seed % 5 == 0 { Rtr::Expect(RtrKinds::SEND) } else { Rtr::None };
         let mut dice = Dice::xorshift(seed);
-        let mut worlds = [true, false].map(|_| World::new(seed % 2 == 0, rtr));
+        let mut worlds = [(); 3].map(|()| World::new(seed % 2 == 0, rtr));
         for step in 0..40 {
             if dice.below(4) > 0 {
                 let request = worlds[0].recv(&mut dice, step);
                 let posted = worlds.each_ref().map(|world| world.stream.qp.queue_recv(&request).is_ok());
-                assert_eq!(posted, [true; 2]);
+                assert_eq!(posted, [true; 3]);
             }
             let ulpdu = worlds[0].ulpdu(&mut dice, step as u8 + 100);
-            let (is_usual, fast) = worlds[0].deliver(&ulpdu, true);
-            let (_, general) = worlds[1].deliver(&ulpdu, false);
-            let [one, two] = worlds.each_mut().map(World::seen);
-            assert_eq!((&fast, one), (&general, two), "{seed} {step} {ulpdu:?}");
+            let (is_usual, fast) = worlds[0].deliver(&ulpdu, Way::Fast);
+            let (_, general) = worlds[1].deliver(&ulpdu, Way::General);
+            let (_, borrowed) = worlds[2].deliver(&ulpdu, Way::Borrowed);
+            let [one, two, three] = worlds.each_mut().map(World::seen);
+            assert_eq!((&fast, &one), (&general, &two), "{seed} {step} {ulpdu:?}");
+            assert_eq!((&fast, &one), (&borrowed, &three), "{seed} {step} {ulpdu:?}");
             usual += u32::from(is_usual);
             others += u32::from(!is_usual && fast.is_ok());
             if fast.is_err() {
