@@ -236,3 +236,34 @@ fn threads_share_a_pool_and_views_without_losing_any() {
     let all: Vec<_> = (0..32).map(|_| filled(&pool, b"x")).collect();
     assert!(all.iter().all(|mbuf| mbuf.share().is_some()), "no descriptor went missing");
 }
+
+/// The parts of any range of a frame are the bytes of this range.
+#[test]
+fn parts_are_the_bytes_of_a_range() {
+    let pool = Mempool::heap("parts", 4, 64);
+    let bytes: Vec<u8> = (0..30).collect();
+    let mut frame = pool.alloc().unwrap();
+    assert!(frame.append_slice(&bytes[..10]));
+    for part in [&bytes[10..17], &bytes[17..]] {
+        frame.chain(Mbuf::external(&pool, ExtBuf::new(Arc::new(part.to_vec()))).unwrap()).unwrap();
+    }
+    for offset in 0..34 {
+        for len in (0..34).chain([usize::MAX]) {
+            let mut found = Vec::<u8>::new();
+            let Ok(()) = frame.try_each_part(offset, len, |part| {
+                assert!(!part.is_empty());
+                // SAFETY: the frame is borrowed, and nobody writes its bytes.
+                found.extend(unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) });
+                Ok::<_, std::convert::Infallible>(())
+            });
+            let wanted = bytes.iter().skip(offset).take(len);
+            assert!(found.iter().eq(wanted), "{offset} {len}: {found:?}");
+        }
+    }
+    let mut parts = 0;
+    let stopped = frame.try_each_part(5, 20, |_| {
+        parts += 1;
+        if parts == 2 { Err("enough") } else { Ok(()) }
+    });
+    assert_eq!((stopped, parts), (Err("enough"), 2));
+}

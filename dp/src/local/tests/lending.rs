@@ -122,6 +122,10 @@ fn other_frames_are_copied() {
     let sent = of_page(&a, 2, &page, &pieces[..8]);
     assert!(send(&mut a, sent));
     assert!(receive(&mut [&mut b], 1)[0].has_external(), "a frame of the most parts");
+    let sent = frame(&a, 2, 7, 3000);
+    let wanted = flat(&sent);
+    assert!(send(&mut a, sent));
+    assert_eq!(flat(&receive(&mut [&mut b], 1)[0]), wanted, "the record after the most references");
 }
 
 /// Opens a port with many buffers.
@@ -214,6 +218,30 @@ fn each_borrowed_frame_can_be_copied() {
     assert!(kept.iter().all(|frame| bytes(frame)[66..] == page.filled()[..4030]));
 }
 
+#[test]
+fn copies_leave_a_buffer_for_each_borrowed_frame() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let mut b = open(&LocalConfig { station: Some(2), bulk_mbufs: 8, ..scratch.config() }).unwrap();
+    pair_up(&mut a, &mut b);
+    let page = page(&a, 5);
+    let mut borrowed = Vec::new();
+    for _ in 0..3 {
+        let sent = of_page(&a, 2, &page, &[0..5000]);
+        assert!(send(&mut a, sent));
+        borrowed.extend(receive(&mut [&mut a, &mut b], 1));
+    }
+    let mut copies = Vec::new();
+    for nr in 0..10 {
+        let sent = frame(&a, 2, nr, 30_000);
+        assert!(send(&mut a, sent));
+        copies.extend(receive(&mut [&mut a, &mut b], 1));
+    }
+    assert!(borrowed.iter().all(Mbuf::has_external) && copies.iter().all(|copy| copy.len() == 30_000));
+    let private: Vec<_> = borrowed.into_iter().map(|frame| frame.into_private().unwrap()).collect();
+    assert!(private.iter().all(|frame| flat(frame)[66..] == page.filled()[..5000]));
+}
+
 /// Makes a peer with station number 9 that lends frames, and has a pair with station 1. Returns the memory of
 /// the rings, and a mapping of the peer's pool.
 fn lending_peer(scratch: &Scratch, a: &mut LocalPort, pool: &PoolMemory) -> (OwnedFd, SharedMemory) {
@@ -292,6 +320,39 @@ fn wrong_references_end_their_pair_and_no_other() {
         assert!(send(&mut a, sent));
         assert_eq!(receive(&mut [&mut b], 1).len(), 1);
     }
+}
+
+/// The record of a lent frame is published only in part.
+#[test]
+fn half_a_record_ends_the_pair() {
+    for (lines, broken) in [(1, 1), (2, 0)] {
+        let scratch = Scratch::new();
+        let mut a = scratch.open(1);
+        let pool = PoolMemory::create(1 << 20).unwrap();
+        let (_socket, memory) = lending_peer(&scratch, &mut a, &pool);
+        memory.word(4096).store(header(66, 1), Ordering::Relaxed);
+        memory.word(4096 + 8).store(reference(0, 5000), Ordering::Relaxed);
+        memory.word(0).store(lines * 64, Ordering::Release);
+        let arrived = poll_once(&mut a, 0).len();
+        assert_eq!((arrived, a.local_counters().broken), (1 - broken as usize, broken));
+    }
+}
+
+/// A burst of borrowed frames has as many bytes as a burst of copies.
+#[test]
+fn the_bytes_of_a_burst_are_limited() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let pool = PoolMemory::create(1 << 20).unwrap();
+    let (_socket, memory) = lending_peer(&scratch, &mut a, &pool);
+    for nr in 0..8 {
+        let at = 4096 + nr * 128;
+        memory.word(at).store(header(66, 1), Ordering::Relaxed);
+        memory.word(at + 8).store(reference(0, 60_000), Ordering::Relaxed);
+    }
+    memory.word(0).store(8 * 128, Ordering::Release);
+    let bursts = [(); 3].map(|()| poll_once(&mut a, 0).len());
+    assert_eq!(bursts, [5, 3, 0], "256 KiB, and the rest of a frame");
 }
 
 #[test]
