@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use iwarp::verbs::{CompletionQueue, CqEventHandler, CqOptions, WcOpcode, WcStatus, WorkCompletion};
@@ -43,6 +43,8 @@ pub(crate) struct Cq {
     pub(crate) timestamps: Timestamps,
     /// The address of this struct, for the event callback; 0 once the queue is destroyed.
     place: Arc<AtomicUsize>,
+    /// The number of coming polls that may be the end of a drain ([`ends_drain`](Self::ends_drain)).
+    drain_ends: AtomicU8,
 }
 
 /// The numbers that the program sees, by the engine's numbers.
@@ -67,6 +69,10 @@ pub(crate) struct Timestamps {
     pub(crate) clock: bool,
     pub(crate) wall: bool,
 }
+
+/// The number of polls that a program makes of an empty queue at the end of a drain. `ofi_rxm` of libfabric
+/// polls until its queue is empty, and so does its caller, Open MPI.
+const DRAIN_ENDS: u8 = 2;
 
 impl Cq {
     /// # Safety
@@ -163,6 +169,21 @@ impl Cq {
         }
     }
 
+    /// Whether a poll of the empty queue is the end of a drain: many programs take completions one by one
+    /// until a poll finds none, and only then handle the completions. A turn of the engine would delay the
+    /// program, and would send the acknowledgement of a message that the program is about to answer.
+    #[inline]
+    fn ends_drain(&self) -> bool {
+        let left = self.drain_ends.load(Ordering::Relaxed);
+        if left == 0 {
+            return false;
+        }
+        // A program that does other work between its polls would wait longer for its next completion.
+        let is_soon = self.process.engine.was_just_polled();
+        self.drain_ends.store(if is_soon { left - 1 } else { 0 }, Ordering::Relaxed);
+        is_soon
+    }
+
     /// Makes a queue of at least `cqe` entries.
     ///
     /// # Safety
@@ -220,6 +241,7 @@ impl Cq {
             polled: CriticalSection::new(None, true),
             timestamps: Timestamps::default(),
             place,
+            drain_ends: AtomicU8::new(0),
         });
         this.place.store(std::ptr::from_ref(&*this) as usize, Ordering::Release);
         open.add();
@@ -325,11 +347,14 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
         let this = unsafe { Cq::of(cq) };
         let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
         // Most polls find no completion, and return here.
-        if wanted == 0 || this.is_empty() {
+        if wanted == 0 || this.cq.is_empty() && (this.ends_drain() || this.is_empty()) {
             return Ok(0);
         }
         // SAFETY: the caller passes a writable array of `count` elements.
         let taken = unsafe { take_into(this, wanted, out) };
+        // A program that gets fewer completions than it has asked for knows that the queue is empty.
+        let may_drain = taken == wanted && this.cq.is_empty();
+        this.drain_ends.store(if may_drain { DRAIN_ENDS } else { 0 }, Ordering::Relaxed);
         Ok(taken as c_int)
     })
 }
