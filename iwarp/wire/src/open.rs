@@ -116,8 +116,8 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
 }
 
 /// Makes connections wait for a peer that is silent. The port reports at once when a peer's process ends. So
-/// the process of a silent peer exists, but is stopped, is in a debugger, or waits for a processor. The device
-/// of such a process would still answer.
+/// the process of a silent peer exists, but is stopped, is in a debugger, or waits for a processor. The
+/// device of such a process would still answer.
 fn outlast_silence(config: &mut EngineConfig) {
     let tcp = &mut config.stack.tcp;
     (tcp.user_timeout, tcp.rto_max) = (PATIENCE, MOST_RTO);
@@ -202,4 +202,22 @@ fn settings(spec: &Spec, port: &dyn Port, address: IpCidr) -> Result<EngineConfi
     config.stack.gateways.extend(spec.gateway);
     config.crc = spec.crc.unwrap_or(true);
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_wire_waits_for_a_silent_peer_unless_it_loses_frames() {
+        let folder = std::env::temp_dir().join(format!("iwarp-wire-{}", std::process::id()));
+        let patience = |spec: &str| {
+            let tcp = open_local(&spec.parse().unwrap(), folder.clone()).unwrap().config.stack.tcp;
+            let probes = u64::from(tcp.keepalive_probes) * tcp.keepalive_interval.total_micros();
+            [tcp.user_timeout, Duration::from_micros(probes)].map(|time| time.total_micros() / 1_000_000)
+        };
+        let found = ["local", "local,loss=0.01", "local,delay=1ms"].map(patience);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, [[3600, 3600], [10, 4], [10, 4]]);
+    }
 }
