@@ -69,6 +69,8 @@ pub struct Engine {
     context: Context,
     participant: Participant,
     clock: Clock,
+    /// The reading of [`Clock::cycles`] at the start of the last [`poll`](Self::poll).
+    polled_at: u64,
     poller: Poller,
 }
 
@@ -85,6 +87,7 @@ impl Engine {
             context: context.clone(),
             participant: context.shared.resources.memory.join(),
             clock: Clock::new(),
+            polled_at: 0,
             poller: Poller::new(handle, port, config, context.shared.resources.events.clone()),
         })
     }
@@ -99,6 +102,7 @@ impl Engine {
     /// Polls once at the time of the engine's own clock. Returns whether there was any work.
     pub fn poll(&mut self) -> bool {
         let cycles = Clock::cycles();
+        self.polled_at = cycles;
         let now = self.time_at(cycles);
         let guard = self.participant.enter();
         self.poller.poll(now, cycles, &guard)

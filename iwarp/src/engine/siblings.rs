@@ -104,6 +104,7 @@ impl Engine {
                 context: context.clone(),
                 participant: resources.memory.join(),
                 clock: clock.clone(),
+                polled_at: 0,
                 poller,
             }
         });

@@ -134,21 +134,25 @@ impl Completions {
     /// caller that often finds the queue empty should call [`is_empty`](Self::is_empty) first, which takes no
     /// lock.
     #[inline(always)]
-    pub(super) fn take(&self, limit: usize, mut each: impl FnMut(WorkCompletion)) -> usize {
+    pub(super) fn take(&self, limit: usize, mut each: impl FnMut(&WorkCompletion)) -> usize {
         let Reader { entries, places } = &mut *self.reader();
         // The limit is at most the number of counted completions, so that no completion is removed before it
         // is counted.
         let limit = limit.min(self.len());
         let mut count = 0;
         while count < limit
-            && let Ok(Entry { completion, place }) = entries.pop()
+            && let Ok(entry) = entries.peek()
         {
-            let Place { wqes, left } = &places[place as usize];
+            each(&entry.completion);
+            let at = entry.place as usize;
+            // The place in the ring becomes free before the entry of the work queue, so that the ring has
+            // room for the completion of the next request.
+            let _taken = entries.pop();
+            let Place { wqes, left } = &places[at];
             wqes.poll();
             if *left && wqes.used() == 0 {
-                places.remove(place as usize);
+                places.remove(at);
             }
-            each(completion);
             count += 1;
         }
         self.head.0.taken.add(count as u64);

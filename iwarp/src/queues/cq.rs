@@ -292,7 +292,7 @@ impl CqShared {
     #[inline(never)]
     fn take_oldest(&self) -> Option<WorkCompletion> {
         let mut oldest = None;
-        self.entries.take(1, |completion| oldest = Some(completion));
+        self.entries.take(1, |completion| oldest = Some(*completion));
         oldest
     }
 
@@ -370,16 +370,20 @@ impl CompletionQueue {
 
     /// Moves completions into `out`, oldest first, and returns their number (`ibv_poll_cq`).
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
-        let _poll = profile::scope(Layer::Poll);
-        if self.shared.entries.is_empty() {
-            return 0;
-        }
         let mut room = out.iter_mut();
-        self.shared.entries.take(room.len(), |completion| {
+        self.poll_each(room.len(), |completion| {
             if let Some(place) = room.next() {
-                *place = completion;
+                *place = *completion;
             }
         })
+    }
+
+    /// Removes up to `limit` completions, oldest first, and passes them to `each` in place. Returns their
+    /// number. `each` must not poll this queue.
+    #[inline]
+    pub fn poll_each(&self, limit: usize, each: impl FnMut(&WorkCompletion)) -> usize {
+        let _poll = profile::scope(Layer::Poll);
+        if self.shared.entries.is_empty() { 0 } else { self.shared.entries.take(limit, each) }
     }
 
     /// Whether the queue has no completions.

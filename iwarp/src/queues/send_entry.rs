@@ -36,6 +36,19 @@ impl Payload {
             elements.extend(sg_list.iter().copied().take(MAX_SGE));
         }
     }
+
+    /// Sets the payload to a copy of the bytes in `parts`, one part after the other. Together the parts have
+    /// at most [`MAX_INLINE`] bytes.
+    #[inline]
+    pub(crate) fn copy(&mut self, parts: &[&[u8]]) {
+        *self = Self::Inline(ArrayVec::new());
+        if let Self::Inline(bytes) = self {
+            for part in parts {
+                let is_copied = bytes.try_extend_from_slice(part).is_ok();
+                debug_assert!(is_copied, "the number of bytes was checked");
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -22,6 +22,10 @@
 //! `seed` makes the losses repeatable (`local,loss=1%,delay=1ms,seed=7`). A `dpdk` wire has no keys, but
 //! [`Spec::impairment`] has the same effect.
 //!
+//! A connection on a `local` wire waits for up to an hour for a peer that is stopped or in a debugger, since
+//! the wire reports at once when a peer's process ends. A wire that loses or delays frames on purpose keeps
+//! the engine's usual timeouts.
+//!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let wire = iwarp_wire::open(&"packet:eth0,addr=10.0.0.2/24".parse()?)?;

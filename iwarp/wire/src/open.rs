@@ -8,8 +8,8 @@ use dp::packet::{self, PacketConfig};
 use dp::{Impaired, Port};
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::VerbsError;
-use tcp_lite::AddressProbing;
 use tcp_lite::facade::IpCidr;
+use tcp_lite::{AddressProbing, Duration};
 
 use crate::impairment::Impairment;
 use crate::spec::{Kind, Spec, SpecError};
@@ -21,6 +21,16 @@ const LOCAL_NETWORK: [u8; 2] = [100, 64];
 /// The prefix length of 100.64.0.0/10. With the prefix length 16, the last station would have the broadcast
 /// address.
 pub const LOCAL_PREFIX: u8 = 10;
+
+/// The time for which a connection waits for a silent peer on a `local` wire: as long as a user may keep a
+/// process in a debugger.
+const PATIENCE: Duration = Duration::from_secs(60 * 60);
+
+/// The interval between probes of a silent peer on a `local` wire.
+const PROBE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The maximum time until lost data are sent again on a `local` wire, after a peer was silent for long.
+const MOST_RTO: Duration = Duration::from_secs(2);
 
 /// A wire, ready for an engine.
 pub struct Wire {
@@ -98,7 +108,21 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     config.stack.address_probing = AddressProbing::Off;
     // By default a local wire has no MPA CRC: its frames never leave this machine's memory.
     config.crc = spec.crc.unwrap_or(false);
+    // A wire that loses frames on purpose behaves like a network, where a silent peer may be gone.
+    if !spec.impairment.is_some() {
+        outlast_silence(&mut config);
+    }
     Ok(Wire { port, config, address })
+}
+
+/// Makes connections wait for a peer that is silent. The port reports at once when a peer's process ends. So
+/// the process of a silent peer exists, but is stopped, is in a debugger, or waits for a processor. The
+/// device of such a process would still answer.
+fn outlast_silence(config: &mut EngineConfig) {
+    let tcp = &mut config.stack.tcp;
+    (tcp.user_timeout, tcp.rto_max) = (PATIENCE, MOST_RTO);
+    tcp.keepalive_interval = PROBE_INTERVAL;
+    tcp.keepalive_probes = (PATIENCE.total_micros() / PROBE_INTERVAL.total_micros()) as u8;
 }
 
 /// Opens a kernel interface, on which this endpoint has the address `address`. Ports of other processes of
@@ -178,4 +202,22 @@ fn settings(spec: &Spec, port: &dyn Port, address: IpCidr) -> Result<EngineConfi
     config.stack.gateways.extend(spec.gateway);
     config.crc = spec.crc.unwrap_or(true);
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_wire_waits_for_a_silent_peer_unless_it_loses_frames() {
+        let folder = std::env::temp_dir().join(format!("iwarp-wire-{}", std::process::id()));
+        let patience = |spec: &str| {
+            let tcp = open_local(&spec.parse().unwrap(), folder.clone()).unwrap().config.stack.tcp;
+            let probes = u64::from(tcp.keepalive_probes) * tcp.keepalive_interval.total_micros();
+            [tcp.user_timeout, Duration::from_micros(probes)].map(|time| time.total_micros() / 1_000_000)
+        };
+        let found = ["local", "local,loss=0.01", "local,delay=1ms"].map(patience);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, [[3600, 3600], [10, 4], [10, 4]]);
+    }
 }

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use iwarp::verbs::{CompletionQueue, CqEventHandler, CqOptions, WcOpcode, WcStatus, WorkCompletion};
@@ -36,14 +36,19 @@ pub(crate) struct Cq {
     renumbered: AtomicBool,
     /// Maps queue pair numbers of the engine to the numbers that the program sees, if the two differ. A queue
     /// pair that was reset has a new engine queue pair, but keeps the number that the program sees.
-    numbers: Mutex<HashMap<u32, u32>>,
+    numbers: Mutex<Numbers>,
     /// The current completion of a poll of an `ibv_cq_ex`, between `ibv_start_poll` and `ibv_end_poll`.
     pub(crate) polled: CriticalSection<Option<Polled>>,
     /// The timestamps of an `ibv_cq_ex`.
     pub(crate) timestamps: Timestamps,
     /// The address of this struct, for the event callback; 0 once the queue is destroyed.
     place: Arc<AtomicUsize>,
+    /// The number of coming polls that may be the end of a drain ([`ends_drain`](Self::ends_drain)).
+    drain_ends: AtomicU8,
 }
+
+/// The numbers that the program sees, by the engine's numbers.
+pub(crate) type Numbers = HashMap<u32, u32>;
 
 /// The current completion of a poll, and the times at which it was polled. The engine's completions have no
 /// times, since programs without timestamps would pay for them. So a timestamp is the time at which
@@ -65,9 +70,9 @@ pub(crate) struct Timestamps {
     pub(crate) wall: bool,
 }
 
-/// Maximum number of completions that are polled and translated at a time.
-const BATCH: usize = 16;
-const FEW: usize = 2;
+/// The number of polls that a program makes of an empty queue at the end of a drain. `ofi_rxm` of libfabric
+/// polls until its queue is empty, and so does its caller, Open MPI.
+const DRAIN_ENDS: u8 = 2;
 
 impl Cq {
     /// # Safety
@@ -105,7 +110,7 @@ impl Cq {
         self.use_count.dec();
     }
 
-    fn numbers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
         self.numbers.lock().expect("no holder of this lock panics")
     }
 
@@ -124,33 +129,29 @@ impl Cq {
         self.renumbered.store(!numbers.is_empty(), Ordering::Release);
     }
 
-    /// Moves completions into `out`, with the queue pair numbers that programs know. Returns the number of
-    /// completions.
+    /// Removes up to `limit` completions, and passes them to `each` with the engine's queue pair numbers.
+    /// Returns the number of completions. Also returns the table with which the caller has to
+    /// [translate] the numbers, if the program knows a queue pair by another number.
     #[inline]
-    pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> usize {
+    pub(crate) fn poll(
+        &self,
+        limit: usize,
+        each: impl FnMut(&WorkCompletion),
+    ) -> (usize, Option<MutexGuard<'_, Numbers>>) {
         // These completions stay in the queue, for a thread that may poll later.
         if ending::hides_completions() {
-            return 0;
+            return (0, None);
         }
-        if self.renumbered.load(Ordering::Acquire) {
-            return self.poll_renumbered(out);
-        }
-        let got = self.cq.poll(out);
+        // The table is locked before the poll, so that no number is removed between taking a completion and
+        // translating its number.
+        let mut numbers = self.renumbered.load(Ordering::Acquire).then(|| self.numbers());
+        let taken = self.cq.poll_each(limit, each);
         // A queue pair may have been renumbered after the check above.
-        if self.renumbered.load(Ordering::Acquire) {
-            translate(&self.numbers(), &mut out[..got]);
+        if numbers.is_none() && self.renumbered.load(Ordering::Acquire) {
+            numbers = Some(self.numbers());
         }
-        unless_hidden(got)
-    }
-
-    /// Like [`poll`](Self::poll), but with the numbers locked during the whole call, so that no number is
-    /// removed between taking a completion and translating its number.
-    #[cold]
-    fn poll_renumbered(&self, out: &mut [WorkCompletion]) -> usize {
-        let numbers = self.numbers();
-        let got = self.cq.poll(out);
-        translate(&numbers, &mut out[..got]);
-        unless_hidden(got)
+        // The process may have begun to end during the poll.
+        if ending::hides_completions() { (0, None) } else { (taken, numbers) }
     }
 
     /// Fails if the `handle` field is not the handle with which this queue was made.
@@ -166,6 +167,21 @@ impl Cq {
             self.process.engine.turn();
             self.cq.is_empty()
         }
+    }
+
+    /// Whether a poll of the empty queue is the end of a drain: many programs take completions one by one
+    /// until a poll finds none, and only then handle the completions. A turn of the engine would delay the
+    /// program, and would send the acknowledgement of a message that the program is about to answer.
+    #[inline]
+    fn ends_drain(&self) -> bool {
+        let left = self.drain_ends.load(Ordering::Relaxed);
+        if left == 0 {
+            return false;
+        }
+        // A program that does other work between its polls would wait longer for its next completion.
+        let is_soon = self.process.engine.was_just_polled();
+        self.drain_ends.store(if is_soon { left - 1 } else { 0 }, Ordering::Relaxed);
+        is_soon
     }
 
     /// Makes a queue of at least `cqe` entries.
@@ -225,6 +241,7 @@ impl Cq {
             polled: CriticalSection::new(None, true),
             timestamps: Timestamps::default(),
             place,
+            drain_ends: AtomicU8::new(0),
         });
         this.place.store(std::ptr::from_ref(&*this) as usize, Ordering::Release);
         open.add();
@@ -330,45 +347,34 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
         let this = unsafe { Cq::of(cq) };
         let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
         // Most polls find no completion, and return here.
-        if wanted == 0 || this.is_empty() {
+        if wanted == 0 || this.cq.is_empty() && (this.ends_drain() || this.is_empty()) {
             return Ok(0);
         }
-        // Many programs ask for one or two completions per poll. A larger array would take time to
-        // initialize.
-        let take = if wanted <= FEW { take_into::<FEW> } else { take_into::<BATCH> };
         // SAFETY: the caller passes a writable array of `count` elements.
-        let taken = unsafe { take(this, wanted, out) };
+        let taken = unsafe { take_into(this, wanted, out) };
+        // A program that gets fewer completions than it has asked for knows that the queue is empty.
+        let may_drain = taken == wanted && this.cq.is_empty();
+        this.drain_ends.store(if may_drain { DRAIN_ENDS } else { 0 }, Ordering::Relaxed);
         Ok(taken as c_int)
     })
 }
 
-/// The number of polled completions that the calling thread may see. A process may have begun to end during
-/// the poll.
-#[inline]
-fn unless_hidden(got: usize) -> usize {
-    if ending::hides_completions() { 0 } else { got }
-}
-
-/// Moves at most `wanted` completions to `out`, in steps of at most `N`. Returns the number of completions.
+/// Moves at most `wanted` completions to `out`. Returns the number of completions.
 ///
 /// # Safety
 /// `out` points to an array of `wanted` writable elements.
-unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv_wc) -> usize {
-    let mut taken = 0;
-    let mut batch = [WorkCompletion::default(); N];
-    while taken < wanted {
-        let room = N.min(wanted - taken);
-        let got = this.poll(&mut batch[..room]);
-        for (index, completion) in batch[..got].iter().enumerate() {
-            // SAFETY: the caller's array has `wanted` elements, and `taken + index` is less than `wanted`.
-            let place = unsafe { out.add(taken + index) };
-            // SAFETY: the element is writable.
-            unsafe { place.write(wc_of(completion)) };
-        }
-        taken += got;
-        if got < room {
-            break;
-        }
+unsafe fn take_into(this: &Cq, wanted: usize, out: *mut sys::ibv_wc) -> usize {
+    let mut next = out;
+    let (taken, numbers) = this.poll(wanted, |completion| {
+        // SAFETY: the caller's array has `wanted` elements, and at most `wanted` completions are passed.
+        unsafe { next.write(wc_of(completion)) };
+        // SAFETY: the result is in the array or at its end.
+        next = unsafe { next.add(1) };
+    });
+    if let Some(numbers) = numbers {
+        // SAFETY: the first `taken` elements of the caller's array were written above.
+        let written = unsafe { std::slice::from_raw_parts_mut(out, taken) };
+        written.iter_mut().for_each(|completion| translate(&numbers, &mut completion.qp_num));
     }
     taken
 }
@@ -473,12 +479,10 @@ pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     }
 }
 
-/// Replaces the engine's queue pair numbers by the numbers that the program sees.
-fn translate(numbers: &HashMap<u32, u32>, completions: &mut [WorkCompletion]) {
-    for completion in completions {
-        if let Some(known) = numbers.get(&completion.qp_num) {
-            completion.qp_num = *known;
-        }
+/// Replaces the engine's queue pair number by the number that the program sees.
+pub(crate) fn translate(numbers: &Numbers, qp_num: &mut u32) {
+    if let Some(known) = numbers.get(qp_num) {
+        *qp_num = *known;
     }
 }
 

@@ -91,12 +91,18 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
     // SAFETY: the caller passes a queue that is valid during the call.
     let this = unsafe { Cq::of(at.cast()) };
-    let mut out = [WorkCompletion::default()];
-    let count = if may_turn && this.is_empty() { 0 } else { this.poll(&mut out) };
+    let mut out = WorkCompletion::default();
+    let count = if may_turn && this.is_empty() {
+        0
+    } else {
+        let (count, numbers) = this.poll(1, |completion| out = *completion);
+        numbers.inspect(|numbers| cq::translate(numbers, &mut out.qp_num));
+        count
+    };
     let mut polled = this.polled.inside()?;
     let Timestamps { clock, wall } = this.timestamps;
     *polled = (count > 0).then(|| Polled {
-        completion: out[0],
+        completion: out,
         clock_ns: if clock { clock::now_ns() } else { 0 },
         wall_ns: if wall { clock::wall_ns() } else { 0 },
     });

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 57] = [
+pub(crate) const ALL: [&str; 58] = [
     "one_process",
     "destroyed",
     "exported",
@@ -66,6 +66,7 @@ pub(crate) const ALL: [&str; 57] = [
     "cancelled",
     "packed",
     "exit_with_waiting",
+    "drain_ends",
 ];
 
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.

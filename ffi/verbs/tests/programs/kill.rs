@@ -1,8 +1,12 @@
 //! Kills one side of a connection with `kill -9`. The other side has to notice the kill: it exits, or prints
-//! a message. A program that only polls memory does not notice the kill, and has to end by its clock.
+//! a message. A program that only polls memory does not notice the kill, and has to end by its clock. A side
+//! that is only stopped has to keep its connection.
 
 use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::interface::Interfaces;
 use crate::pair::{Running, is_installed};
@@ -200,4 +204,66 @@ fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Res
         }
     }
     Ok(())
+}
+
+/// Time for which a program is stopped. Between hosts, a connection to a stopped program ends sooner.
+const STOPPED: Duration = Duration::from_secs(14);
+
+/// Pairs of programs that exchange messages without an end: by rdma_cm with events, and by GIDs with polling.
+const EXCHANGES: [(&str, &str); 2] = [
+    ("rping -s -a 127.0.0.1", "rping -c -a 127.0.0.1 -C 100000000"),
+    ("ibv_rc_pingpong -g 0 -n 100000000", "ibv_rc_pingpong -g 0 -n 100000000 127.0.0.1"),
+];
+
+/// Stops one side of each pair on a `local` wire, as a debugger does. The connection has to outlast the stop:
+/// afterwards, the programs exchange further messages.
+pub(crate) fn stopped_on_local() -> Result<(), String> {
+    scope(|scope| {
+        let stop = |(pair, is_server)| scope.spawn(move || stopped(pair, is_server));
+        let threads = [(EXCHANGES[0], true), (EXCHANGES[0], false), (EXCHANGES[1], true)].map(stop);
+        let join = |thread: ScopedJoinHandle<'_, Result<(), String>>| {
+            thread.join().map_err(|_| "the test panicked".to_owned()).and_then(|result| result)
+        };
+        threads.into_iter().try_for_each(join)
+    })
+}
+
+fn stopped((server, client): (&str, &str), is_server: bool) -> Result<(), String> {
+    let wire = Wire::new()?;
+    let mut server = Running::start(&wire, "server", server)?;
+    server.wait_to_listen(&wire)?;
+    let mut client = Running::start(&wire, "client", client)?;
+    client.wait_to_connect(&wire, IN_USE)?;
+    let of_victim = if is_server { server.pid() } else { client.pid() };
+    let signal = |signal| {
+        let victim = Pid::from_raw(of_victim as i32).ok_or("no process ID")?;
+        kill_process(victim, signal).map_err(|error| error.to_string())
+    };
+    signal(Signal::STOP)?;
+    let survivor = if is_server { &mut client } else { &mut server };
+    let survives = survivor.wait(STOPPED).is_err();
+    let before = most_moved(&wire)?;
+    signal(Signal::CONT)?;
+    let failed = |what: &str| {
+        let outputs = ["server", "client"].map(|output| wire.output(output)).join("\n");
+        Err(format!("pid {of_victim} was stopped: {what}:\n{outputs}"))
+    };
+    if !survives {
+        return failed("the other side has ended");
+    }
+    match client.wait_to_connect(&wire, before + IN_USE) {
+        Ok(()) => Ok(()),
+        Err(error) => failed(&error),
+    }
+}
+
+/// The number of bytes that the busiest connection on the wire has moved.
+fn most_moved(wire: &Wire) -> Result<u64, String> {
+    let processes = wire.processes()?;
+    let lists = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    let engines = processes.iter().flat_map(|process| lists(process, "engines"));
+    let connections = engines.flat_map(|engine| lists(&engine, "connections"));
+    let bytes = |connection: &Value| ["tx_bytes", "rx_bytes"].map(|name| connection[name].as_u64());
+    let most = connections.map(|connection| bytes(&connection).iter().flatten().sum()).max();
+    most.ok_or_else(|| "no process of the wire answers".to_owned())
 }

@@ -31,7 +31,7 @@
 //! | `status.rs` | `uwarp status` |
 //! | `table.rs` | the chapter of programs that run, made from the tests' lists |
 //! | `ucx.rs` | UCP, connected by the addresses of sockets |
-//! | `kill.rs` | killed programs, and how their peers notice |
+//! | `kill.rs` | killed programs, and how their peers notice; stopped programs |
 //! | `judges.rs` | test suites of other projects |
 //! | `mpi.rs` | Open MPI over libfabric and over UCX, with a program in Python |
 //! | `others` | programs that need large packages or minutes |
@@ -162,6 +162,9 @@ fn main() {
         trials.push(Trial::test(name, test).with_ignored_flag(!has_interfaces));
     }
     trials.push(Trial::test("the_other_end_notices_a_kill", run(kill::on_local)));
+    let stopped = Trial::test("a_connection_outlasts_a_stopped_program", run(kill::stopped_on_local));
+    let are_there = ["rping", "ibv_rc_pingpong"].into_iter().all(pair::is_installed);
+    trials.push(stopped.with_ignored_flag(!are_there));
     let between = Trial::test("interface_the_other_end_notices_a_kill", run(kill::between_interfaces));
     trials.push(between.with_ignored_flag(!has_interfaces));
     let port = Trial::test("a_port_outside_is_free_inside", run(loopback::a_port_outside_is_free_inside));

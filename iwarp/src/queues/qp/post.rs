@@ -2,7 +2,7 @@
 
 use super::QpShared;
 use super::prepare::{Checked, inline_payload};
-use crate::queues::{PreparedPayload, QpState, RecvRequest, SendRequest, VerbsError};
+use crate::queues::{Payload, PreparedPayload, QpState, RecvRequest, SendRequest, VerbsError};
 
 impl QpShared {
     /// Checks a request and adds it to the send queue. If the send queue does not accept requests, the
@@ -13,7 +13,8 @@ impl QpShared {
         }
         match self.config.find_registered(request) {
             Ok(Some((length, found))) => {
-                self.sends.add(request, length, PreparedPayload::Registered(found), None)
+                let gather = |payload: &mut Payload| payload.gather(&request.sg_list);
+                self.sends.add(request, length, PreparedPayload::Registered(found), gather)
             }
             Ok(None) => self.queue_checked(request, self.config.prepare(request, &self.attributes)),
             Err(error) => self.queue_checked(request, Err(error)),
@@ -40,7 +41,10 @@ impl QpShared {
         checked: Result<Checked, VerbsError>,
     ) -> Result<(), VerbsError> {
         let (length, prepared, inline) = checked.or_else(|error| self.config.accept_fault(request, error))?;
-        self.sends.add(request, length, prepared, inline)
+        self.sends.add(request, length, prepared, |payload| match inline {
+            Some(bytes) => payload.copy(&[&bytes]),
+            None => payload.gather(&request.sg_list),
+        })
     }
 
     /// Does what [`queue_send`](Self::queue_send) does, for an inline request whose bytes the caller passes
@@ -51,8 +55,7 @@ impl QpShared {
         }
         let length: usize = parts.iter().map(|part| part.len()).sum();
         self.config.check_bytes(request, length, &self.attributes)?;
-        let bytes = parts.iter().copied().flatten().copied().collect();
-        self.sends.add(request, length as u32, inline_payload(request), Some(bytes))
+        self.sends.add(request, length as u32, inline_payload(request), |payload| payload.copy(parts))
     }
 
     /// Checks whether [`queue_inline`](Self::queue_inline) would accept a request with `length` bytes if the

@@ -15,15 +15,13 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrayvec::ArrayVec;
-
 use crate::queues::cq::{CqPlace, CqShared};
 use crate::queues::lock::{Lock, LockGuard};
 use crate::queues::request_ring::{RingReader, RingWriter, ring};
 use crate::queues::wqe::WqeCount;
 use crate::queues::{
-    AsyncEventKind, ConnectionError, MAX_INLINE, Payload, PreparedPayload, QpInit, QpState, SendEntry,
-    SendRequest, Signaled, VerbsError, WcOpcode, WcStatus, WorkCompletion, send_opcode,
+    AsyncEventKind, ConnectionError, Payload, PreparedPayload, QpInit, QpState, SendEntry, SendRequest,
+    Signaled, VerbsError, WcOpcode, WcStatus, WorkCompletion, send_opcode,
 };
 
 use super::signals::Signals;
@@ -116,14 +114,14 @@ impl SendQueue {
         self.posting.lock()
     }
 
-    /// Adds a checked request. Fails if the queue is full.
+    /// Adds a checked request, whose payload `set` sets. Fails if the queue is full.
     #[inline(always)]
     pub(super) fn add(
         &self,
         request: &SendRequest,
         length: u32,
         prepared: PreparedPayload,
-        inline: Option<ArrayVec<u8, MAX_INLINE>>,
+        set: impl FnOnce(&mut Payload),
     ) -> Result<(), VerbsError> {
         let mut queue = self.lock();
         if !self.cq_place.wqes().take() {
@@ -136,10 +134,7 @@ impl SendQueue {
             entry.length = length;
             entry.flags = request.flags;
             entry.prepared = prepared;
-            match inline {
-                Some(bytes) => *entry.payload = Payload::Inline(bytes),
-                None => entry.payload.gather(&request.sg_list),
-            }
+            set(&mut entry.payload);
         });
         debug_assert!(is_added, "the queue holds as many requests as may be open");
         if is_added { Ok(()) } else { Err(VerbsError::QueueFull("send")) }
@@ -283,15 +278,17 @@ impl SendQueue {
 
 #[cfg(test)]
 mod tests {
+    use arrayvec::ArrayVec;
+
     use super::*;
-    use crate::queues::{CompletionQueue, CqOptions, SendFlags, SendOp, test_objects};
+    use crate::queues::{CompletionQueue, CqOptions, MAX_INLINE, SendFlags, SendOp, Sge, test_objects};
 
     fn send(wr_id: u64) -> SendRequest {
         SendRequest { wr_id, op: SendOp::Send, sg_list: ArrayVec::new(), flags: SendFlags::empty() }
     }
 
     fn add(queue: &SendQueue, wr_id: u64) -> Result<(), VerbsError> {
-        queue.add(&send(wr_id), 0, PreparedPayload::Inline, Some(ArrayVec::new()))
+        queue.add(&send(wr_id), 0, PreparedPayload::Inline, |payload| payload.copy(&[]))
     }
 
     fn polled(cq: &CompletionQueue) -> Vec<(u64, WcStatus, u32)> {
@@ -315,6 +312,31 @@ mod tests {
         assert_eq!((queue.open(), queue.used()), (0, 1));
         assert_eq!(polled(&cq), [(2, WcStatus::WrFlushError, 9)]);
         assert_eq!(queue.used(), 0);
+    }
+
+    /// The bytes of an inline request are copied into the entry, whatever the entry had before.
+    #[test]
+    fn inline_bytes_are_copied_part_by_part() {
+        let (resources, _, cq) = test_objects();
+        let signals = Signals::new(&resources.events, 1);
+        let (queue, mut reader) = SendQueue::new(&QpInit { max_send_wr: 1, ..QpInit::new(&cq) }, 9);
+        let all: Vec<u8> = (0..MAX_INLINE as u8).collect();
+        let element = [Sge { addr: 1, length: 2, lkey: 3 }].into_iter().collect();
+        let lists: [&[&[u8]]; 5] = [&[&all], &[b"ab", b"", b"cde"], &[], &[&all[..1], &all[1..]], &[b"x"]];
+        for parts in lists {
+            let length = parts.concat().len() as u32;
+            queue.add(&send(1), length, PreparedPayload::Inline, |payload| payload.copy(parts)).unwrap();
+            let Payload::Inline(bytes) = &*reader.first().unwrap().payload else { panic!("not inline") };
+            assert_eq!(bytes[..], parts.concat());
+            reader.remove(1);
+            queue.complete(&signals, false, queue.succeeded(1, WcOpcode::Send, 0));
+        }
+        let request = SendRequest { sg_list: element, ..send(2) };
+        let gather = |payload: &mut Payload| payload.gather(&request.sg_list);
+        queue.add(&request, 2, PreparedPayload::Unprepared, gather).unwrap();
+        assert!(
+            matches!(&*reader.first().unwrap().payload, Payload::Gather(elements) if elements.len() == 1)
+        );
     }
 
     /// If requests complete together, the signaled requests generate completions, and the entries of the

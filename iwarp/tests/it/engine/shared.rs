@@ -89,6 +89,22 @@ fn a_post_leaves_without_a_turn() {
     }
 }
 
+/// An engine was just polled only for a few microseconds. A thread may lose its processor after a turn, so
+/// the test tries often.
+#[test]
+fn an_engine_was_just_polled_for_a_short_time() {
+    let ([end, _other], ..) = connected();
+    let is_seen = || {
+        end.engine.turn();
+        end.engine.was_just_polled()
+    };
+    assert!((0..TURNS).any(|_| is_seen()));
+    std::thread::sleep(std::time::Duration::from_millis(1));
+    assert!(!end.engine.was_just_polled());
+    end.engine.send_posted();
+    assert!(!end.engine.was_just_polled(), "nothing was received");
+}
+
 /// While another thread uses the engine, `send_posted` returns at once, and the request is sent later.
 #[test]
 fn a_post_waits_for_nobody() {
