@@ -220,7 +220,8 @@ pub(crate) struct CqShared {
     arm: Arm,
     /// The number of added completions when the last solicited or failed completion was added.
     solicited: AtomicU64,
-    /// The number of polled completions when the last event was generated, or `u64::MAX` before the first event.
+    /// The number of polled completions when the last event was generated, or `u64::MAX` before the first
+    /// event.
     polled_at_event: AtomicU64,
     /// Whether a completion was lost.
     overflowed: AtomicBool,
@@ -260,9 +261,9 @@ impl CqShared {
         }
     }
 
-    /// Generates the event for which the queue is armed, if completions wait and the user has polled since the
-    /// last event. Such a user has seen the queue's end, or has left completions in the queue. A user who has
-    /// not polled since the last event knows by this event that completions wait.
+    /// Generates the event for which the queue is armed, if completions wait and the user has polled since
+    /// the last event. Such a user has seen the queue's end, or has left completions in the queue. A user who
+    /// has not polled since the last event knows by this event that completions wait.
     fn wake_for_missed(&self, solicited_only: bool) {
         let taken = self.entries.taken();
         let newest =
@@ -445,8 +446,8 @@ impl CompletionQueue {
     }
 
     /// Does what [`req_notify`](Self::req_notify) does, for programs that wait without polling once more.
-    /// Generates the event at once if completions wait and this queue was polled since its last event, as NICs
-    /// of Mellanox do. A handler is then called during this call.
+    /// Generates the event at once if completions wait and this queue was polled since its last event, as
+    /// NICs of Mellanox do. A handler is then called during this call.
     ///
     /// # Errors
     /// As [`req_notify`](Self::req_notify).

@@ -1,8 +1,8 @@
 //! The GIDs of the device, and the address on the wire that a GID of a peer stands for.
 //!
 //! The table is that of a RoCE device with an IPv4 address: an IPv6 address and the IPv4 address, each with
-//! both versions of RoCE as its type. On a `local` wire, the table is that of a device with two IPv4 addresses.
-//! Every GID stands for the same address on the wire, so programs may use any index.
+//! both versions of RoCE as its type. On a `local` wire, the table is that of a device with two IPv4
+//! addresses. Every GID stands for the same address on the wire, so programs may use any index.
 //!
 //! | the address on the wire | GIDs 0 and 1 | GIDs 2 and 3 | GIDs 4 and 5 |
 //! |---|---|---|---|
@@ -62,8 +62,8 @@ pub(super) fn count(scope: Scope) -> usize {
     }
 }
 
-/// The GID at `index` of the table of a device with this address on the wire. `host` is the host's address, if
-/// a queue pair's number names the process of the host.
+/// The GID at `index` of the table of a device with this address on the wire. `host` is the host's address,
+/// if a queue pair's number names the process of the host.
 pub(super) fn at(index: usize, address: IpAddr, host: Option<Ipv4Addr>, scope: Scope) -> Option<[u8; 16]> {
     if index >= count(scope) {
         return None;
