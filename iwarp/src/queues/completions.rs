@@ -55,8 +55,9 @@ struct Entry {
 
 /// The result of adding completions.
 pub(super) enum Added {
-    /// The completions were added, except for this number of completions for which the queue had no room.
-    Except(usize),
+    /// The completions were added, except for `lost` completions for which the queue had no room. `first` is
+    /// the number of completions that were added before these.
+    Except { lost: usize, first: u64 },
     /// No completion was added, because the work queue no longer generates completions. This is the number of
     /// completions that were dropped.
     Silent(usize),
@@ -126,8 +127,9 @@ impl Completions {
                 lost += 1;
             }
         }
+        let first = added.get();
         added.add((count - lost) as u64);
-        Added::Except(lost)
+        Added::Except { lost, first }
     }
 
     /// Removes up to `limit` completions, oldest first, and passes them to `each`. Returns their number. A
@@ -191,6 +193,16 @@ impl Completions {
         // `taken` is read first. Otherwise a completion could be counted as removed but not as added.
         let taken = self.head.0.taken.get();
         (self.tail.0.added.get() - taken) as usize
+    }
+
+    /// The number of completions that were added since the queue was made.
+    pub(super) fn added(&self) -> u64 {
+        self.tail.0.added.get()
+    }
+
+    /// The number of completions that were removed since the queue was made.
+    pub(super) fn taken(&self) -> u64 {
+        self.head.0.taken.get()
     }
 
     #[inline]

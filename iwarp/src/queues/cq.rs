@@ -168,16 +168,23 @@ impl CqPlace {
         solicited: bool,
     ) {
         let cq = &self.cq.shared;
-        match cq.entries.push(completions, self.index, &self.wqes) {
-            Added::Except(0) => {}
-            Added::Except(lost) => {
+        let first = match cq.entries.push(completions, self.index, &self.wqes) {
+            Added::Except { lost: 0, first } => first,
+            Added::Except { lost, first } => {
                 self.wqes.free(lost);
                 cq.lose(lost);
+                first
             }
             Added::Silent(count) => return self.wqes.free(count),
+        };
+        if matches!(cq.events, Events::None) {
+            return;
         }
-        if !matches!(cq.events, Events::None) && cq.arm.fires(solicited) {
-            cq.make_event();
+        if solicited {
+            cq.solicited.fetch_max(cq.entries.added(), Ordering::Release);
+        }
+        if cq.arm.fires(solicited) {
+            cq.make_event(first);
         }
     }
 
@@ -211,6 +218,11 @@ pub(crate) struct CqShared {
     entries: Completions,
     events: Events,
     arm: Arm,
+    /// The number of added completions when the last solicited or failed completion was added.
+    solicited: AtomicU64,
+    /// The number of polled completions when the last event was generated, or `u64::MAX` before the first
+    /// event.
+    polled_at_event: AtomicU64,
     /// Whether a completion was lost.
     overflowed: AtomicBool,
     /// The bits `OVERFLOW` and `EVENT`, for [`report`](Self::report).
@@ -232,9 +244,12 @@ impl CqShared {
         }
     }
 
-    /// Generates an event. The queue was armed, and a completion was added.
+    /// Generates an event. The queue was armed, and a completion was added after `first` other completions.
     #[cold]
-    fn make_event(&self) {
+    fn make_event(&self, first: u64) {
+        // A thread may have polled the completion before this call, so the number of polled completions alone
+        // could hide that poll from `wake_for_missed`.
+        self.polled_at_event.store(self.entries.taken().min(first), Ordering::Release);
         match &self.events {
             Events::None => {}
             Events::Channel(channel) => channel.notifier.notify(),
@@ -243,6 +258,19 @@ impl CqShared {
             Events::Handler(_) => {
                 self.unreported.fetch_or(EVENT, Ordering::Release);
             }
+        }
+    }
+
+    /// Generates the event for which the queue is armed, if completions wait and the user has polled since
+    /// the last event. Such a user has seen the queue's end, or has left completions in the queue. A user who
+    /// has not polled since the last event knows by this event that completions wait.
+    fn wake_for_missed(&self, solicited_only: bool) {
+        let taken = self.entries.taken();
+        let newest =
+            if solicited_only { self.solicited.load(Ordering::Acquire) } else { self.entries.added() };
+        if newest > taken && self.polled_at_event.load(Ordering::Acquire) != taken && self.arm.fires(true) {
+            self.make_event(taken);
+            self.report();
         }
     }
 
@@ -352,6 +380,8 @@ impl CompletionQueue {
             entries: Completions::new(cqe),
             events,
             arm: Arm::new(),
+            solicited: AtomicU64::new(0),
+            polled_at_event: AtomicU64::new(u64::MAX),
             overflowed: AtomicBool::new(false),
             unreported: AtomicU8::new(0),
             lost: AtomicU64::new(0),
@@ -412,6 +442,18 @@ impl CompletionQueue {
             return Err(VerbsError::Invalid(text.into()));
         }
         self.shared.arm.arm(solicited_only);
+        Ok(())
+    }
+
+    /// Does what [`req_notify`](Self::req_notify) does, for programs that wait without polling once more.
+    /// Generates the event at once if completions wait and this queue was polled since its last event, as
+    /// NICs of Mellanox do. A handler is then called during this call.
+    ///
+    /// # Errors
+    /// As [`req_notify`](Self::req_notify).
+    pub fn req_notify_with_missed(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        self.req_notify(solicited_only)?;
+        self.shared.wake_for_missed(solicited_only);
         Ok(())
     }
 

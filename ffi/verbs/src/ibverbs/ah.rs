@@ -12,7 +12,7 @@ use crate::ffi::sys;
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::oob_connect;
 use crate::ibverbs::pd::Pd;
-use crate::net::Net;
+use crate::net::{Net, mapped};
 use crate::process::{Process, limits};
 
 /// The hop limit of datagrams if the program asks for 0, with which no datagram could be sent.
@@ -172,7 +172,7 @@ unsafe fn attr_of(
     // SAFETY: the caller passes an open context.
     let net = &unsafe { OpenDevice::of(context) }.process.net;
     attr.is_global = 1;
-    attr.grh.dgid = sys::ibv_gid { raw: net.gid_of_address(source.source) };
+    attr.grh.dgid = sys::ibv_gid { raw: mapped(source.source).octets() };
     attr.grh.sgid_index = index_of(net, source.destination);
     attr.grh.hop_limit = source.hop_limit;
     attr.grh.traffic_class = source.traffic_class;
@@ -187,7 +187,7 @@ fn index_of(net: &Net, address: IpAddr) -> u8 {
 
 /// Returns the attributes of a handle for an address on the wire.
 pub(crate) fn attr_of_address(process: &Process, address: IpAddr) -> sys::ibv_ah_attr {
-    attr_of_gid(process, process.net.gid_of_address(address))
+    attr_of_gid(process, mapped(address).octets())
 }
 
 /// Returns the attributes of a handle for a GID.

@@ -391,7 +391,8 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_on
         }
         // A program usually waits after this call, and then does not poll the engine.
         this.process.engine.hand_over();
-        Ok(this.cq.req_notify(solicited_only != 0)?)
+        // UCX and Mercury wait after this call without a further poll.
+        Ok(this.cq.req_notify_with_missed(solicited_only != 0)?)
     })
 }
 

@@ -13,7 +13,7 @@ use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::c_str::copy_str;
 use crate::ffi::sys;
 use crate::ffi::use_count::UseCount;
-use crate::net::{GIDS, Net, RoceVersion, version_of};
+use crate::net::{Net, RoceVersion, version_of};
 use crate::process::Process;
 use crate::process::async_events::AsyncQueue;
 use crate::process::{identity, limits};
@@ -388,20 +388,20 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> ssize_t {
     let count = abi::guarded(|| {
-        if flags != 0 || max < GIDS {
+        // SAFETY: the caller passes an open context.
+        let net = &unsafe { OpenDevice::of(context) }.process.net;
+        if flags != 0 || max < net.gid_count() {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes an open context.
-        let open = unsafe { OpenDevice::of(context) };
-        for index in 0..GIDS {
-            let ours = gid_entry(&open.process.net, index as u32)?;
+        for index in 0..net.gid_count() {
+            let ours = gid_entry(net, index as u32)?;
             // SAFETY: the caller passes an array of `max` entries of `size` bytes, and `index` is less than
             // `max`.
             let entry = unsafe { entries.byte_add(index * size) };
             // SAFETY: the entry has `size` bytes.
             unsafe { put(&ours, entry, size) };
         }
-        Ok(GIDS)
+        Ok(net.gid_count())
     });
     count.map_or_else(|Errno(number)| -(number as ssize_t), |count| count as ssize_t)
 }
@@ -412,13 +412,15 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
 /// `context` is open, and `kind` is writable.
 #[unsafe(export_name = "uw_ibv_query_gid_type")]
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
-    _context: *mut sys::ibv_context,
+    context: *mut sys::ibv_context,
     port: u8,
     index: u32,
     kind: *mut u32,
 ) -> c_int {
     abi::minus_one(|| {
-        if port != 1 || index as usize >= GIDS {
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        if port != 1 || index as usize >= open.process.net.gid_count() {
             return Err(EINVAL);
         }
         // In sysfs, IB and RoCE v1 have the same type.

@@ -15,7 +15,7 @@ use iwarp::verbs::{CmId, ConnParam, ListenOptions, VerbsError};
 use crate::ffi::abi::{EINVAL, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::engine_qps::EngineQps;
-use crate::net::{GIDS, PrivateDataHeader, QpNumbers, mapped};
+use crate::net::{PrivateDataHeader, QpNumbers, mapped};
 use crate::process::Process;
 use crate::process::limits;
 use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
@@ -154,7 +154,7 @@ pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnectio
 /// Every GID of ours has the same address on the wire, so a valid `sgid_index` makes no difference.
 pub(crate) fn remote_of(process: &Process, vector: &sys::ibv_ah_attr, number: u32) -> Outcome<IpAddr> {
     if vector.is_global != 0 {
-        if usize::from(vector.grh.sgid_index) >= GIDS {
+        if usize::from(vector.grh.sgid_index) >= process.net.gid_count() {
             return Err(EINVAL);
         }
         // SAFETY: `raw` is an array of bytes, which has no invalid values.

@@ -538,6 +538,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             }
             Transition::ToError => {
                 drop(attributes);
+                // A hardware device has sent the posted requests by now. UCX relies on this: it posts its
+                // last message, and then enters ERR.
+                this.process.engine.poll();
                 this.fail()?;
             }
             Transition::ToReset => {

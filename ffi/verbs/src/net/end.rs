@@ -137,7 +137,12 @@ impl Net {
     /// The GID at `index` of the device's table, or `None` behind the end of the table.
     pub(crate) fn gid(&self, index: usize) -> Option<[u8; 16]> {
         let host = self.slot().map(|(host, _)| host);
-        gids::table(self.address, host, self.scope()).get(index).copied()
+        gids::at(index, self.address, host, self.scope())
+    }
+
+    /// The number of GIDs of the device.
+    pub(crate) fn gid_count(&self) -> usize {
+        gids::count(self.scope())
     }
 
     /// The address on the wire of a peer with this GID, whose queue pair has the number `qp_num`.
@@ -145,15 +150,10 @@ impl Net {
         gids::resolve(gid, qp_num, self.scope())
     }
 
-    /// The GID of RoCEv2 that stands for a process's address on the wire.
-    pub(crate) fn gid_of_address(&self, address: IpAddr) -> [u8; 16] {
-        gids::of_address(address, self.scope())
-    }
-
     /// The last index of our GID that is this address, which has the type RoCEv2.
     pub(crate) fn gid_index_of(&self, address: IpAddr) -> Option<usize> {
-        let is_it = |index: &usize| self.gid(*index).is_some_and(|gid| gids::is_address(gid, address));
-        (0..gids::GIDS).rev().find(is_it)
+        let gid = mapped(address).octets();
+        (0..self.gid_count()).rev().find(|index| self.gid(*index) == Some(gid))
     }
 
     fn scope(&self) -> Scope {

@@ -1,19 +1,19 @@
 //! The GIDs of the device, and the address on the wire that a GID of a peer stands for.
 //!
-//! The table has four GIDs, as that of a RoCE device with an IPv4 address: an IPv6 address and the IPv4
-//! address, each with both versions of RoCE as its type. Every GID stands for the same address on the wire,
-//! so programs may use any index.
+//! The table is that of a RoCE device with an IPv4 address: an IPv6 address and the IPv4 address, each with
+//! both versions of RoCE as its type. On a `local` wire, the table is that of a device with two IPv4
+//! addresses. Every GID stands for the same address on the wire, so programs may use any index.
 //!
-//! | the address on the wire | GIDs 0 and 1 | GID 2 | GID 3 |
+//! | the address on the wire | GIDs 0 and 1 | GIDs 2 and 3 | GIDs 4 and 5 |
 //! |---|---|---|---|
-//! | 10.0.0.1 | `fe80::5efe:10.0.0.1`, the link-local address of RFC 5214 | `::ffff:10.0.0.1` | as GID 2 |
-//! | 100.64.0.1 on a `local` wire | `fe80::5efe:100.64.0.1` | `::ffff:100.64.0.1` | `::ffff:127.64.0.1` |
-//! | fd00::1 | `fd00::1` | `fd00::1` | as GID 2 |
-//! | that of a process of host 10.0.0.1 ([`hosts`]) | the address | `::ffff:10.0.0.1` | as GID 2 |
+//! | 10.0.0.1 | `fe80::5efe:10.0.0.1`, the link-local address of RFC 5214 | `::ffff:10.0.0.1` | none |
+//! | 100.64.0.1 on a `local` wire | `fe80::5efe:100.64.0.1` | `::ffff:127.64.0.1` | `::ffff:100.64.0.1` |
+//! | fd00::1 | `fd00::1` | `fd00::1` | none |
+//! | that of a process of host 10.0.0.1 ([`hosts`]) | the address | `::ffff:10.0.0.1` | none |
 //!
 //! UCX 1.19 and later connect by the first IPv4 GID of RoCEv2, if the kernel has a route to the peer's GID
 //! through the interface of the own GID. A `local` wire reports the loopback interface, to which 127.0.0.0/8
-//! belongs.
+//! belongs. Other programs ignore the GIDs of the loopback interface, and use GID 5.
 //!
 //! In the last row, several processes have the GID of their host. The first byte of a queue pair's number
 //! names the process ([`hosts::Slot`]).
@@ -24,9 +24,6 @@ use iwarp_wire::address_of_station;
 
 use super::address::{mapped, of_gid};
 use super::hosts;
-
-/// The number of GIDs.
-pub(crate) const GIDS: usize = 4;
 
 /// The first 96 bits of a link-local address that contains an IPv4 address (RFC 5214 section 6.1).
 const ISATAP: [u8; 12] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0x5e, 0xfe];
@@ -57,29 +54,27 @@ pub(super) enum Scope {
     Hosts,
 }
 
-/// The GIDs of a device with this address on the wire. `host` is the host's address, if a queue pair's number
-/// names the process of the host.
-pub(super) fn table(address: IpAddr, host: Option<Ipv4Addr>, scope: Scope) -> [[u8; 16]; GIDS] {
-    let whole = mapped(address).octets();
-    let (first, third, last) = match (address, host) {
-        (IpAddr::V4(v4), _) => (link_local(v4), whole, of_address(address, scope)),
-        (IpAddr::V6(_), Some(host)) => (whole, mapped(host.into()).octets(), mapped(host.into()).octets()),
-        (IpAddr::V6(_), None) => (whole, whole, whole),
-    };
-    [first, first, third, last]
-}
-
-/// The GID of RoCEv2 that stands for a process's address on the wire.
-pub(super) fn of_address(address: IpAddr, scope: Scope) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) if scope == Scope::Local => loopback(v4),
-        _ => mapped(address).octets(),
+/// The number of GIDs of a device on such a wire.
+pub(super) fn count(scope: Scope) -> usize {
+    match scope {
+        Scope::Network | Scope::Hosts => 4,
+        Scope::Local => 6,
     }
 }
 
-/// Whether the GID is this address of a process, or stands for it as an address of the loopback interface.
-pub(super) fn is_address(gid: [u8; 16], address: IpAddr) -> bool {
-    gid == mapped(address).octets() || matches!(address, IpAddr::V4(v4) if gid == loopback(v4))
+/// The GID at `index` of the table of a device with this address on the wire. `host` is the host's address,
+/// if a queue pair's number names the process of the host.
+pub(super) fn at(index: usize, address: IpAddr, host: Option<Ipv4Addr>, scope: Scope) -> Option<[u8; 16]> {
+    if index >= count(scope) {
+        return None;
+    }
+    let gid = match (index, address, host) {
+        (0 | 1, IpAddr::V4(v4), _) => link_local(v4),
+        (2 | 3, IpAddr::V4(v4), _) if scope == Scope::Local => loopback(v4),
+        (2 | 3, IpAddr::V6(_), Some(host)) => mapped(host.into()).octets(),
+        _ => mapped(address).octets(),
+    };
+    Some(gid)
 }
 
 /// The address of the loopback interface that stands for an address on a `local` wire.
@@ -147,37 +142,29 @@ mod tests {
         let link_local = "fe80::5efe:100.64.156.65";
         let process = "fd75:7761:7270::a4d:1:75fe";
         let [mapped, host] = ["::ffff:100.64.156.65", "::ffff:10.77.0.1"];
-        for (address, host, scope, gids) in [
-            (ipv4, None, Scope::Network, [link_local, mapped, mapped]),
-            (ipv4, None, Scope::Local, [link_local, mapped, "::ffff:127.64.156.65"]),
-            ("fd00::1", None, Scope::Network, ["fd00::1"; 3]),
-            (process, Some("10.77.0.1"), Scope::Hosts, [process, host, host]),
+        let local = [link_local, "::ffff:127.64.156.65", mapped];
+        for (address, host, scope, pairs) in [
+            (ipv4, None, Scope::Network, &[link_local, mapped][..]),
+            (ipv4, None, Scope::Local, &local[..]),
+            ("fd00::1", None, Scope::Network, &["fd00::1"; 2][..]),
+            (process, Some("10.77.0.1"), Scope::Hosts, &[process, host][..]),
         ] {
             let address: IpAddr = address.parse().unwrap();
-            let table = table(address, host.map(|host| host.parse().unwrap()), scope);
-            let [first, third, last] = gids.map(gid);
-            assert_eq!(table, [first, first, third, last]);
-            for gid in table {
-                assert_eq!(resolve(gid, 0xfe_0007, scope), address, "{gid:x?}");
+            let host = host.map(|host| host.parse().unwrap());
+            assert_eq!(count(scope), 2 * pairs.len());
+            assert_eq!(at(count(scope), address, host, scope), None);
+            for index in 0..count(scope) {
+                let found = at(index, address, host, scope).unwrap();
+                assert_eq!(found, gid(pairs[index / 2]), "{address} {index}");
+                assert_eq!(resolve(found, 0xfe_0007, scope), address, "{address} {index}");
             }
         }
         // On a network, a GID of the loopback interface is no other address.
         assert_eq!(resolve(gid("::ffff:127.64.0.1"), 0, Scope::Network).to_string(), "127.64.0.1");
         assert_eq!(
-            [0, 1, 2, 3].map(version_of),
+            [0, 1, 4, 5].map(version_of),
             [RoceVersion::V1, RoceVersion::V2, RoceVersion::V1, RoceVersion::V2]
         );
-    }
-
-    #[test]
-    fn the_address_of_a_received_datagram_is_found_in_the_table() {
-        let own: IpAddr = "100.64.156.65".parse().unwrap();
-        let found = table(own, None, Scope::Local).map(|gid| is_address(gid, own));
-        assert_eq!(found, [false, false, true, true]);
-        assert_eq!(of_address(own, Scope::Local), table(own, None, Scope::Local)[3]);
-        assert_eq!(of_address(own, Scope::Network), gid("::ffff:100.64.156.65"));
-        let other = table("100.64.156.66".parse().unwrap(), None, Scope::Local);
-        assert!(!other.into_iter().any(|gid| is_address(gid, own)));
     }
 
     #[test]

@@ -40,7 +40,7 @@ mod wire_spec;
 pub(crate) use address::{Lookup, mapped};
 pub(crate) use claim::{Claim, Conflict};
 pub(crate) use end::{NameLease, Net};
-pub(crate) use gids::{GIDS, RoceVersion, version_of};
+pub(crate) use gids::{RoceVersion, version_of};
 pub use hash::fnv1a;
 pub use list::processes;
 pub(crate) use name_locks::NameError;

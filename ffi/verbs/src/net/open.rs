@@ -155,15 +155,16 @@ mod tests {
 
     #[test]
     fn before_the_start_the_chosen_part_of_an_address_is_0() {
-        for (spec, address, last_gid) in [
-            ("local:job7", "100.64.0.0", "::ffff:127.64.0.0"),
-            ("packet:nowhere", "fd75:7761:7270::", "fd75:7761:7270::"),
-            ("packet:nowhere,addr=10.0.0.2/24", "10.0.0.2", "::ffff:10.0.0.2"),
-            ("packet:nowhere,addr=fd00::2/64", "fd00::2", "fd00::2"),
+        for (spec, address, gid, last) in [
+            ("local:job7", "100.64.0.0", "::ffff:127.64.0.0", 5),
+            ("packet:nowhere", "fd75:7761:7270::", "fd75:7761:7270::", 3),
+            ("packet:nowhere,addr=10.0.0.2/24", "10.0.0.2", "::ffff:10.0.0.2", 3),
+            ("packet:nowhere,addr=fd00::2/64", "fd00::2", "fd00::2", 3),
         ] {
             let net = before_start(&spec.parse().unwrap());
             assert_eq!(net.address(), address.parse::<std::net::IpAddr>().unwrap(), "{spec}");
-            assert_eq!(net.gid(3), Some(last_gid.parse::<std::net::Ipv6Addr>().unwrap().octets()), "{spec}");
+            assert_eq!(net.gid(3), Some(gid.parse::<std::net::Ipv6Addr>().unwrap().octets()), "{spec}");
+            assert_eq!(net.gid_index_of(net.address()), Some(last), "{spec}");
             assert_eq!(net.link(), dp::LinkState::Up);
         }
         let own = before_start(&"packet:lo".parse().unwrap());

@@ -6,7 +6,7 @@ use libc::c_int;
 
 use crate::ffi::c_str::copy_str;
 use crate::ffi::sys;
-use crate::net::{GIDS, Net};
+use crate::net::Net;
 use crate::process::identity;
 
 /// Maximum number of requests of one queue.
@@ -131,7 +131,7 @@ pub(crate) fn port(net: &Net) -> sys::ibv_port_attr {
         state: if is_up { sys::IBV_PORT_ACTIVE } else { sys::IBV_PORT_DOWN },
         max_mtu: sys::IBV_MTU_4096,
         active_mtu: net.path_mtu().number().into(),
-        gid_tbl_len: GIDS as c_int,
+        gid_tbl_len: net.gid_count() as c_int,
         port_cap_flags: sys::IBV_PORT_CM_SUP,
         max_msg_sz: i32::MAX as u32,
         pkey_tbl_len: 1,

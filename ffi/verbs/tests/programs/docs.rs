@@ -366,7 +366,7 @@ fn device() -> Result<(), String> {
         ("state", "PORT_ACTIVE (4)"),
         ("link_layer", "Ethernet"),
         ("max_msg_sz", "0x7fffffff"),
-        ("gid_tbl_len", "4"),
+        ("gid_tbl_len", "6"),
         ("active_speed", "25.0 Gbps (32)"),
     ] {
         let found = text.lines().filter_map(|line| line.trim().split_once(':'));
@@ -383,8 +383,10 @@ fn device() -> Result<(), String> {
     for gid in [
         format!("GID[  0]:\t\tfe80:0000:0000:0000:0000:5efe:6440:{lid:04x}, RoCE v1"),
         format!("GID[  1]:\t\tfe80::5efe:6440:{lid:x}, RoCE v2"),
-        format!("GID[  2]:\t\t0000:0000:0000:0000:0000:ffff:6440:{lid:04x}, RoCE v1"),
+        format!("GID[  2]:\t\t0000:0000:0000:0000:0000:ffff:7f40:{lid:04x}, RoCE v1"),
         format!("GID[  3]:\t\t::ffff:127.64.{first}.{second}, RoCE v2"),
+        format!("GID[  4]:\t\t0000:0000:0000:0000:0000:ffff:6440:{lid:04x}, RoCE v1"),
+        format!("GID[  5]:\t\t::ffff:100.64.{first}.{second}, RoCE v2"),
     ] {
         if lid == 0 || !text.contains(&gid) {
             return Err(format!("no GID as the LID says ({gid}):\n{text}"));

@@ -17,7 +17,7 @@ const BEGIN: &str =
 const END: &str = "<!-- end of what is made -->\n";
 
 /// Suites of other projects, whose cases and outcomes are in `tests/judges`.
-const SUITES: [(&str, &str); 9] = [
+const SUITES: [(&str, &str); 10] = [
     ("pyverbs", "rdma-core's own tests"),
     ("fabtests", "the tests of libfabric, over its verbs provider"),
     ("rdma-unit-test", "Google's tests of verbs"),
@@ -29,6 +29,7 @@ const SUITES: [(&str, &str); 9] = [
     ),
     ("disni", "DiSNI's examples and benchmarks, in Java"),
     ("rpma", "the examples of librpma, also with a file as persistent memory"),
+    ("mercury", "the tests and measurements of Mercury, over libfabric and UCX"),
     ("spdk", "SPDK's NVMe-oF target `nvmf_tgt`, with `spdk_nvme_perf` (`perf`) and other programs of SPDK"),
 ];
 

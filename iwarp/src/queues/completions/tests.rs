@@ -35,7 +35,7 @@ fn push(queue: &Completions, wr_id: u64, work: &WorkQueue) -> bool {
 
 fn lost(added: Added) -> usize {
     match added {
-        Added::Except(lost) => lost,
+        Added::Except { lost, .. } => lost,
         Added::Silent(count) => panic!("{count} are not wanted"),
     }
 }

@@ -421,6 +421,79 @@ fn arming_for_solicited_completions_leaves_one_for_all() {
     }
 }
 
+/// A program may arm a queue with [`CompletionQueue::req_notify_with_missed`] and then wait without a further
+/// poll: the queue generates an event for a completion that arrived after the program's last poll.
+#[test]
+fn an_event_for_a_missed_completion() {
+    let (mut pair, _listener) = Pair::listening();
+    let channel = pair.b.context.create_comp_channel().unwrap();
+    let cq = pair.b.context.create_cq(64, Some(&channel)).unwrap();
+    let c = connect(&mut pair, &QpInit::new(&cq));
+    let (local, remote) = pair.regions(64);
+    for wr_id in 0..32 {
+        post_recv(&c.qp_b, &remote, wr_id).unwrap();
+    }
+    let events = || channel.wait(Some(Duration::ZERO)).unwrap();
+    let mut send = |count: usize, solicited: bool| {
+        let flags = if solicited { SendFlags::SIGNALED | SendFlags::SOLICITED } else { SendFlags::SIGNALED };
+        for _ in 0..count {
+            c.qp_a.post_send(&SendRequest::new(0, SendOp::Send, local.sge(0, 8)).flags(flags)).unwrap();
+        }
+        pair.run_us(1000);
+    };
+    let arm = |solicited_only| cq.req_notify_with_missed(solicited_only).unwrap();
+    // No completion waits, so the next one generates the event.
+    arm(false);
+    assert_eq!(events(), 0);
+    send(2, false);
+    assert_eq!(events(), 1);
+    // The program knows of these completions, so arming the queue generates no event, but a poll must follow.
+    arm(false);
+    assert_eq!(events(), 0);
+    send(1, false);
+    assert_eq!(events(), 1, "the queue was armed");
+    // The program has polled since the event, and has left completions.
+    assert!(cq.poll_one().is_some());
+    cq.req_notify(false).unwrap();
+    assert_eq!(events(), 0, "the program polls after this call");
+    arm(false);
+    assert_eq!(events(), 1);
+    send(1, false);
+    assert_eq!(events(), 0, "arming the queue once allows one event");
+    arm(false);
+    assert_eq!((events(), drain(&cq).len()), (0, 3), "the program has not polled since the event");
+    send(1, false);
+    assert_eq!((events(), drain(&cq).len()), (1, 1), "the queue was armed");
+    // The queue was empty at the last poll.
+    send(1, false);
+    arm(false);
+    assert_eq!((events(), drain(&cq).len()), (1, 1));
+    // Completions that are not solicited wait. Neither the request nor further completions of this kind
+    // generate an event.
+    send(3, false);
+    arm(true);
+    send(1, false);
+    assert_eq!(events(), 0);
+    send(1, true);
+    assert_eq!(events(), 1);
+    // The event was generated behind other completions, none of which the program has polled.
+    arm(true);
+    assert_eq!(events(), 0);
+    assert_eq!(drain(&cq).len(), 5);
+    arm(true);
+    assert_eq!(events(), 0, "no completion waits");
+    send(1, true);
+    assert_eq!((events(), drain(&cq).len()), (1, 1));
+    // A solicited completion waits behind the last poll.
+    send(1, true);
+    send(1, false);
+    arm(true);
+    assert_eq!((events(), drain(&cq).len()), (1, 2));
+    send(1, false);
+    arm(true);
+    assert_eq!((events(), drain(&cq).len()), (0, 1), "the solicited completion was polled");
+}
+
 /// If the queue is armed for solicited events, the flush at the end also causes an event.
 #[test]
 fn a_failed_completion_is_solicited() {

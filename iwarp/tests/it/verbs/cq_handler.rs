@@ -58,6 +58,27 @@ fn a_handler_learns_which_queue_has_an_event() {
     assert_eq!(*called.lock().unwrap(), [sends.cq_num()]);
 }
 
+/// If a completion was missed, the handler runs on the thread that arms the queue.
+#[test]
+fn a_handler_learns_of_a_missed_completion_at_once() {
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let (handler, called) = recorder();
+    let cq = with_handler(&context, &handler);
+    let pd = context.alloc_pd().unwrap();
+    let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+    let region = pd.reg_mr(64, ALL).unwrap();
+    qp.post_recv(&RecvRequest::new(1, region.sge(0, 8))).unwrap();
+    qp.modify(QpState::Error).unwrap();
+    cq.req_notify(false).unwrap();
+    assert_eq!(*called.lock().unwrap(), [0_u32; 0]);
+    cq.req_notify_with_missed(false).unwrap();
+    assert_eq!(*called.lock().unwrap(), [cq.cq_num()]);
+    cq.req_notify_with_missed(true).unwrap();
+    assert_eq!(*called.lock().unwrap(), [cq.cq_num()], "the queue was not polled since the event");
+    let other = context.create_cq(4, None).unwrap();
+    assert!(matches!(other.req_notify_with_missed(false), Err(VerbsError::Invalid(_))));
+}
+
 /// If a program has asked for the event of any completion, the next completion generates the event, even if
 /// the program asks for the event of a solicited completion afterwards.
 #[test]

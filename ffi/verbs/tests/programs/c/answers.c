@@ -24,7 +24,7 @@ static void device(struct ibv_context *context)
 	CHECK(attr.max_qp_rd_atom == 128 && attr.max_qp_init_rd_atom == 128 && attr.max_res_rd_atom > 128);
 	CHECK(attr.atomic_cap == IBV_ATOMIC_HCA && attr.phys_port_cnt == 1 && attr.max_pkeys == 1);
 	CHECK(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW && attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B);
-	CHECK(port.max_msg_sz == INT32_MAX && port.gid_tbl_len == 4 && port.pkey_tbl_len == 1);
+	CHECK(port.max_msg_sz == INT32_MAX && port.gid_tbl_len == 6 && port.pkey_tbl_len == 1);
 	CHECK(port.link_layer == IBV_LINK_LAYER_ETHERNET && port.phys_state == 5);
 	CHECK(!strcmp(ibv_get_device_name(context->device), "uwarp0"));
 	struct ibv_context **list = rdma_get_devices(&count);

@@ -15,13 +15,13 @@
  * the struct is written. */
 static void sizes(struct ibv_context *context)
 {
-	enum { MORE = 48, GUARD = 16 };
+	enum { MORE = 48, GUARD = 16, GIDS = 6 };
 	struct {
 		union {
 			struct ibv_device_attr_ex device;
 			struct ibv_port_attr port;
-			struct ibv_gid_entry gid, gids[4];
-			uint8_t bytes[sizeof(struct ibv_device_attr_ex) + MORE + GUARD];
+			struct ibv_gid_entry gid, gids[GIDS];
+			uint8_t bytes[sizeof(struct ibv_device_attr_ex) + GIDS * MORE + GUARD];
 		} newer;
 	} s;
 	struct verbs_context *calls = verbs_get_ctx(context);
@@ -46,12 +46,12 @@ static void sizes(struct ibv_context *context)
 				break;
 			case 3:
 				/* The entries of a newer program lie `size` bytes apart. */
-				CHECK(_ibv_query_gid_table(context, &s.newer.gid, 4, 0, size) == 4);
-				for (uint32_t i = 0; i < 4; i++) {
+				CHECK(_ibv_query_gid_table(context, &s.newer.gid, GIDS, 0, size) == GIDS);
+				for (uint32_t i = 0; i < GIDS; i++) {
 					struct ibv_gid_entry *at = (void *)(s.newer.bytes + i * size);
 					CHECK(at->port_num == 1 && at->gid_index == i);
 				}
-				size *= 4;
+				size *= GIDS;
 				from = size;
 				break;
 			}
@@ -67,18 +67,18 @@ static void sizes(struct ibv_context *context)
 	CHECK(!ibv_query_gid_ex(context, 1, 0, &entry, 0) && if_indextoname(entry.ndev_ifindex, name));
 	CHECK(!strcmp(name, "lo"));
 	/* There is one port with one partition key, and no flag is known. A table does not fit into less room. */
-	CHECK(_ibv_query_gid_ex(context, 1, 4, &entry, 0, sizeof(entry)) == EINVAL);
+	CHECK(_ibv_query_gid_ex(context, 1, GIDS, &entry, 0, sizeof(entry)) == EINVAL);
 	CHECK(_ibv_query_gid_ex(context, 2, 0, &entry, 0, sizeof(entry)) == EINVAL);
 	CHECK(_ibv_query_gid_ex(context, 1, 0, &entry, 1, sizeof(entry)) == EINVAL);
 	CHECK(_ibv_query_gid_table(context, &entry, 0, 0, sizeof(entry)) == -EINVAL);
-	CHECK(_ibv_query_gid_table(context, s.newer.gids, 3, 0, sizeof(entry)) == -EINVAL);
-	CHECK(_ibv_query_gid_table(context, s.newer.gids, 4, 1, sizeof(entry)) == -EINVAL);
+	CHECK(_ibv_query_gid_table(context, s.newer.gids, GIDS - 1, 0, sizeof(entry)) == -EINVAL);
+	CHECK(_ibv_query_gid_table(context, s.newer.gids, GIDS, 1, sizeof(entry)) == -EINVAL);
 	CHECK(ibv_get_pkey_index(context, 1, 0xffff) == 0 && ibv_get_pkey_index(context, 1, 0x7fff) == -1);
 	CHECK(ibv_get_pkey_index(context, 2, 0xffff) == -1);
 	union ibv_gid gid;
 	__be16 pkey;
 	CHECK(!ibv_query_pkey(context, 1, 0, &pkey) && pkey == 0xffff);
-	CHECK(ibv_query_pkey(context, 1, 1, &pkey) && ibv_query_gid(context, 1, 4, &gid));
+	CHECK(ibv_query_pkey(context, 1, 1, &pkey) && ibv_query_gid(context, 1, GIDS, &gid));
 	CHECK(ibv_query_gid(context, 0, 0, &gid) && ibv_query_gid(context, 1, -1, &gid));
 	struct ibv_port_attr port;
 	CHECK(!ibv_query_port(context, 1, &port) && port.lid && ibv_query_port(context, 0, &port) == EINVAL);

@@ -206,7 +206,7 @@ static void steps(void)
 	union ibv_gid gid;
 	CHECK(ud->ah_attr.is_global && ud->ah_attr.port_num == 1 && ud->ah_attr.grh.hop_limit);
 	CHECK(!ibv_query_gid(id->verbs, 1, ud->ah_attr.grh.sgid_index, &gid));
-	CHECK(!memcmp(&gid, &ud->ah_attr.grh.dgid, sizeof gid) && ud->ah_attr.grh.sgid_index == 3);
+	CHECK(!memcmp(&gid, &ud->ah_attr.grh.dgid, sizeof gid) && ud->ah_attr.grh.sgid_index == 5);
 	talk(id, child, ud);
 	rdma_ack_cm_event(event);
 

@@ -233,6 +233,35 @@ static void values(void)
 	}
 }
 
+/* A queue pair that enters ERR, or is destroyed, has sent what was posted, as a hardware device has after an instant. */
+static void last_words(void)
+{
+	enum { WORDS = 6 };
+	for (int destroys = 0; destroys < 2; destroys++) {
+		struct ibv_cq *ours = ibv_create_cq(context, WORDS, NULL, NULL, 0);
+		struct ibv_qp *to = make_qp(pd, cq, WORDS), *from = make_qp(pd, ours, WORDS);
+		struct ibv_recv_wr recv = { 0 }, *bad_recv;
+		struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad_send;
+		connect_qp(to, from->qp_num);
+		connect_qp(from, to->qp_num);
+		for (recv.wr_id = 0; recv.wr_id < WORDS; recv.wr_id++)
+			CHECK(!ibv_post_recv(to, &recv, &bad_recv));
+		/* The connection is complete when the first message has arrived. */
+		CHECK(!ibv_post_send(from, &send, &bad_send) && next_of(ours).status == IBV_WC_SUCCESS);
+		CHECK(next_of(cq).status == IBV_WC_SUCCESS);
+		for (int i = 1; i < WORDS; i++)
+			CHECK(!ibv_post_send(from, &send, &bad_send));
+		if (!destroys)
+			CHECK(!modify(from, IBV_QPS_ERR, IBV_QP_STATE));
+		CHECK(!ibv_destroy_qp(from));
+		for (uint64_t i = 1; i < WORDS; i++) {
+			struct ibv_wc wc = next_of(cq);
+			CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == i);
+		}
+		CHECK(!ibv_destroy_qp(to) && !ibv_destroy_cq(ours));
+	}
+}
+
 static struct rdma_event_channel *channel;
 
 static struct rdma_cm_id *take(enum rdma_cm_event_type kind)
@@ -314,6 +343,7 @@ int main(void)
 	others();
 	forgotten();
 	values();
+	last_words();
 	managed();
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;

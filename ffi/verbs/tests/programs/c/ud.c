@@ -21,6 +21,7 @@ static struct ibv_cq_ex *far_cq_ex;
 static struct ibv_mr *mr;
 static uint8_t memory[8192];
 static uint32_t longest;
+static int gid_count;
 
 static int change(struct ibv_qp *qp, enum ibv_qp_state state, int mask)
 {
@@ -43,9 +44,10 @@ static struct ibv_qp *make(struct ibv_cq *of, struct ibv_srq *srq)
 	return qp;
 }
 
+/* A handle from our GID at this index to the same GID. */
 static struct ibv_ah *handle(int index)
 {
-	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh = { .hop_limit = 255, .sgid_index = 0 } };
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh = { .hop_limit = 255, .sgid_index = index } };
 	CHECK(!ibv_query_gid(context, 1, index, &attr.grh.dgid));
 	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
 	CHECK(ah && ah->context == context && ah->pd == pd);
@@ -149,7 +151,7 @@ static void received(struct ibv_qp *qp, struct ibv_qp *from, uint32_t length, in
 
 static void messages(struct ibv_qp *qp, struct ibv_qp *far)
 {
-	for (int index = 0; index < 4; index++) {
+	for (int index = 0; index < gid_count; index++) {
 		struct ibv_ah *ah = handle(index);
 		recv_to(far, 4096, 4096, ROOM);
 		CHECK(!post(qp, ah, far->qp_num, QKEY, 100 + index, IBV_WR_SEND, IBV_SEND_SOLICITED));
@@ -189,7 +191,7 @@ static void messages(struct ibv_qp *qp, struct ibv_qp *far)
 	CHECK(!ibv_destroy_ah(ah));
 	struct ibv_ah_attr wrong = { .is_global = 1, .port_num = 2 };
 	CHECK(!ibv_create_ah(pd, &wrong) && errno == EINVAL);
-	wrong.port_num = 1, wrong.grh.sgid_index = 4;
+	wrong.port_num = 1, wrong.grh.sgid_index = gid_count;
 	CHECK(!ibv_create_ah(pd, &wrong) && errno == EINVAL);
 }
 
@@ -375,6 +377,7 @@ int main(void)
 	struct ibv_port_attr port;
 	CHECK(!ibv_query_port(context, 1, &port) && port.active_mtu >= IBV_MTU_1024 && port.active_mtu <= port.max_mtu);
 	longest = 128u << port.active_mtu;
+	gid_count = port.gid_tbl_len;
 	struct ibv_device_attr device;
 	CHECK(!ibv_query_device(context, &device) && device.max_ah > 0 && device.max_mcast_grp > 0);
 
