@@ -5,10 +5,10 @@
 //! Ethernet address of a station is `02:00:64:40` followed by the station's number. To send the first frame
 //! to another station, a port connects to that station's socket in the folder. Through the socket, the port
 //! passes shared memory with a ring in each direction. The sender copies each frame into a ring, and the
-//! receiver copies the frame out of the ring. Long TCP frames are lent instead: the receiver gets views of the
-//! sender's pages (`local/lending.rs`). There is no hub and no extra thread, and no privilege is
-//! needed. Datagrams to multicast groups are copied to all other stations, at most 1024. Other frames to
-//! addresses that are not addresses of stations are dropped and counted.
+//! receiver copies the frame out of the ring. Long TCP frames are lent instead: the receiver gets views of
+//! the sender's pages (`local/lending.rs`). There is no hub and no extra thread, and no privilege is needed.
+//! Datagrams to multicast groups are copied to all other stations, at most 1024. Other frames to addresses
+//! that are not addresses of stations are dropped and counted.
 //!
 //! TCP frames of at most 64 KiB are passed uncut, and no TCP checksum is computed.
 //!

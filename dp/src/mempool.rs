@@ -48,8 +48,8 @@ impl Mempool {
         Self { backend: Backend::Heap(heap::HeapPool::new(name, count, data_bytes)) }
     }
 
-    /// Makes a pool like [`heap`](Self::heap), whose buffers are in `backing`. If the system has no memory for
-    /// a buffer, the pool counts as empty.
+    /// Makes a pool like [`heap`](Self::heap), whose buffers are in `backing`. If the system has no memory
+    /// for a buffer, the pool counts as empty.
     ///
     /// # Panics
     /// If `count` is 0 or at least 2^31, or if the buffers exceed the backing.

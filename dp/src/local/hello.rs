@@ -1,8 +1,8 @@
 //! The messages that two stations exchange on their socket.
 //!
 //! A station with a frame for another station connects to that station, and sends [`Kind::Hello`] with the
-//! memory of both rings. The other station answers [`Kind::Welcome`]. Both messages also carry the memory with
-//! the pages of the sender's port, if the port lends frames. Both stations may have connected at the
+//! memory of both rings. The other station answers [`Kind::Welcome`]. Both messages also carry the memory
+//! with the pages of the sender's port, if the port lends frames. Both stations may have connected at the
 //! same time. In this case the station whose memory is used answers [`Kind::Crossed`]. A station that does
 //! not wait any longer for a hello that it can answer sends [`Kind::Again`]. Later messages have one byte and
 //! wake the other side. When one of the processes ends, the other side of the socket notices the end.

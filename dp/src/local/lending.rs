@@ -122,8 +122,9 @@ pub(super) enum Lent {
 
 /// The frames that a port has borrowed from one peer.
 pub(super) struct Borrower {
-    /// The peer's whole pool, once for each frame that can be borrowed at a time. The frame with number n uses
-    /// the value at n modulo [`MAX_LENT`]. When no view of this value exists, the frame is not used any more.
+    /// The peer's whole pool, once for each frame that can be borrowed at a time. The frame with number n
+    /// uses the value at n modulo [`MAX_LENT`]. When no view of this value exists, the frame is not used any
+    /// more.
     slots: Box<[ExtBuf]>,
     /// Number of bytes of the pool.
     bytes: usize,

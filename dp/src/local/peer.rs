@@ -310,8 +310,8 @@ impl Pair {
         Ok(None)
     }
 
-    /// Frees the frames that the other side has returned. Returns the number of bytes that were lent since the
-    /// last call.
+    /// Frees the frames that the other side has returned. Returns the number of bytes that were lent since
+    /// the last call.
     ///
     /// # Errors
     /// [`Broken`] if the other side has returned frames that were not lent.

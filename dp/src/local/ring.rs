@@ -2,11 +2,11 @@
 //!
 //! Each frame is one record. A record is a word with the frame's length and marks, followed by the frame's
 //! bytes. The record of a lent frame has only the frame's first bytes, after references to the pages in which
-//! the other bytes are (`lending.rs`). Records are padded to whole cache lines, so that no line has bytes of two records. A position is a
-//! number of bytes since the ring was made, and never decreases. The tail belongs to the writer, and the head
-//! belongs to the reader. Each side also has a private copy of its position, and publishes the position once
-//! for many records. Each side checks the values that the other side has published: an impossible position or
-//! an impossible record is [`Broken`].
+//! the other bytes are (`lending.rs`). Records are padded to whole cache lines, so that no line has bytes of
+//! two records. A position is a number of bytes since the ring was made, and never decreases. The tail
+//! belongs to the writer, and the head belongs to the reader. Each side also has a private copy of its
+//! position, and publishes the position once for many records. Each side checks the values that the other
+//! side has published: an impossible position or an impossible record is [`Broken`].
 //!
 //! ```text
 //! control: | tail | head, returned | sleeper |   a pair of lines each, since processors fetch lines in pairs
@@ -280,8 +280,8 @@ impl Producer {
         Ok(true)
     }
 
-    /// Writes the record of a lent frame that begins with the bytes `head`, and returns `true`. Returns `false`
-    /// if the ring is full.
+    /// Writes the record of a lent frame that begins with the bytes `head`, and returns `true`. Returns
+    /// `false` if the ring is full.
     ///
     /// # Errors
     /// [`Broken`] if the reader has published an impossible position.
@@ -460,8 +460,8 @@ impl Consumer {
         if fits { Ok(Some(record)) } else { Err(Broken) }
     }
 
-    /// Returns reference `nr` of the oldest record, which [`peek`](Self::peek) has returned. The reference may
-    /// have any contents.
+    /// Returns reference `nr` of the oldest record, which [`peek`](Self::peek) has returned. The reference
+    /// may have any contents.
     #[inline]
     pub(super) fn reference(&self, nr: usize) -> Reference {
         let (at, _) = self.place.at(self.head + (HEADER_BYTES + nr * REFERENCE_BYTES) as u64);

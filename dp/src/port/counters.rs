@@ -36,8 +36,8 @@ crate::counters! {
         /// The part of `tx_bytes` that was not copied: the receiver reads these bytes in pages of this port
         /// ([local wire](crate::local)).
         pub tx_lent_bytes: u64,
-        /// The part of `rx_bytes` that was not copied: these bytes are in pages of the port that has sent them
-        /// ([local wire](crate::local)).
+        /// The part of `rx_bytes` that was not copied: these bytes are in pages of the port that has sent
+        /// them ([local wire](crate::local)).
         pub rx_borrowed_bytes: u64,
         /// Number of frames that an [impaired port](crate::Impaired) has lost on purpose.
         pub tx_lost: u64,

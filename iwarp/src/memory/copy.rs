@@ -170,8 +170,8 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
 /// bytes, new bytes, or a mixture of old and new bytes.
 ///
 /// # Safety
-/// `to..to + len` is mapped and writable, `from..from + len` is mapped and readable, and the two ranges do not
-/// overlap. Other threads and processes access both only through atomics and raw copies.
+/// `to..to + len` is mapped and writable, `from..from + len` is mapped and readable, and the two ranges do
+/// not overlap. Other threads and processes access both only through atomics and raw copies.
 #[inline]
 pub(super) unsafe fn place_raw(to: *mut u8, from: *const u8, len: usize) {
     let (mut to, mut from, mut left) = (to, from, len);
@@ -187,8 +187,8 @@ pub(super) unsafe fn place_raw(to: *mut u8, from: *const u8, len: usize) {
         };
         for (i, byte) in chunk[..bytes].iter_mut().enumerate() {
             // SAFETY: `i` is below `left`, and the caller promises that the bytes at `from` may be read while
-            // other code accesses them only through atomics and raw copies. A byte is always aligned, and this
-            // byte is only loaded.
+            // other code accesses them only through atomics and raw copies. A byte is always aligned, and
+            // this byte is only loaded.
             *byte = unsafe { AtomicU8::from_ptr(from.wrapping_add(i).cast_mut()) }.load(Ordering::Relaxed);
         }
         // SAFETY: `bytes` is at most `left`, so the caller's range has room for the bytes at `to`.

@@ -92,9 +92,9 @@ impl<'t> Target<'t> {
         unsafe { copy::place_to(ptr, bytes, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// Does what [`place`](Self::place) does, for the `len` bytes at `at` of a frame, which may be in external
-    /// memory. If other code writes the bytes during the copy, the copy has old bytes, new bytes or a mixture
-    /// of old and new bytes.
+    /// Does what [`place`](Self::place) does, for the `len` bytes at `at` of a frame, which may be in
+    /// external memory. If other code writes the bytes during the copy, the copy has old bytes, new bytes or
+    /// a mixture of old and new bytes.
     ///
     /// # Errors
     /// The errors of [`place`](Self::place), and [`Fault::Bounds`] if the frame has fewer bytes.
@@ -107,8 +107,8 @@ impl<'t> Target<'t> {
             // The check that made this target checked that the registration is writable. The epoch (`_guard`)
             // is open on this thread, so a thread that has revoked the registration since the check waits for
             // the end of the epoch before the memory may be unmapped (`quiescence` has the proof). Other
-            // threads access the bytes only by raw copies and atomics (`RawBytes`). The part is readable while
-            // the frame is borrowed, and other code accesses the part only by raw copies and atomics
+            // threads access the bytes only by raw copies and atomics (`RawBytes`). The part is readable
+            // while the frame is borrowed, and other code accesses the part only by raw copies and atomics
             // (`dp::mbuf::Part`). A packet buffer does not overlap registered memory.
             unsafe { copy::place_raw_to(ptr, part.as_ptr(), part.len(), self.range.guarded) }
                 .map_err(|Unmapped| Fault::InvalidStag)?;

@@ -196,9 +196,9 @@ impl Rdma {
         Self::deframe_any(&mut self.deframer, (offset + taken as u64, buf, frontier), held, delivery)
     }
 
-    /// Does what [`deframe`](Self::deframe) does, for a buffer with borrowed memory: FPDUs are placed straight
-    /// from the pages of the process that has sent them. If the deframer does not accept the bytes, they are
-    /// copied first.
+    /// Does what [`deframe`](Self::deframe) does, for a buffer with borrowed memory: FPDUs are placed
+    /// straight from the pages of the process that has sent them. If the deframer does not accept the bytes,
+    /// they are copied first.
     #[inline(never)]
     fn deframe_borrowed(
         &mut self,

@@ -50,8 +50,8 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) -> usize {
 /// multiple of 16, and 0 if `to` is not a multiple of 16. If `len` is not 0, at least one byte is not copied.
 ///
 /// # Safety
-/// `to..to + len` is mapped and writable, `from..from + len` is mapped and readable, and the two ranges do not
-/// overlap. Other threads and processes access both only through atomics and raw copies.
+/// `to..to + len` is mapped and writable, `from..from + len` is mapped and readable, and the two ranges do
+/// not overlap. Other threads and processes access both only through atomics and raw copies.
 #[inline]
 pub(super) unsafe fn place_raw(to: *mut u8, from: *const u8, len: usize) -> usize {
     let vectors = len.saturating_sub(1) / ALIGN * ALIGN;

@@ -167,9 +167,9 @@ impl Deframer {
     /// ([`Mbuf::into_private`]).
     ///
     /// The function consumes nothing if CRCs are in use, since the bytes could change between the check and
-    /// their placement, or if one of the conditions of `receive_whole` is not met. Each header is copied before
-    /// it is parsed. The payload may change until it is placed. A process that changes it changes its own
-    /// message, as if it had sent other bytes.
+    /// their placement, or if one of the conditions of `receive_whole` is not met. Each header is copied
+    /// before it is parsed. The payload may change until it is placed. A process that changes it changes its
+    /// own message, as if it had sent other bytes.
     ///
     /// # Errors
     /// The first error that `each` returns. The error ends reception.
