@@ -37,8 +37,15 @@ pub(super) struct FreeList<T> {
 impl<T> FreeList<T> {
     /// Makes a list of `items`. The list never has more items than these.
     pub(super) fn new(items: Vec<T>) -> Self {
+        let limit = items.len();
+        Self::of_limit(items, limit)
+    }
+
+    /// Makes a list of `items` that never has more than `limit` items.
+    pub(super) fn of_limit(mut items: Vec<T>, limit: usize) -> Self {
+        items.reserve(limit.saturating_sub(items.len()));
         // All caches together have at most a quarter of the items.
-        let share = (items.len() / (4 * SLOTS)).min(CACHE_MAX);
+        let share = (limit / (4 * SLOTS)).min(CACHE_MAX);
         let cache_max = if share < CACHE_MIN { 0 } else { share };
         Self { depot: Stack::new(items), caches: std::array::from_fn(|_| Cache::new(cache_max)), cache_max }
     }
@@ -77,8 +84,9 @@ impl<T> FreeList<T> {
         cache.push(item);
     }
 
+    /// As [`push`](Self::push), but not to the cache of the calling thread.
     #[cold]
-    fn push_to_depot(&self, item: T) {
+    pub(super) fn push_to_depot(&self, item: T) {
         self.depot.lock().items.push(item);
     }
 

@@ -1,10 +1,10 @@
 //! The heap backend of a pool: one slab of blocks, the view counts of the blocks, and the descriptors.
 //!
 //! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
-//! block or of external memory. A free descriptor is in one of two lists. In `buffers`, each descriptor has a
-//! free block. In `spares`, the descriptors have no block, and are meant for further views. There are `count`
-//! blocks and twice as many descriptors. Each block always has at least one descriptor, so each list has at
-//! most `count` descriptors.
+//! block or of external memory. A free descriptor is in one of three lists. In `buffers`, each descriptor has
+//! a free block. In `fresh`, the blocks were never used. In `spares`, the descriptors have no block, and are
+//! meant for further views. There are `count` blocks and twice as many descriptors. Each block always has at
+//! least one descriptor, so each list has at most `count` descriptors.
 //!
 //! Rules of access:
 //! - A [`Segment`] in use is owned by exactly one [`Handle`]. The segment has a reference to its pool, so
@@ -33,6 +33,9 @@ pub(crate) struct HeapPool {
     views: Box<[AtomicU32]>,
     /// Free descriptors, each with a free block.
     buffers: FreeList<Box<Segment>>,
+    /// Free descriptors whose blocks were never used, and have no memory of the system yet. They are used if
+    /// `buffers` is empty.
+    fresh: FreeList<Box<Segment>>,
     /// Free descriptors without a block.
     spares: FreeList<Box<Segment>>,
     exhausted: AtomicU64,
@@ -57,13 +60,16 @@ impl HeapPool {
 
     fn of_slab(name: &str, count: usize, data_bytes: usize, slab: Slab) -> Arc<Self> {
         assert!(count <= u32::MAX as usize / 2, "{count} buffers are too many for one pool");
-        let buffers = (0..count).map(|block| Box::new(Segment::free(Storage::Block(slab.block(block)))));
+        let descriptors = (0..count).map(|block| Box::new(Segment::free(Storage::Block(slab.block(block)))));
+        let (mut fresh, mut buffers) = (Vec::new(), Vec::new());
+        if slab.takes_later() { &mut fresh } else { &mut buffers }.extend(descriptors);
         let spares = (0..count).map(|_| Box::new(Segment::free(Storage::None)));
         let pool = Self {
             name: name.to_owned(),
             data_bytes,
             views: (0..count).map(|_| AtomicU32::new(0)).collect(),
-            buffers: FreeList::new(buffers.collect()),
+            fresh: FreeList::new(fresh),
+            buffers: FreeList::of_limit(buffers, count),
             spares: FreeList::new(spares.collect()),
             exhausted: AtomicU64::new(0),
             slab,
@@ -84,7 +90,7 @@ impl HeapPool {
     }
 
     pub(crate) fn available(&self) -> usize {
-        self.buffers.len()
+        self.buffers.len() + self.fresh.len()
     }
 
     pub(crate) fn exhausted(&self) -> u64 {
@@ -106,19 +112,35 @@ impl HeapPool {
     #[inline(always)]
     pub(crate) fn alloc(self: &Arc<Self>, front: usize, bytes: usize) -> Option<Handle> {
         assert!(front <= HEADROOM && bytes <= self.data_bytes, "data stay inside the storage");
-        let mut segment = self.counted(self.buffers.pop())?;
+        let mut segment = match self.buffers.pop() {
+            Some(segment) => segment,
+            None => self.fresh_buffer()?,
+        };
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
-        if !self.slab.take(block) {
-            self.buffers.push(segment);
-            return self.counted(None);
-        }
         // Relaxed is enough: the thread that has pushed the descriptor had the last view, and the list orders
         // that thread's accesses before the accesses of this thread.
         self.views[block.index()].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM - front, front + bytes);
         Some(Handle::new(segment))
+    }
+
+    /// Returns the descriptor of a block that was never used, after the system has allocated the memory of
+    /// the block. If there is none, counts the failure and returns `None`.
+    #[cold]
+    #[inline(never)]
+    fn fresh_buffer(&self) -> Option<Box<Segment>> {
+        let found = self.fresh.pop();
+        if let Some(segment) = found
+            && let Storage::Block(block) = segment.storage
+        {
+            if self.slab.take(block) {
+                return Some(segment);
+            }
+            self.fresh.push_to_depot(segment);
+        }
+        self.counted(None)
     }
 
     /// Makes a view of external memory, and returns the view's descriptor. Returns `None` if no descriptor is
@@ -194,7 +216,8 @@ impl HeapPool {
 }
 
 enum Storage {
-    /// No storage, in a spare descriptor.
+    /// No storage, in a spare descriptor, or in the descriptor of a block that was never used and whose
+    /// memory the system allocates later.
     None,
     /// A block of the segment's pool. The block has [`HeapPool::block_bytes`] bytes, which are initialised.
     Block(Block),

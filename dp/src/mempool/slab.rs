@@ -3,7 +3,6 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The alignment of blocks. Each block starts on its own cache line.
 const BLOCK_ALIGN: usize = 64;
@@ -37,9 +36,6 @@ pub(super) struct Slab {
     base: NonNull<u8>,
     stride: usize,
     count: usize,
-    /// The system has allocated the memory of the blocks from this index on. The free list of a pool gives
-    /// out blocks with high indices first.
-    taken_from: AtomicUsize,
 }
 
 /// The distance of two blocks with `block_bytes` bytes each.
@@ -75,7 +71,7 @@ impl Slab {
         // SAFETY: `start` is a multiple of `ALIGN`, so at most `BLOCK_ALIGN - ALIGN` bytes are skipped. The
         // allocation has `BLOCK_ALIGN - ALIGN` bytes in addition to the blocks.
         let base = unsafe { start.add(skipped) };
-        Self { memory: Memory::Heap(start, layout), base, stride, count, taken_from: AtomicUsize::new(0) }
+        Self { memory: Memory::Heap(start, layout), base, stride, count }
     }
 
     /// Makes a slab of `count` blocks in `backing`.
@@ -86,26 +82,21 @@ impl Slab {
         let (base, stride) = (backing.start(), stride(block_bytes));
         let fits = backing_bytes(count, block_bytes).is_some_and(|bytes| bytes <= backing.len());
         assert!(fits && base.addr().get().is_multiple_of(BLOCK_ALIGN), "{count} blocks of {stride} bytes");
-        Self { memory: Memory::Backed(backing), base, stride, count, taken_from: AtomicUsize::new(count) }
+        Self { memory: Memory::Backed(backing), base, stride, count }
+    }
+
+    /// Whether the system allocates the memory of the blocks only in [`take`](Self::take).
+    pub(super) fn takes_later(&self) -> bool {
+        matches!(self.memory, Memory::Backed(_))
     }
 
     /// Makes sure that the system has allocated the memory of a block. Returns `false` if the system has no
     /// memory.
-    #[inline]
     pub(super) fn take(&self, block: Block) -> bool {
-        block.index() >= self.taken_from.load(Ordering::Relaxed) || self.take_now(block)
-    }
-
-    #[cold]
-    fn take_now(&self, block: Block) -> bool {
-        let Memory::Backed(backing) = &self.memory else { return true };
-        let (first, end) = (block.index(), self.taken_from.load(Ordering::Relaxed));
-        // Another thread may take some of the blocks at the same time, which does no harm.
-        let took = backing.take(first * self.stride, end.saturating_sub(first) * self.stride);
-        if took {
-            self.taken_from.fetch_min(first, Ordering::Relaxed);
+        match &self.memory {
+            Memory::Heap(..) => true,
+            Memory::Backed(backing) => backing.take(block.index() * self.stride, self.stride),
         }
-        took
     }
 
     /// Returns the block with this index. The bytes of the block are initialised.

@@ -33,11 +33,11 @@ crate::counters! {
         /// Number of frames that were dropped because the port could not send them, for example because they
         /// were too long or had too many segments.
         pub tx_dropped: u64,
-        /// The part of `tx_bytes` that was not copied: the receiver reads these bytes in pages of this port
-        /// ([local wire](crate::local)).
+        /// Number of bytes of `tx_bytes` that were not copied: the receiver reads these bytes in pages of
+        /// this port ([local wire](crate::local)).
         pub tx_lent_bytes: u64,
-        /// The part of `rx_bytes` that was not copied: these bytes are in pages of the port that has sent
-        /// them ([local wire](crate::local)).
+        /// Number of bytes of `rx_bytes` that were not copied: these bytes are in pages of the port that has
+        /// sent them ([local wire](crate::local)).
         pub rx_borrowed_bytes: u64,
         /// Number of frames that an [impaired port](crate::Impaired) has lost on purpose.
         pub tx_lost: u64,

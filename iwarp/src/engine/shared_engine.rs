@@ -82,7 +82,7 @@ const TURNS_BEFORE_YIELD: u64 = 64;
 
 /// The longest time since the last poll for which [`SharedEngine::was_just_polled`] returns true. In this
 /// time, a program can take a completion and look for more completions several times.
-const RECENT: Duration = Duration::from_micros(4);
+const RECENT: Duration = Duration::from_micros(20);
 
 /// An engine that its own thread and callers poll. Dropping this value stops the thread and resets the
 /// engine's connections.
@@ -194,7 +194,7 @@ impl SharedEngine {
         self.inner.turn()
     }
 
-    /// Whether the last poll began at most 4 us ago. This costs less than a [`turn`](Self::turn).
+    /// Whether the last poll began at most 20 us ago. This costs less than a [`turn`](Self::turn).
     pub fn was_just_polled(&self) -> bool {
         let cycles = Clock::cycles().wrapping_sub(self.inner.polled_at.load(Ordering::Relaxed));
         cycles <= self.inner.recent_cycles

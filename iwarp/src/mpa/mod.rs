@@ -28,7 +28,7 @@ pub mod startup;
 
 pub use crc::Crc32c;
 pub use deframer::{Deframed, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Ulpdu, Ulpdus};
-pub(crate) use deframer::{HEAD_BYTES, take_runs};
+pub(crate) use deframer::{HEAD_BYTES, is_borrowed, take_runs};
 pub use error::{Action, MpaError, StartupFault, TerminateCode};
 pub use framer::{FpduAround, FpduPlan, FpduWriter, Framer, Room, UlpduHead};
 pub use startup::{

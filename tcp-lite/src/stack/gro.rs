@@ -29,7 +29,15 @@ pub(super) const MAX_BUFFERS: usize = 2;
 /// connections in the same burst, and all borrowed frames.
 pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> bool {
     let seq_at = tcp_at + SEQ_AT;
-    frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes()) && !frame.has_external()
+    frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes()) && !is_borrowed(frame)
+}
+
+/// Whether payload of a frame is in the memory of another process. Such frames are not merged, since they
+/// would have to be copied. Never inlined, so that it does not slow down other frames.
+#[cold]
+#[inline(never)]
+pub(super) fn is_borrowed(frame: &Mbuf) -> bool {
+    frame.has_external()
 }
 
 /// Number of words of the longest headers. The last word is not full.

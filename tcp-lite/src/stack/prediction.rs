@@ -86,8 +86,7 @@ impl PredictedHeaders {
         let seq = TcpSeqNumber(u32_at(head, TCP_AT + 4) as i32);
         let bytes = end - payload_at;
         let goes_on = |next: &Mbuf| gro::may_continue(next, TCP_AT, seq + bytes);
-        // Borrowed frames are not merged, since they would have to be copied.
-        if bytes > 0 && next.is_some_and(goes_on) && !frame.has_external() {
+        if bytes > 0 && next.is_some_and(goes_on) && !gro::is_borrowed(frame) {
             return None;
         }
         let headers =
@@ -119,6 +118,7 @@ impl Stack {
         self.counters.rx_frames += 1;
         if let Err(frame) = self.receive_predicted(now, frame, frames.peek(), 0)
             && let Err(frame) = self.receive_predicted_sack(now, frame)
+            && let Some(frame) = self.make_private(frame)
         {
             self.receive_any(now, frame, frames);
         }

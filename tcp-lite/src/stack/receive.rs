@@ -55,19 +55,24 @@ impl SegmentOrigin {
 }
 
 impl Stack {
-    /// The general path of [`input_frame`](Self::input_frame), which accepts any frame. The fast path,
-    /// [`receive_predicted`](Self::receive_predicted), has the same result for every frame that it accepts.
+    /// Returns a frame whose bytes no other process can change, for the general path, which uses slices of
+    /// the frame. If there is no buffer for a copy, drops and counts the frame.
+    #[inline(never)]
+    pub(super) fn make_private(&mut self, frame: Mbuf) -> Option<Mbuf> {
+        let private = frame.inmake_private();
+        self.counters.rx_no_mbuf += u64::from(private.is_none());
+        private
+    }
+
+    /// The general path of [`input_frame`](Self::input_frame), which accepts any private frame. The fast
+    /// path, [`receive_predicted`](Self::receive_predicted), has the same result for every frame that it
+    /// accepts.
     pub(super) fn receive_any(
         &mut self,
         now: Instant,
-        frame: Mbuf,
+        mut frame: Mbuf,
         frames: &mut Peekable<impl Iterator<Item = Mbuf>>,
     ) {
-        // Only the fast path passes borrowed memory on. All other code may use slices of the frame.
-        let Some(mut frame) = frame.into_private() else {
-            self.counters.rx_no_mbuf += 1;
-            return;
-        };
         let mut copy = [0; HEAD_BYTES];
         let head = if frame.segment_count() == 1 || frame.head().len() >= HEAD_BYTES {
             frame.head()

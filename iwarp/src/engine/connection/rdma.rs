@@ -14,7 +14,7 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Deadline, Received};
 
 use crate::memory::{Accessor, EpochGuard};
-use crate::mpa::{Deframed, Deframer, HeldSlab, MpaError, Negotiated};
+use crate::mpa::{Deframed, Deframer, HeldSlab, MpaError, Negotiated, is_borrowed};
 use crate::queues::{Ask, QpShared};
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::ib_profile::agreement::{Agreement, RnrConfig};
@@ -178,9 +178,6 @@ impl Rdma {
     ) -> Result<usize, Failure> {
         let _deframe = profile::scope(Layer::Deframe);
         let Received { offset, mut buf, frontier } = received;
-        if buf.segment_count() > 1 && buf.has_external() {
-            return self.deframe_borrowed((offset, buf, frontier), state, guard);
-        }
         let EngineState { stream_counters, request_pool, held, .. } = state;
         let mut delivery =
             self.stream.delivery(StreamContext { guard, counters: stream_counters, pool: request_pool });
@@ -193,6 +190,9 @@ impl Rdma {
             return Ok(0);
         }
         buf.advance(taken);
+        if is_borrowed(&buf) {
+            return self.deframe_borrowed((offset + taken as u64, buf, frontier), state, guard);
+        }
         Self::deframe_any(&mut self.deframer, (offset + taken as u64, buf, frontier), held, delivery)
     }
 

@@ -46,6 +46,14 @@ use ulpdus::FpduSource;
 
 use crate::mpa::{LENGTH_BYTES, fpdu_bytes};
 
+/// Whether bytes of a received buffer are in the memory of another process, which may change them. Never
+/// inlined, so that it does not slow down other buffers.
+#[cold]
+#[inline(never)]
+pub(crate) fn is_borrowed(buf: &Mbuf) -> bool {
+    buf.has_external()
+}
+
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -139,7 +147,7 @@ impl Deframer {
             return Ok(0);
         }
         self.frontier = self.frontier.max(frontier - self.origin);
-        let mut taken = 0;
+        let (mut taken, mut is_private) = (0, false);
         for bytes in buf.segments() {
             let mut rest = bytes;
             while let Some((ulpdu, behind)) = fpdu::split_valid(rest, self.framing.crc) {
@@ -154,9 +162,11 @@ impl Deframer {
                     return Err(error);
                 }
             }
-            if !rest.is_empty() {
+            // Borrowed memory can only be copied, so its FPDUs are left to `receive_borrowed`.
+            if !rest.is_empty() || taken == buf.len() || !is_private && is_borrowed(buf) {
                 break;
             }
+            is_private = true;
         }
         Ok(taken)
     }

@@ -264,7 +264,7 @@ impl<'a> Ulpdu<'a> {
                 let end = start + len.min(all) as u64;
                 if markers && marker::count(start, end) > 0 { None } else { wire.front(start, end) }
             }
-            UlpduBytes::Borrowed { frame, at, len: all } => frame.head().get(at..at + len.min(all)),
+            UlpduBytes::Borrowed { .. } => None,
         }
     }
 
