@@ -59,7 +59,7 @@ impl Stack {
     /// the frame. If there is no buffer for a copy, drops and counts the frame.
     #[inline(never)]
     pub(super) fn make_private(&mut self, frame: Mbuf) -> Option<Mbuf> {
-        let private = frame.inmake_private();
+        let private = frame.into_private();
         self.counters.rx_no_mbuf += u64::from(private.is_none());
         private
     }
