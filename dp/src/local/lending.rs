@@ -42,7 +42,8 @@ impl Lender {
         Self { pool, lent: VecDeque::with_capacity(MAX_LENT), lent_bytes: 0, returned: 0 }
     }
 
-    /// Whether a frame is long enough to be lent, and may be lent now.
+    /// Returns whether a frame has at least [`MIN_LENT_BYTES`] and needs no TCP checksum, and whether the
+    /// limits of lent frames and bytes allow this frame.
     #[inline]
     pub(super) fn takes(&self, frame: &Mbuf) -> bool {
         let bytes = frame.len();
@@ -110,7 +111,7 @@ impl Lender {
     }
 }
 
-/// What has become of a frame to be lent.
+/// The result of [`Lender::lend`].
 pub(super) enum Lent {
     /// The frame is lent, and this number of bytes was not copied.
     Written(usize),

@@ -92,7 +92,7 @@ impl ExtBuf {
         bytes
     }
 
-    /// Whether this is the only value that keeps the owner alive: there is no other clone, and no view.
+    /// Returns whether no other clone and no view of an [`Mbuf`](crate::Mbuf) keeps the owner alive.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_unique(&self) -> bool {
         // The fence pairs with the Release by which the other values were dropped. So the reads through these

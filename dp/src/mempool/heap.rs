@@ -216,8 +216,7 @@ impl HeapPool {
 }
 
 enum Storage {
-    /// No storage, in a spare descriptor, or in the descriptor of a block that was never used and whose
-    /// memory the system allocates later.
+    /// No storage, in a spare descriptor.
     None,
     /// A block of the segment's pool. The block has [`HeapPool::block_bytes`] bytes, which are initialised.
     Block(Block),

@@ -85,7 +85,7 @@ impl Slab {
         Self { memory: Memory::Backed(backing), base, stride, count }
     }
 
-    /// Whether the system allocates the memory of the blocks only in [`take`](Self::take).
+    /// Returns whether the blocks have memory of the system only after [`take`](Self::take).
     pub(super) fn takes_later(&self) -> bool {
         matches!(self.memory, Memory::Backed(_))
     }
