@@ -118,6 +118,18 @@ impl Deframer {
         }
     }
 
+    /// Returns whether a buffer is the next in order, ends at or before `frontier`, and can be deframed in
+    /// place: the stream has no markers, reception goes on, and the deframer holds no bytes.
+    #[inline(always)]
+    fn is_usual(&self, offset: u64, buf: &Mbuf, frontier: u64) -> bool {
+        let end = offset + buf.len() as u64;
+        !self.framing.markers
+            && !self.ended
+            && self.held.is_empty()
+            && offset == self.origin + self.next
+            && end <= frontier
+    }
+
     /// The fast path of [`receive`](Self::receive): consumes FPDUs at the front of a buffer from TCP, as long
     /// as each FPDU is complete, valid and in one segment of the buffer. Calls `each` for each ULPDU, with
     /// the position of its length field. Returns the number of bytes of these FPDUs. The caller must pass the
@@ -137,13 +149,7 @@ impl Deframer {
         slab: &mut HeldSlab,
         mut each: impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
-        let end = offset + buf.len() as u64;
-        let is_usual = !self.framing.markers
-            && !self.ended
-            && self.held.is_empty()
-            && offset == self.origin + self.next
-            && end <= frontier;
-        if !is_usual {
+        if !self.is_usual(offset, buf, frontier) {
             return Ok(0);
         }
         self.frontier = self.frontier.max(frontier - self.origin);
@@ -191,14 +197,7 @@ impl Deframer {
         slab: &mut HeldSlab,
         mut each: impl FnMut(Ulpdu<'_>) -> Result<(), E>,
     ) -> Result<usize, E> {
-        let end = offset + buf.len() as u64;
-        let is_usual = !self.framing.markers
-            && !self.framing.crc
-            && !self.ended
-            && self.held.is_empty()
-            && offset == self.origin + self.next
-            && end <= frontier;
-        if !is_usual {
+        if self.framing.crc || !self.is_usual(offset, buf, frontier) {
             return Ok(0);
         }
         self.frontier = self.frontier.max(frontier - self.origin);
