@@ -36,7 +36,7 @@ const LATER_DRIVER_CALLS: &[&str] = &[
     "ibv_wr_opcode_str",
 ];
 
-/// The calls of libc that the library exports in its own form (`src/files/calls.rs`).
+/// The calls of libc that the library exports in its own form (`src/files/calls.rs`, `src/waits`).
 const CALLS_OF_LIBC: &[&str] = &[
     "open",
     "open64",
@@ -84,6 +84,18 @@ const CALLS_OF_LIBC: &[&str] = &[
     "lgetxattr",
     "listxattr",
     "llistxattr",
+    "epoll_create",
+    "epoll_create1",
+    "epoll_ctl",
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "poll",
+    "__poll_chk",
+    "ppoll",
+    "__ppoll_chk",
+    "select",
+    "pselect",
 ];
 
 fn main() {

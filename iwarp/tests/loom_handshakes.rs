@@ -49,12 +49,16 @@ mod request_ring;
 #[path = "../src/queues/rung.rs"]
 mod rung;
 
+#[path = "../src/engine/shared_engine/service.rs"]
+mod service;
+
 #[path = "../src/queues/work_list.rs"]
 mod work_list;
 
 use arm::Arm;
 use handover::Handover;
 use rung::Rung;
+use service::Service;
 use work_list::WorkList;
 
 /// The handshake of the completion queue: one thread arms and polls, and other threads complete.
@@ -282,6 +286,41 @@ fn polling_that_is_given_away_is_taken() {
 #[test]
 fn loom_catches_a_handover_without_fences() {
     caught(nobody_waits_for_callers_that_left::<UnfencedGiving>);
+}
+
+/// The caller that serves stops, and another caller may begin. The thread is parked only if a caller still
+/// serves, or if the caller that stops sets the alarm.
+fn a_parked_thread_has_a_server_or_an_alarm(has_next: bool) {
+    loom::model(move || {
+        let service = Arc::new(Service::new());
+        service.begin(1);
+        let first = {
+            let service = Arc::clone(&service);
+            thread::spawn(move || service.end(1))
+        };
+        let second = has_next.then(|| {
+            let service = Arc::clone(&service);
+            thread::spawn(move || {
+                service.begin(2);
+                assert!(service.is_of(2), "only the caller itself ends its service");
+                service.end(2)
+            })
+        });
+        let parks = service.park();
+        let alarms = [Some(first), second].into_iter().flatten();
+        let is_set = alarms.map(|caller| caller.join().unwrap()).filter(|&is_set| is_set).count() > 0;
+        assert!(!service.any_serves());
+        assert!(!parks || is_set, "the thread is parked, and nobody serves");
+        service.unpark();
+        service.begin(3);
+        assert!(!service.end(3), "the thread is not parked");
+    });
+}
+
+#[test]
+fn the_last_caller_that_serves_sets_the_alarm_of_a_parked_thread() {
+    a_parked_thread_has_a_server_or_an_alarm(false);
+    a_parked_thread_has_a_server_or_an_alarm(true);
 }
 
 /// Each of two threads adds a slot. The engine takes the slots that it finds, and prepares to sleep. The

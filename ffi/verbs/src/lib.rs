@@ -18,6 +18,7 @@
 //! | the functions of libibverbs | `ibverbs` |
 //! | the functions of librdmacm | `rdmacm` |
 //! | the files in sysfs and `/dev` that programs look for | `files` |
+//! | the calls of libc that wait for descriptors | `waits` |
 //! | what a program finds | `check` |
 //!
 //! A module uses only modules of its own folder and of the folders above that folder in the table
@@ -30,3 +31,4 @@ mod ibverbs;
 pub mod net;
 mod process;
 mod rdmacm;
+mod waits;

@@ -55,7 +55,7 @@ mod tx_scheduler;
 
 pub use crate::verbs::EngineCounters;
 pub use config::EngineConfig;
-pub use shared_engine::{SLEEP_LIMITS, SharedEngine, SharedOptions};
+pub use shared_engine::{SLEEP_LIMITS, SharedEngine, SharedOptions, Sleep, Waiting};
 pub use thread::{EngineThread, ThreadOptions};
 
 use self::poller::Poller;

@@ -16,6 +16,8 @@
 mod absence;
 mod callers;
 mod handover;
+mod service;
+mod waiters;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,6 +36,8 @@ use super::{Engine, EngineCounters, thread};
 use absence::Absence;
 use callers::Callers;
 use handover::Handover;
+use waiters::Waiters;
+pub use waiters::{Sleep, Waiting};
 
 /// How the thread of a [`SharedEngine`] polls. Without a thread, a waiting caller polls in the same way, but
 /// the option `cpu` has no effect.
@@ -106,8 +110,8 @@ struct Turned {
     turns: AtomicU64,
     /// Number of turns of callers without work since the last turn with work.
     empty_turns: AtomicU64,
-    /// Whether the thread sleeps or is about to sleep. Only a thread that holds the lock of the engine writes
-    /// this flag.
+    /// Whether the engine sleeps: a thread waits for the engine's descriptors, or is about to wait. Only a
+    /// thread that holds the lock of the engine writes this flag.
     asleep: AtomicBool,
     handover: Handover,
     /// Wakes the thread, or the caller that does the thread's work.
@@ -117,6 +121,16 @@ struct Turned {
     longest_sleeps: [AtomicU64; SLEEP_LIMITS],
     /// The waiting callers of an engine without a thread.
     callers: Option<Callers>,
+    /// The waiting callers of an engine with a thread.
+    waiters: Waiters,
+}
+
+/// Counts by a load and a store, since locked instructions would be a large part of an empty turn. If two
+/// threads count at the same time, one step may not be counted, which is harmless.
+fn next(count: &AtomicU64) -> u64 {
+    let counted = count.load(Ordering::Relaxed).wrapping_add(1);
+    count.store(counted, Ordering::Relaxed);
+    counted
 }
 
 /// The number of limits of [`SharedEngine::limit_sleep`].
@@ -136,13 +150,13 @@ impl SharedEngine {
         // The thread waits without the lock, so it needs a descriptor that stays valid when the port is
         // dropped.
         let port = engine.port_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let inner = Arc::new(Turned::new(engine, after_poll, None)?);
+        let inner = Arc::new(Turned::new(engine, after_poll, None, port)?);
         let of_thread = Arc::clone(&inner);
         let run = move || {
             if let Some(cpu) = options.cpu {
                 thread::pin(cpu);
             }
-            of_thread.serve(options, port.as_ref(), None);
+            of_thread.serve(options, of_thread.waiters.port(), None);
         };
         let name = format!("iwarp-engine-{}", inner.handle.index());
         let thread = dp::thread::start(name, run).map_err(VerbsError::System)?;
@@ -162,7 +176,7 @@ impl SharedEngine {
     ) -> Result<Self, VerbsError> {
         let port = engine.port_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let callers = Callers::new(options, port)?;
-        Ok(Self { inner: Arc::new(Turned::new(engine, after_poll, Some(callers))?), thread: None })
+        Ok(Self { inner: Arc::new(Turned::new(engine, after_poll, Some(callers), None)?), thread: None })
     }
 
     /// Whether the engine has its own thread.
@@ -222,9 +236,9 @@ impl SharedEngine {
     }
 
     /// Announces that callers will not poll from now on: they wait for a descriptor, or do not wait at all.
-    /// If the engine has a thread, the thread begins to poll at once.
+    /// If the engine has a thread, the thread begins to poll at once, unless a waiting caller serves.
     pub fn hand_over(&self) {
-        if self.inner.handover.give() {
+        if !self.inner.waiters.any_serves() && self.inner.handover.give() {
             self.inner.call.notify();
         }
     }
@@ -252,6 +266,7 @@ impl SharedEngine {
         self.inner.longest_sleeps[which].store(micros, Ordering::SeqCst);
         if longest.is_some() {
             self.inner.call.notify();
+            self.inner.handle.doorbells().interrupt();
         }
     }
 
@@ -294,6 +309,7 @@ impl Turned {
         engine: Engine,
         after_poll: Box<dyn Fn() + Send + Sync>,
         callers: Option<Callers>,
+        port: Option<OwnedFd>,
     ) -> Result<Self, VerbsError> {
         Ok(Self {
             handle: Arc::clone(engine.handle()),
@@ -309,6 +325,7 @@ impl Turned {
             stop: AtomicBool::new(false),
             longest_sleeps: [const { AtomicU64::new(u64::MAX) }; SLEEP_LIMITS],
             callers,
+            waiters: Waiters::new(port)?,
         })
     }
 
@@ -323,16 +340,9 @@ impl Turned {
     }
 
     fn turn(&self) -> bool {
-        // Turns are counted by loads and stores, since locked instructions would be a large part of an empty
-        // turn. If two threads count at the same time, one turn may not be counted, which is harmless.
-        let next = |count: &AtomicU64| {
-            let counted = count.load(Ordering::Relaxed).wrapping_add(1);
-            count.store(counted, Ordering::Relaxed);
-            counted
-        };
         next(&self.turns);
         let busy = match self.engine.try_lock() {
-            Ok(engine) => self.poll_awake(engine),
+            Ok(engine) => self.poll_awake(engine, None),
             Err(_) => false,
         };
         if busy {
@@ -345,14 +355,15 @@ impl Turned {
 
     /// Polls once. The poll does not count as a turn, so the thread does not step back because of this poll.
     fn poll_now(&self) {
-        self.poll_awake(self.engine());
+        self.poll_awake(self.engine(), None);
     }
 
-    /// Polls for a caller, and wakes the engine before the poll if the engine is asleep.
+    /// Polls for a caller, and wakes the engine before the poll if the engine is asleep. `wait` is the wait
+    /// of a caller that serves.
     #[inline]
-    fn poll_awake(&self, mut engine: MutexGuard<'_, Option<Engine>>) -> bool {
+    fn poll_awake(&self, mut engine: MutexGuard<'_, Option<Engine>>, wait: Option<Waiting>) -> bool {
         if self.asleep.load(Ordering::Relaxed) {
-            self.wake(engine.as_mut());
+            self.wake(engine.as_mut(), wait);
         }
         self.poll(engine.as_mut())
     }
@@ -368,15 +379,23 @@ impl Turned {
     }
 
     /// Records that the engine is awake because the caller polls, so that no thread writes to a descriptor to
-    /// wake the engine. The engine's thread, which waits for these descriptors, has to step back.
+    /// wake the engine. The engine's thread, if it waits for these descriptors, has to step back.
     #[cold]
-    fn wake(&self, engine: Option<&mut Engine>) {
+    fn wake(&self, engine: Option<&mut Engine>, wait: Option<Waiting>) {
         self.asleep.store(false, Ordering::Relaxed);
         self.handover.withdraw();
         if let Some(engine) = engine {
             engine.end_sleep();
         }
-        self.call.notify();
+        if !self.waiters.replace_sleeper(wait) {
+            self.call.notify();
+        }
+    }
+
+    /// The shortest limit of [`SharedEngine::limit_sleep`].
+    fn longest_sleep(&self) -> Duration {
+        let limits = self.longest_sleeps.iter().map(|longest| longest.load(Ordering::SeqCst));
+        Duration::from_micros(limits.min().unwrap_or(u64::MAX))
     }
 
     // ---- the thread, or a caller in its place ----
@@ -389,6 +408,13 @@ impl Turned {
         while !self.stop.load(Ordering::SeqCst) && !until.is_some_and(callers::is_readable) {
             let now = self.turns.load(Ordering::Relaxed);
             let new_turns = now.wrapping_sub(std::mem::replace(&mut turns, now));
+            if self.waiters.any_serves() {
+                if self.park(absence.next(new_turns)) {
+                    absence.end();
+                }
+                idle = 0;
+                continue;
+            }
             if new_turns != 0 && !self.handover.take() {
                 self.step_back(absence.next(new_turns), until);
                 idle = 0;
@@ -415,9 +441,7 @@ impl Turned {
                 self.asleep.store(limit.is_some(), Ordering::Relaxed);
                 drop(engine);
                 if let Some(limit) = limit {
-                    let limits = self.longest_sleeps.iter().map(|longest| longest.load(Ordering::SeqCst));
-                    let longest = Duration::from_micros(limits.min().unwrap_or(u64::MAX));
-                    self.sleep(limit.min(longest), port, until);
+                    self.sleep(limit.min(self.longest_sleep()), port, until);
                 }
             } else {
                 drop(engine);
@@ -442,7 +466,8 @@ impl Turned {
     }
 
     /// Sleeps until a doorbell rings, a frame arrives on a port with a descriptor, another thread notifies
-    /// `call`, `until` is readable, or `limit` passes.
+    /// `call`, `until` is readable, or `limit` passes. Another thread that has woken the engine in the
+    /// meantime may have let it sleep again.
     fn sleep(&self, limit: Duration, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) {
         let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 4>::new();
         fds.push(PollFd::from_borrowed_fd(self.handle.doorbells().waker(), PollFlags::IN));
@@ -452,10 +477,11 @@ impl Turned {
         let waited = wait_any(&mut fds, Some(limit));
         debug_assert!(waited.is_ok(), "the engine's descriptors stay open");
         let mut engine = self.engine();
-        if self.asleep.swap(false, Ordering::Relaxed)
-            && let Some(engine) = engine.as_mut()
-        {
-            engine.end_sleep();
+        if self.asleep.load(Ordering::Relaxed) && !self.waiters.any_sleeps() {
+            self.asleep.store(false, Ordering::Relaxed);
+            if let Some(engine) = engine.as_mut() {
+                engine.end_sleep();
+            }
         }
         let taken = self.call.take();
         debug_assert!(taken.is_ok(), "a private descriptor stays open");

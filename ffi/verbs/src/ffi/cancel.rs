@@ -9,22 +9,23 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{c_int, c_long};
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ffi::abi::{self, Errno, Outcome};
+use crate::ffi::ending;
 use crate::ffi::event_fd::{EventQueue, Seen, Waited};
+use crate::ffi::waits::{self, Readable, Served, system_call};
 
-/// The kind of cancellation that may happen at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`).
-const ASYNCHRONOUS: c_int = 1;
+/// The time after which a thread that waits looks whether the process still ends.
+const ENDING_PAUSE: Duration = Duration::from_millis(10);
 
 // The functions of libc that may unwind the thread.
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
-    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn pause() -> c_int;
-    fn syscall(number: c_long, ...) -> c_long;
 }
 
 /// What a call does after it has looked for an item.
@@ -68,7 +69,7 @@ where
         match step(find, next) {
             Step::Return(status) => return status,
             Step::Wait(seen) => {
-                let number = wait(seen);
+                let number = serve_or_wait(seen);
                 if number != 0 {
                     return give_up(number);
                 }
@@ -132,6 +133,33 @@ fn give_up(number: c_int) -> c_int {
     -1
 }
 
+/// Waits until the queue may have an item. Meanwhile, this thread serves the engine if it may. Returns 0, or
+/// an error number.
+#[inline(never)]
+fn serve_or_wait(seen: Seen) -> c_int {
+    if ending::has_begun() || !waits::may_serve() {
+        seen.engine.hand_over();
+        return wait(seen);
+    }
+    let served = waits::serve_channel(seen.engine, Readable { fd: seen.fd, is_cancellable: true });
+    match served {
+        // An event of the closing is not for this thread.
+        Served::Result(0..) => wait_while_ending(),
+        Served::Result(error) => -error,
+        Served::NotServed => wait(seen),
+    }
+}
+
+/// Waits while the process ends.
+#[inline(never)]
+fn wait_while_ending() -> c_int {
+    while ending::has_begun() {
+        // SAFETY: no function of this library on this thread's stack owns anything.
+        unsafe { waits::cancellable(|| waits::pause(ENDING_PAUSE)) };
+    }
+    0
+}
+
 /// Waits until the counter has changed. Returns 0, or an error number, for example if a signal has ended the
 /// wait.
 ///
@@ -140,20 +168,12 @@ fn give_up(number: c_int) -> c_int {
 /// to run, since the compiler must not give it a table of destructors.
 #[inline(never)]
 fn wait(seen: Seen) -> c_int {
-    let mut before = 0;
-    // SAFETY: `before` is writable. If the thread is cancelled, no function of this library on its stack owns
-    // anything.
-    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let no_limit = ptr::null::<libc::timespec>();
-    // SAFETY: the counter is in a queue that this thread holds.
-    let waited = unsafe { syscall(libc::SYS_futex, seen.counter, operation, seen.value, no_limit) };
-    // SAFETY: the function has no precondition, and returns the address of the calling thread's errno.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the address is valid in this thread.
-    let number = unsafe { *errno };
-    // SAFETY: `pthread_setcanceltype` accepts null for the old kind.
-    unsafe { pthread_setcanceltype(before, ptr::null_mut()) };
+    // The counter is in a queue that this thread holds.
+    let call = || system_call!(libc::SYS_futex, seen.counter, operation, seen.value, no_limit);
+    // SAFETY: no function of this library on this thread's stack owns anything.
+    let waited = unsafe { waits::cancellable(call) };
     // `EAGAIN` means that an item was added before the wait began.
-    if waited == 0 || number == libc::EAGAIN { 0 } else { number }
+    if waited == -libc::EAGAIN { 0 } else { -waited }
 }

@@ -6,10 +6,11 @@
 //! of the items. So no call reads the descriptor while the queue is empty, and removing an object's items
 //! also lowers the count.
 //!
-//! Therefore a thread that waits for an item does not read the descriptor. If the engine has its own thread,
-//! the waiting thread waits on a futex, and otherwise it runs the engine until the descriptor is readable.
-//! Signals interrupt the wait on the futex like a read: after a handler with `SA_RESTART` the wait continues.
-//! In calls of the program, the wait is also a cancellation point like a read ([`cancel`](super::cancel)).
+//! Therefore a thread that waits for an item does not read the descriptor. The waiting thread serves the
+//! engine until the descriptor is readable ([`waits`](super::waits)). If callers cannot serve the engine, the
+//! thread waits on a futex. If the engine has no thread, the waiting thread runs the engine. Signals interrupt
+//! the wait like a read: after a handler with `SA_RESTART` the wait continues. In calls of the program, the
+//! wait is also a cancellation point like a read ([`cancel`](super::cancel)).
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -24,8 +25,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::ffi::abi::Outcome;
-use crate::ffi::ending;
+use crate::ffi::abi::{Errno as Number, Outcome};
+use crate::ffi::waits::{self, Readable, Served};
+use crate::ffi::{ending, fd_marks};
 
 /// A queue with a descriptor: see the module's documentation.
 pub(crate) struct EventQueue<T> {
@@ -52,6 +54,9 @@ pub(crate) struct LockedQueue<'a, T> {
 pub(crate) struct Seen {
     pub(crate) counter: *const AtomicU32,
     pub(crate) value: u32,
+    /// The queue's descriptor.
+    pub(crate) fd: c_int,
+    pub(crate) engine: &'static SharedEngine,
 }
 
 /// A queue of any items, for which a thread waits.
@@ -66,10 +71,17 @@ impl<T: Send + 'static> Waited for EventQueue<T> {
     }
 }
 
+impl<T> Drop for EventQueue<T> {
+    fn drop(&mut self) {
+        fd_marks::channel_closes(self.fd());
+    }
+}
+
 impl<T> EventQueue<T> {
     pub(crate) fn new() -> Outcome<Self> {
         let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         let items = Mutex::new(Items { waiting: VecDeque::new(), waiters: 0 });
+        fd_marks::channel_made(fd.as_raw_fd());
         Ok(Self { fd, items, added: AtomicU32::new(0) })
     }
 
@@ -78,6 +90,8 @@ impl<T> EventQueue<T> {
     pub(crate) fn above(least: c_int) -> Outcome<Self> {
         let mut queue = Self::new()?;
         if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&queue.fd, least) {
+            fd_marks::channel_closes(queue.fd());
+            fd_marks::channel_made(fd.as_raw_fd());
             queue.fd = fd;
         }
         Ok(queue)
@@ -93,15 +107,26 @@ impl<T> EventQueue<T> {
 
     /// Removes the oldest item, and returns the result of `take` for this item. If the queue is empty, the
     /// call waits, or fails with `EAGAIN` if the program has made the descriptor non-blocking. During the
-    /// wait, the engine's thread runs the engine. If the engine has no thread, this thread runs the engine. A
-    /// signal may end the wait with `EINTR`.
+    /// wait, this thread serves the engine, or the engine's thread does. A signal may end the wait with
+    /// `EINTR`.
     ///
     /// `take` is called with the item while the queue is locked. So a thread that removes the items of an
     /// object either finds the item, or sees the effect of `take`.
-    pub(crate) fn next<R>(&self, engine: &SharedEngine, take: impl FnOnce(T) -> R) -> Outcome<R> {
+    pub(crate) fn next<R>(&self, engine: &'static SharedEngine, take: impl FnOnce(T) -> R) -> Outcome<R> {
         if engine.has_thread() {
-            engine.hand_over();
-            return self.pop(take, |locked| locked.wait());
+            return self.pop(take, |locked| {
+                if waits::may_serve() {
+                    drop(locked);
+                    let call = Readable { fd: self.fd(), is_cancellable: false };
+                    return match waits::serve_channel(engine, call) {
+                        Served::Result(0..) => Ok(()),
+                        Served::Result(error) => Err(Number(-error)),
+                        Served::NotServed => self.lock().wait(),
+                    };
+                }
+                engine.hand_over();
+                locked.wait()
+            });
         }
         if self.is_nonblocking()? {
             engine.turn();
@@ -116,13 +141,12 @@ impl<T> EventQueue<T> {
     /// thread as one that waits, and returns the value of the counter at which the thread has to wait.
     pub(crate) fn next_or_seen<R>(
         &self,
-        engine: &SharedEngine,
+        engine: &'static SharedEngine,
         take: impl FnOnce(T) -> R,
     ) -> Outcome<Result<R, Seen>> {
         if !engine.has_thread() {
             return self.next(engine, take).map(Ok);
         }
-        engine.hand_over();
         let mut locked = self.lock();
         if let Some(item) = locked.pop()? {
             return Ok(Ok(take(item)));
@@ -130,7 +154,8 @@ impl<T> EventQueue<T> {
         if self.is_nonblocking()? {
             return Err(Errno::AGAIN.into());
         }
-        Ok(Err(locked.enter()))
+        let value = locked.enter();
+        Ok(Err(Seen { counter: &raw const self.added, value, fd: self.fd(), engine }))
     }
 
     /// Does the work of [`next`](Self::next). `wait` waits until the queue may have an item.
@@ -160,6 +185,7 @@ impl<T> LockedQueue<'_, T> {
     /// Adds an item, and wakes a thread that waits for an item.
     pub(crate) fn push(&mut self, item: T) {
         self.items.waiting.push_back(item);
+        waits::on_event();
         let written = rustix::io::write(&self.queue.fd, &1u64.to_ne_bytes());
         // The write succeeds: a semaphore counts to 2^64 - 2, and the descriptor is open until the queue is
         // dropped, unless the program has closed it.
@@ -210,17 +236,17 @@ impl<T> LockedQueue<'_, T> {
         }
     }
 
-    /// Counts a thread that is going to wait.
-    fn enter(mut self) -> Seen {
+    /// Counts a thread that is going to wait, and returns the value of the counter. The counter is read under
+    /// the lock, so an item that is added later changes it.
+    fn enter(mut self) -> u32 {
         self.items.waiters += 1;
-        // The counter is read under the lock, so an item that is added later changes it.
-        Seen { counter: &raw const self.queue.added, value: self.queue.added.load(Ordering::Relaxed) }
+        self.queue.added.load(Ordering::Relaxed)
     }
 
     /// Waits until the queue may have an item.
     fn wait(self) -> Outcome<()> {
         let queue = self.queue;
-        let seen = self.enter().value;
+        let seen = self.enter();
         let waited = futex::wait(&queue.added, futex::Flags::PRIVATE, seen, None);
         queue.lock().items.waiters -= 1;
         match waited {

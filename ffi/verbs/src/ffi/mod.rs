@@ -11,6 +11,7 @@
 //! | `live_handles.rs`, `use_count.rs`, `pending_acks.rs` | when an object may be used, and destroyed |
 //! | `resources.rs`, `exhaustion.rs` | checks that memory and descriptors are available, and errors of exhausted resources |
 //! | `fork.rs`, `ending.rs`, `signals.rs`, `shared_objects.rs` | the process of the program: its children, its end, its signals, another libibverbs in it |
+//! | `waits.rs`, `fd_marks.rs` | waits of the program that serve the engine, and the descriptors of such waits |
 //! | `next.rs` | the functions of libc under names that this library also exports |
 
 pub(crate) mod abi;
@@ -19,6 +20,7 @@ pub(crate) mod cancel;
 pub(crate) mod ending;
 pub(crate) mod event_fd;
 pub(crate) mod exhaustion;
+pub(crate) mod fd_marks;
 pub(crate) mod fork;
 pub(crate) mod live_handles;
 pub(crate) mod next;
@@ -30,3 +32,4 @@ pub(crate) mod signals;
 pub(crate) mod sockaddr;
 pub(crate) mod sys;
 pub(crate) mod use_count;
+pub(crate) mod waits;

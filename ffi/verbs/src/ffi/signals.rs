@@ -8,17 +8,62 @@ use std::ptr;
 /// to the new threads. The signals of faults, such as SIGSEGV, are not blocked: the kernel delivers them to
 /// the thread that causes them.
 pub(crate) fn with_blocked<T>(start: impl FnOnce() -> T) -> T {
+    let before = block_all();
+    let result = start();
+    restore(&before);
+    result
+}
+
+/// The signals that the kernel delivers to the thread that causes them.
+const FAULTS: [libc::c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+
+/// Blocks all signals except those of faults, and returns the signal mask of before.
+pub(crate) fn block_all() -> libc::sigset_t {
     let mut all = empty();
     // SAFETY: `all` is a writable `sigset_t`.
     unsafe { libc::sigfillset(&raw mut all) };
-    for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+    for fault in FAULTS {
         // SAFETY: `sigfillset` has initialized `all`.
         unsafe { libc::sigdelset(&raw mut all, fault) };
     }
-    let before = mask(libc::SIG_BLOCK, &all);
-    let result = start();
-    mask(libc::SIG_SETMASK, &before);
-    result
+    mask(libc::SIG_BLOCK, &all)
+}
+
+/// Sets the signal mask of this thread.
+pub(crate) fn restore(before: &libc::sigset_t) {
+    mask(libc::SIG_SETMASK, before);
+}
+
+/// Which of the program's handlers have the flag `SA_RESTART`. After such a handler, the kernel continues a
+/// `read(2)`. Other handlers end the `read` with `EINTR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restart {
+    /// All, or the program has no handlers.
+    All,
+    None,
+    Some,
+}
+
+/// Looks at the handlers of all signals except those of faults.
+pub(crate) fn restart() -> Restart {
+    let mut found = [false; 2];
+    for signal in (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)) {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: `action` is writable, and NULL changes nothing. The call refuses the signals of libc.
+        if unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0 {
+            continue;
+        }
+        // SAFETY: the call has initialized `action`.
+        let action = unsafe { action.assume_init() };
+        if ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) {
+            found[usize::from(action.sa_flags & libc::SA_RESTART != 0)] = true;
+        }
+    }
+    match found {
+        [false, _] => Restart::All,
+        [true, false] => Restart::None,
+        [true, true] => Restart::Some,
+    }
 }
 
 /// Runs `write`, which may write to a socket without a reader, and suppresses the SIGPIPE that would end the

@@ -12,7 +12,7 @@ use libc::c_int;
 use crate::ffi::abi::{self, EBUSY, EINVAL, Outcome};
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::use_count::UseCount;
-use crate::ffi::{ending, resources, sys};
+use crate::ffi::{ending, fd_marks, resources, sys};
 use crate::ibverbs::comp_channel::CompChannel;
 use crate::ibverbs::critical_section::CriticalSection;
 use crate::ibverbs::device::OpenDevice;
@@ -385,12 +385,17 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_on
         // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(cq) };
         this.check()?;
-        if this.channel().is_null() {
+        let channel = this.channel();
+        if channel.is_null() {
             // Some programs request events of queues that have no channel, and expect no error.
             return Ok(());
         }
-        // A program usually waits after this call, and then does not poll the engine.
-        this.process.engine.hand_over();
+        // A program usually waits after this call. If the library does not see the wait, nobody else polls
+        // the engine.
+        // SAFETY: a channel is not destroyed while it has completion queues.
+        if !fd_marks::WAITED.has(unsafe { CompChannel::of(channel) }.events.fd()) {
+            this.process.engine.hand_over();
+        }
         // UCX and Mercury wait after this call without a further poll.
         Ok(this.cq.req_notify_with_missed(solicited_only != 0)?)
     })

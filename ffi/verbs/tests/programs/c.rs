@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 58] = [
+pub(crate) const ALL: [&str; 59] = [
     "one_process",
     "destroyed",
     "exported",
@@ -24,6 +24,7 @@ pub(crate) const ALL: [&str; 58] = [
     "come_and_go",
     "channels",
     "sleepers",
+    "waiters",
     "migrated",
     "depths",
     "sections",

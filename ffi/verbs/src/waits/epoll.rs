@@ -1,0 +1,180 @@
+//! `epoll_wait(2)` and its variants, and the calls that make and change epoll instances.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::time::Duration;
+
+use libc::{epoll_event, sigset_t, timespec};
+
+use super::{fd_marks, millis, time_of, value_of, wait};
+use crate::ffi::next::Next;
+use crate::ffi::waits::{Wait, cancellable_poll, readable, system_call};
+
+// SAFETY: the types are those of libc's functions.
+pub(super) static EPOLL_CREATE: Next<unsafe extern "C" fn(c_int) -> c_int> =
+    unsafe { Next::new(c"epoll_create") };
+// SAFETY: as above.
+pub(super) static EPOLL_CREATE1: Next<unsafe extern "C" fn(c_int) -> c_int> =
+    unsafe { Next::new(c"epoll_create1") };
+// SAFETY: as above.
+pub(super) static EPOLL_CTL: Next<unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int> =
+    unsafe { Next::new(c"epoll_ctl") };
+// SAFETY: as above.
+pub(super) static EPOLL_WAIT: Next<
+    unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int,
+> = unsafe { Next::new(c"epoll_wait") };
+// SAFETY: as above.
+pub(super) static EPOLL_PWAIT: Next<
+    unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int,
+> = unsafe { Next::new(c"epoll_pwait") };
+// SAFETY: as above.
+pub(super) static EPOLL_PWAIT2: Next<
+    unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int,
+> = unsafe { Next::new(c"epoll_pwait2") };
+
+/// A wait for an epoll instance.
+#[derive(Clone, Copy)]
+struct EpollWait {
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+}
+
+impl Wait for EpollWait {
+    fn look(&self) -> c_int {
+        let mask = ptr::null::<sigset_t>();
+        system_call!(libc::SYS_epoll_pwait, self.epfd, self.events, self.most, 0, mask, 8usize)
+    }
+
+    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {
+        let [first, second] = more.unwrap_or([-1; 2]);
+        let mut fds = [self.epfd, first, second].map(readable);
+        // SAFETY: the functions that call this function own nothing.
+        unsafe { cancellable_poll(&mut fds, limit, mask) }
+    }
+}
+
+/// Waits for an epoll instance that has a channel. Returns `None` if libc has to wait.
+#[inline]
+fn wait_for_set(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: Option<Duration>,
+    mask: Option<sigset_t>,
+) -> Option<c_int> {
+    if fd_marks::any() && fd_marks::SETS.has(epfd) {
+        wait(EpollWait { epfd, events, most }, timeout, mask)
+    } else {
+        None
+    }
+}
+
+/// Implements `epoll_wait(2)`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw_epoll_wait")]
+pub(crate) unsafe extern "C-unwind" fn epoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    match wait_for_set(epfd, events, most, millis(timeout), None) {
+        Some(found) => found,
+        // SAFETY: the caller meets the conditions of libc's function.
+        None => unsafe { pass_on!(EPOLL_WAIT(epfd, events, most, timeout)) },
+    }
+}
+
+/// Implements `epoll_pwait(2)`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw_epoll_pwait")]
+pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller passes NULL or a set of signals.
+    match wait_for_set(epfd, events, most, millis(timeout), unsafe { value_of(mask) }) {
+        Some(found) => found,
+        // SAFETY: the caller meets the conditions of libc's function.
+        None => unsafe { pass_on!(EPOLL_PWAIT(epfd, events, most, timeout, mask)) },
+    }
+}
+
+/// Implements `epoll_pwait2(2)`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw_epoll_pwait2")]
+pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller passes NULL or a time.
+    let found = match unsafe { value_of(timeout) }.map(time_of).transpose() {
+        // SAFETY: the caller passes NULL or a set of signals.
+        Ok(limit) => wait_for_set(epfd, events, most, limit, unsafe { value_of(mask) }),
+        Err(()) => None,
+    };
+    match found {
+        Some(found) => found,
+        // SAFETY: the caller meets the conditions of libc's function.
+        None => unsafe { pass_on!(EPOLL_PWAIT2(epfd, events, most, timeout, mask)) },
+    }
+}
+
+/// Implements `epoll_ctl(2)`: marks an instance that gets a channel.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw_epoll_ctl")]
+pub(crate) unsafe extern "C" fn epoll_ctl(
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    // SAFETY: the caller meets the conditions of libc's function.
+    let result = unsafe { pass_on!(EPOLL_CTL(epfd, operation, fd, event)) };
+    if fd_marks::any() && result == 0 && operation != libc::EPOLL_CTL_DEL && fd_marks::CHANNELS.has(fd) {
+        fd_marks::SETS.set(epfd);
+        fd_marks::WAITED.set(fd);
+    }
+    result
+}
+
+/// Takes the mark from the number of a new instance: an instance that was closed may have had this number.
+fn unmarked(epfd: c_int) -> c_int {
+    fd_marks::SETS.clear(epfd);
+    epfd
+}
+
+/// Implements `epoll_create(2)`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw_epoll_create")]
+pub(crate) unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the caller meets the conditions of libc's function.
+    unmarked(unsafe { pass_on!(EPOLL_CREATE(size)) })
+}
+
+/// Implements `epoll_create1(2)`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw_epoll_create1")]
+pub(crate) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the caller meets the conditions of libc's function.
+    unmarked(unsafe { pass_on!(EPOLL_CREATE1(flags)) })
+}

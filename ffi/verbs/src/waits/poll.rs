@@ -1,0 +1,190 @@
+//! `poll(2)` and its variants.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::time::Duration;
+
+use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
+
+use super::{fd_marks, millis, time_of, value_of, wait};
+use crate::ffi::next::Next;
+use crate::ffi::waits::{Wait, cancellable_poll, readable, system_call};
+
+// SAFETY: the types are those of libc's functions.
+pub(super) static POLL: Next<unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int> =
+    unsafe { Next::new(c"poll") };
+// SAFETY: as above.
+pub(super) static POLL_CHK: Next<unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int, size_t) -> c_int> =
+    unsafe { Next::new(c"__poll_chk") };
+// SAFETY: as above.
+pub(super) static PPOLL: Next<
+    unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int,
+> = unsafe { Next::new(c"ppoll") };
+// SAFETY: as above.
+pub(super) static PPOLL_CHK: Next<
+    unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t, size_t) -> c_int,
+> = unsafe { Next::new(c"__ppoll_chk") };
+
+/// The largest number of descriptors with which a call serves the engine.
+const MOST: usize = 64;
+
+/// A wait for descriptors of an array.
+#[derive(Clone, Copy)]
+struct PollWait {
+    fds: *mut pollfd,
+    /// At most [`MOST`].
+    count: usize,
+}
+
+impl Wait for PollWait {
+    fn look(&self) -> c_int {
+        let now = timespec { tv_sec: 0, tv_nsec: 0 };
+        let mask = ptr::null::<sigset_t>();
+        system_call!(libc::SYS_ppoll, self.fds, self.count, &raw const now, mask, 8usize)
+    }
+
+    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {
+        let mut fds = [readable(-1); MOST + 2];
+        for (at, fd) in fds.iter_mut().take(self.count).enumerate() {
+            // SAFETY: the program's array has `count` elements.
+            *fd = unsafe { self.fds.add(at).read() };
+        }
+        for (fd, more) in fds[self.count..].iter_mut().zip(more.unwrap_or([-1; 2])) {
+            *fd = readable(more);
+        }
+        // SAFETY: the functions that call this function own nothing.
+        unsafe { cancellable_poll(&mut fds[..self.count + 2], limit, mask) }
+    }
+}
+
+/// Waits for an array with a channel. Returns `None` if libc has to wait.
+///
+/// # Safety
+/// The array has `count` elements.
+#[inline]
+unsafe fn wait_for_array(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: Option<Duration>,
+    mask: Option<sigset_t>,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    if fd_marks::any() && unsafe { has_channel(fds, count) } {
+        wait(PollWait { fds, count: count as usize }, timeout, mask)
+    } else {
+        None
+    }
+}
+
+/// Whether the array is short and has a channel. Marks the channels.
+///
+/// # Safety
+/// The array has `count` elements.
+unsafe fn has_channel(fds: *mut pollfd, count: nfds_t) -> bool {
+    if fds.is_null() || count as usize > MOST {
+        return false;
+    }
+    let mut found = false;
+    for at in 0..count as usize {
+        // SAFETY: the caller's promise.
+        let fd = unsafe { (*fds.add(at)).fd };
+        if fd_marks::CHANNELS.has(fd) {
+            fd_marks::WAITED.set(fd);
+            found = true;
+        }
+    }
+    found
+}
+
+/// Implements `poll(2)`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw_poll")]
+pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the caller meets the conditions of libc's function.
+    match unsafe { wait_for_array(fds, count, millis(timeout), None) } {
+        Some(found) => found,
+        // SAFETY: as above.
+        None => unsafe { pass_on!(POLL(fds, count, timeout)) },
+    }
+}
+
+/// Implements `poll(2)` for programs that are compiled with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw___poll_chk")]
+pub(crate) unsafe extern "C-unwind" fn poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    bytes: size_t,
+) -> c_int {
+    let fits = bytes / size_of::<pollfd>() >= count as usize;
+    // SAFETY: the caller meets the conditions of libc's function. libc ends a process whose array is short.
+    match fits.then(|| unsafe { wait_for_array(fds, count, millis(timeout), None) }).flatten() {
+        Some(found) => found,
+        // SAFETY: as above.
+        None => unsafe { pass_on!(POLL_CHK(fds, count, timeout, bytes)) },
+    }
+}
+
+/// The arguments of `ppoll(2)` as a wait. Returns `None` if libc has to wait.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[inline]
+unsafe fn wait_until(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    // SAFETY: the caller passes NULL or a time.
+    let limit = unsafe { value_of(timeout) }.map(time_of).transpose().ok()?;
+    // SAFETY: the caller passes NULL or a set of signals.
+    let mask = unsafe { value_of(mask) };
+    // SAFETY: the caller passes an array of `count` elements.
+    unsafe { wait_for_array(fds, count, limit, mask) }
+}
+
+/// Implements `ppoll(2)`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw_ppoll")]
+pub(crate) unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller meets the conditions of libc's function.
+    match unsafe { wait_until(fds, count, timeout, mask) } {
+        Some(found) => found,
+        // SAFETY: as above.
+        None => unsafe { pass_on!(PPOLL(fds, count, timeout, mask)) },
+    }
+}
+
+/// Implements `ppoll(2)` for programs that are compiled with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// The conditions of libc's function.
+#[unsafe(export_name = "uw___ppoll_chk")]
+pub(crate) unsafe extern "C-unwind" fn ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    bytes: size_t,
+) -> c_int {
+    let fits = bytes / size_of::<pollfd>() >= count as usize;
+    // SAFETY: the caller meets the conditions of libc's function. libc ends a process whose array is short.
+    match fits.then(|| unsafe { wait_until(fds, count, timeout, mask) }).flatten() {
+        Some(found) => found,
+        // SAFETY: as above.
+        None => unsafe { pass_on!(PPOLL_CHK(fds, count, timeout, mask, bytes)) },
+    }
+}
