@@ -27,7 +27,7 @@ impl Service {
 
     /// From now on, the caller of this wait serves, in place of any other caller. `wait` is not zero.
     pub(crate) fn begin(&self, wait: u64) {
-        self.serving.store(wait, Ordering::SeqCst);
+        self.serving.swap(wait, Ordering::SeqCst);
     }
 
     /// Whether the caller of this wait serves.

@@ -272,12 +272,13 @@ impl Alarm {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv6Addr;
+    use std::net::Ipv4Addr;
     use std::sync::{Arc, Mutex};
     use std::thread::{self, ThreadId};
     use std::time::Instant;
 
     use dp::local::{self, LocalConfig};
+    use tcp_lite::AddressProbing;
     use testkit::folder::Folder;
 
     use super::super::SharedOptions;
@@ -307,21 +308,23 @@ mod tests {
         _folder: Folder,
     }
 
-    fn address(station: u16) -> Ipv6Addr {
-        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, station)
+    fn address(station: u8) -> Ipv4Addr {
+        Ipv4Addr::new(100, 64, 0, station)
     }
 
     impl Pair {
         fn new() -> Self {
             let folder = Folder::absent("iwarp-waiters");
             let port = |station| {
-                let config = LocalConfig { station: Some(station), ..LocalConfig::new(&*folder) };
-                Box::new(local::open(&config).unwrap())
+                let config = LocalConfig::new(folder.to_path_buf());
+                Box::new(local::open(&LocalConfig { station: Some(station), ..config }).unwrap())
             };
-            let made = |station: u16| {
+            let made = |station: u8| {
                 let context = Context::new(ContextConfig::default()).unwrap();
-                let port = port(station);
-                let config = EngineConfig::new(&*port, &[&format!("{}/64", address(station))]).unwrap();
+                let port = port(u16::from(station));
+                let mut config = EngineConfig::new(&*port, &[&format!("{}/10", address(station))]).unwrap();
+                config.stack.derived_neighbors = Some([2, 0]);
+                config.stack.address_probing = AddressProbing::Off;
                 let engine = Engine::new(&context, port, config).unwrap();
                 (context, engine)
             };
@@ -339,18 +342,29 @@ mod tests {
             }
         }
 
-        /// Makes the other engine send a frame: the SYN of a connection that the first engine refuses.
-        fn send(&self) {
+        /// Makes the other engine send a frame: the SYN of a connection that the first engine refuses. The
+        /// frame wakes the caller that sleeps. Before the first frame, the handshake of the two ports wakes the
+        /// caller. The engine is awake afterwards.
+        fn receive(&self, wait: Waiting) {
             let pd = self.context.alloc_pd().unwrap();
-            let cq = self.context.create_cq(16).unwrap();
+            let cq = self.context.create_cq(16, None).unwrap();
             let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
             let channel = self.context.create_event_channel().unwrap();
             let id = self.context.create_id(&channel);
             let peer = (address(1), 4000).into();
             id.connect(&qp, peer, &ConnParam::default()).unwrap();
-            until("the other engine gets no answer", || {
+            until("the frame wakes nobody", || {
                 self.other.turn();
-                channel.poll().is_some() || self.is_readable()
+                if !self.is_readable() {
+                    return false;
+                }
+                self.engine.end_sleep(wait);
+                assert!(!self.is_asleep());
+                let has_worked = self.engine.poll_waiting(wait);
+                if !has_worked {
+                    self.sleep(wait);
+                }
+                has_worked
             });
         }
 
@@ -401,13 +415,7 @@ mod tests {
             !pair.polled_by_thread()
         });
         for _ in 0..20 {
-            assert!(!pair.is_readable());
-            pair.send();
-            until("the frame wakes nobody", || pair.is_readable());
-            assert!(!pair.polled_by_thread());
-            pair.engine.end_sleep(wait);
-            assert!(!pair.is_asleep());
-            assert!(pair.engine.poll_waiting(wait), "the frame is work");
+            pair.receive(wait);
             pair.sleep(wait);
         }
         assert!(!pair.polled_by_thread());
@@ -431,10 +439,7 @@ mod tests {
         pair.engine.end_sleep(first);
         pair.engine.end_wait(first);
         assert!(pair.is_asleep() && pair.engine.inner.waiters.any_serves());
-        pair.send();
-        until("the frame wakes nobody", || pair.is_readable());
-        pair.engine.end_sleep(second);
-        assert!(pair.engine.poll_waiting(second));
+        pair.receive(second);
         pair.engine.end_wait(second);
         pair.thread_takes_over();
     }
@@ -442,7 +447,7 @@ mod tests {
     /// A thread that polls wakes the engine, so the caller that sleeps is not woken by frames any more.
     #[test]
     fn a_caller_that_polls_ends_the_service_of_one_that_sleeps() {
-        for poll in [(|engine| drop(engine.turn())) as fn(&SharedEngine), SharedEngine::poll] {
+        for poll in [(|engine| assert!(!engine.turn())) as fn(&SharedEngine), SharedEngine::poll] {
             let pair = Pair::new();
             let wait = pair.engine.begin_wait().unwrap();
             pair.sleep(wait);
