@@ -291,7 +291,7 @@ fn loom_catches_a_handover_without_fences() {
 /// The caller that serves stops, and another caller may begin. The thread is parked only if a caller still
 /// serves, or if the caller that stops sets the alarm.
 fn a_parked_thread_has_a_server_or_an_alarm(has_next: bool) {
-    loom::model(move || {
+    bounded(move || {
         let service = Arc::new(Service::new());
         service.begin(1);
         let first = {
