@@ -150,7 +150,7 @@ impl SharedEngine {
         // The thread waits without the lock, so it needs a descriptor that stays valid when the port is
         // dropped.
         let port = engine.port_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let inner = Arc::new(Turned::new(engine, after_poll, None, port)?);
+        let inner = Arc::new(Turned::new(engine, after_poll, None, Waiters::new(port, Some(options))?)?);
         let of_thread = Arc::clone(&inner);
         let run = move || {
             if let Some(cpu) = options.cpu {
@@ -176,7 +176,10 @@ impl SharedEngine {
     ) -> Result<Self, VerbsError> {
         let port = engine.port_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let callers = Callers::new(options, port)?;
-        Ok(Self { inner: Arc::new(Turned::new(engine, after_poll, Some(callers), None)?), thread: None })
+        Ok(Self {
+            inner: Arc::new(Turned::new(engine, after_poll, Some(callers), Waiters::new(None, None)?)?),
+            thread: None,
+        })
     }
 
     /// Whether the engine has its own thread.
@@ -309,7 +312,7 @@ impl Turned {
         engine: Engine,
         after_poll: Box<dyn Fn() + Send + Sync>,
         callers: Option<Callers>,
-        port: Option<OwnedFd>,
+        waiters: Waiters,
     ) -> Result<Self, VerbsError> {
         Ok(Self {
             handle: Arc::clone(engine.handle()),
@@ -325,7 +328,7 @@ impl Turned {
             stop: AtomicBool::new(false),
             longest_sleeps: [const { AtomicU64::new(u64::MAX) }; SLEEP_LIMITS],
             callers,
-            waiters: Waiters::new(port)?,
+            waiters,
         })
     }
 

@@ -24,7 +24,6 @@ const ENDING_PAUSE: Duration = Duration::from_millis(10);
 
 // The functions of libc that may unwind the thread.
 unsafe extern "C-unwind" {
-    fn pthread_testcancel();
     fn pause() -> c_int;
 }
 
@@ -65,7 +64,7 @@ where
     loop {
         // SAFETY: no function of this library on this thread's stack owns anything: closures that are `Copy`
         // have no destructor.
-        unsafe { pthread_testcancel() };
+        unsafe { waits::pthread_testcancel() };
         match step(find, next) {
             Step::Return(status) => return status,
             Step::Wait(seen) => {

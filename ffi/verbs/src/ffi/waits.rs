@@ -24,6 +24,7 @@ use crate::ffi::{abi, fd_marks};
 
 // The functions of libc that may unwind the thread.
 unsafe extern "C-unwind" {
+    pub(crate) fn pthread_testcancel();
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     pub(crate) fn syscall(number: c_long, ...) -> c_long;
 }
@@ -298,12 +299,18 @@ fn sleep_of(engine: &'static SharedEngine, wait: Waiting) -> Sleep<'static> {
 
 #[inline(never)]
 fn end_sleep(engine: &'static SharedEngine, wait: Waiting) {
-    let _ = abi::guarded(|| Ok(engine.end_sleep(wait)));
+    let _ = abi::guarded(|| {
+        engine.end_sleep(wait);
+        Ok(())
+    });
 }
 
 #[inline(never)]
 fn end(engine: &'static SharedEngine, wait: Waiting) {
-    let _ = abi::guarded(|| Ok(engine.end_wait(wait)));
+    let _ = abi::guarded(|| {
+        engine.end_wait(wait);
+        Ok(())
+    });
     let _ = OWN.try_with(|own| own.0.set(None));
 }
 

@@ -82,8 +82,10 @@ fn engine() -> Option<&'static SharedEngine> {
 /// Waits as the program's call does, and serves the engine meanwhile. Returns `None` if callers cannot serve.
 /// Otherwise the call's result, and `errno` is set if the result is -1.
 fn wait(call: impl Wait, timeout: Option<Duration>, mask: Option<sigset_t>) -> Option<c_int> {
-    // A process that ends closes its connections itself.
     let engine = engine()?;
+    // Like libc's calls, the call is a cancellation point even if a descriptor is ready.
+    // SAFETY: no function of this library on this thread's stack owns anything: the argument can be copied.
+    unsafe { waits::pthread_testcancel() };
     match waits::serve(engine, call, timeout, mask) {
         Served::NotServed => None,
         Served::Result(found @ 0..) => Some(found),

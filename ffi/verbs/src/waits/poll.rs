@@ -1,8 +1,8 @@
 //! `poll(2)` and its variants.
 
 use std::ffi::c_int;
-use std::ptr;
 use std::time::Duration;
+use std::{ptr, slice};
 
 use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 
@@ -45,10 +45,8 @@ impl Wait for PollWait {
 
     fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {
         let mut fds = [readable(-1); MOST + 2];
-        for (at, fd) in fds.iter_mut().take(self.count).enumerate() {
-            // SAFETY: the program's array has `count` elements.
-            *fd = unsafe { self.fds.add(at).read() };
-        }
+        // SAFETY: the program's array has `count` elements, which is no more than `MOST`.
+        unsafe { ptr::copy_nonoverlapping(self.fds, fds.as_mut_ptr(), self.count) };
         for (fd, more) in fds[self.count..].iter_mut().zip(more.unwrap_or([-1; 2])) {
             *fd = readable(more);
         }
@@ -84,14 +82,12 @@ unsafe fn has_channel(fds: *mut pollfd, count: nfds_t) -> bool {
     if fds.is_null() || count as usize > MOST {
         return false;
     }
+    // SAFETY: the caller's promise, and the program does not change its array during the call.
+    let fds = unsafe { slice::from_raw_parts(fds, count as usize) };
     let mut found = false;
-    for at in 0..count as usize {
-        // SAFETY: the caller's promise.
-        let fd = unsafe { (*fds.add(at)).fd };
-        if fd_marks::CHANNELS.has(fd) {
-            fd_marks::WAITED.set(fd);
-            found = true;
-        }
+    for fd in fds.iter().map(|fd| fd.fd).filter(|fd| fd_marks::CHANNELS.has(*fd)) {
+        fd_marks::WAITED.set(fd);
+        found = true;
     }
     found
 }

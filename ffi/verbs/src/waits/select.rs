@@ -201,10 +201,12 @@ pub(crate) unsafe extern "C-unwind" fn pselect_(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    // SAFETY: the caller passes NULL or a set of signals.
+    let mask_of = unsafe { value_of(mask) };
     // SAFETY: the caller passes NULL or a time.
     let found = match unsafe { value_of(timeout) }.map(time_of).transpose() {
         // SAFETY: the caller meets the conditions of libc's function.
-        Ok(limit) => unsafe { wait_for_sets(count, [read, write, except], limit, value_of(mask)) },
+        Ok(limit) => unsafe { wait_for_sets(count, [read, write, except], limit, mask_of) },
         Err(()) => None,
     };
     match found {

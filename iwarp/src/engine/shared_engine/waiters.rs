@@ -21,7 +21,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use super::service::Service;
-use super::{SharedEngine, Turned, next};
+use super::{SharedEngine, SharedOptions, Turned, next};
 use crate::queues::wait_any;
 
 /// A wait of a caller, from [`SharedEngine::begin_wait`] until [`SharedEngine::end_wait`]. The value owns
@@ -49,9 +49,15 @@ pub enum Sleep<'a> {
 /// No caller lets the engine sleep.
 const NOBODY: u64 = 0;
 
+/// A thread with at least so many idle polls before its sleep is meant never to sleep.
+const NEVER_SLEEPS: u32 = u32::MAX - 1;
+
 pub(super) struct Waiters {
-    /// The descriptor of received frames. Without such a descriptor, callers do not serve.
+    /// The descriptor of received frames.
     port: Option<OwnedFd>,
+    /// Whether callers may serve. They do not serve if frames do not wake them, or if the thread never
+    /// sleeps.
+    may_serve: bool,
     service: Service,
     /// The number of the wait whose caller lets the engine sleep. [`NOBODY`] if the engine is awake, or if
     /// the thread lets it sleep. Only a thread that holds the lock of the engine writes this number.
@@ -64,8 +70,11 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    pub(super) fn new(port: Option<OwnedFd>) -> io::Result<Self> {
+    /// `options` are those of the engine's thread, if it has one.
+    pub(super) fn new(port: Option<OwnedFd>, options: Option<SharedOptions>) -> io::Result<Self> {
+        let sleeps = options.is_some_and(|options| options.spin_polls < NEVER_SLEEPS);
         Ok(Self {
+            may_serve: port.is_some() && sleeps,
             port,
             service: Service::new(),
             sleeping: AtomicU64::new(NOBODY),
@@ -119,13 +128,13 @@ impl SharedEngine {
     /// 2. If none of them is readable, [`begin_sleep`](Self::begin_sleep).
     /// 3. Sleep as the result says, then [`end_sleep`](Self::end_sleep), and continue with the first step.
     ///
-    /// Returns `None` if callers cannot serve, because the engine has no thread or its port has no
-    /// descriptor. Then the thread of the engine, if any, begins to poll, as after
+    /// Returns `None` if callers cannot serve, because the engine has no thread, its thread never sleeps, or
+    /// its port has no descriptor. Then the thread of the engine, if any, begins to poll, as after
     /// [`hand_over`](Self::hand_over).
     pub fn begin_wait(&self) -> Option<Waiting> {
         let inner = &*self.inner;
         let waiters = &inner.waiters;
-        if waiters.port.is_none() || inner.callers.is_some() {
+        if !waiters.may_serve {
             self.hand_over();
             return None;
         }
@@ -281,7 +290,6 @@ mod tests {
     use tcp_lite::AddressProbing;
     use testkit::folder::Folder;
 
-    use super::super::SharedOptions;
     use super::*;
     use crate::engine::{Engine, EngineConfig};
     use crate::verbs::{ConnParam, Context, ContextConfig, QpInit};
@@ -314,6 +322,10 @@ mod tests {
 
     impl Pair {
         fn new() -> Self {
+            Self::with(SharedOptions::default())
+        }
+
+        fn with(options: SharedOptions) -> Self {
             let folder = Folder::absent("iwarp-waiters");
             let port = |station| {
                 let config = LocalConfig::new(folder.to_path_buf());
@@ -333,7 +345,7 @@ mod tests {
             let record = Box::new(move || recorded.lock().unwrap().push(thread::current().id()));
             let ((_, engine), (context, other)) = (made(1), made(2));
             Self {
-                engine: SharedEngine::spawn(engine, SharedOptions::default(), record).unwrap(),
+                engine: SharedEngine::spawn(engine, options, record).unwrap(),
                 polls,
                 other: SharedEngine::without_thread(other, SharedOptions::default(), Box::new(|| {}))
                     .unwrap(),
@@ -490,5 +502,15 @@ mod tests {
         let engine = Engine::new(&context, port, config).unwrap();
         let engine = SharedEngine::spawn(engine, SharedOptions::default(), Box::new(|| {})).unwrap();
         assert_eq!(engine.begin_wait(), None);
+    }
+
+    #[test]
+    fn a_thread_that_never_sleeps_is_not_replaced() {
+        for (spin_polls, is_replaced) in [(u32::MAX, false), (u32::MAX - 1, false), (u32::MAX - 2, true)] {
+            let options = SharedOptions { spin_polls, ..SharedOptions::default() };
+            let pair = Pair::with(options);
+            assert_eq!(pair.engine.begin_wait().is_some(), is_replaced);
+        }
+        assert_eq!(Pair::new().other.begin_wait(), None, "this engine has no thread");
     }
 }

@@ -494,6 +494,17 @@ static void *wait_for_ever(void *call)
 	return NULL;
 }
 
+/* Waits when the thread is cancelled already. */
+static void *wait_after(void *call)
+{
+	int before;
+	CHECK(!pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before));
+	usleep(100000);
+	CHECK(!pthread_setcancelstate(before, NULL));
+	((const struct call *)call)->wait(0, NULL);
+	return NULL;
+}
+
 static void *get_for_ever(void *nothing)
 {
 	take_event(1);
@@ -561,6 +572,7 @@ int main(void)
 		other_descriptor(call);
 		signals(call);
 		cancel(wait_for_ever, call);
+		cancel(wait_after, call);
 		exchange(call, begins);
 		computes(call, begins);
 		/* A thread waits for the same descriptors, and another thread waits after it. */
