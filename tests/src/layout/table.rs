@@ -77,6 +77,7 @@ pub const LAYOUTS: [Layout; 14] = [
             Folder { path: "ibverbs", knows: &["ffi", "net", "process"] },
             Folder { path: "rdmacm", knows: &["ffi", "net", "process", "ibverbs"] },
             Folder { path: "files", knows: &["ffi", "net", "process", "ibverbs"] },
+            Folder { path: "waits", knows: &["ffi", "process"] },
             Folder { path: "check", knows: &["ffi"] },
         ]),
         largest_circle: NO_CIRCLE,

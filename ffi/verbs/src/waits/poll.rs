@@ -6,7 +6,8 @@ use std::{ptr, slice};
 
 use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 
-use super::{fd_marks, millis, time_of, value_of, wait};
+use super::call::{millis, pass_on, time_of, value_of, wait};
+use crate::ffi::fd_marks;
 use crate::ffi::next::Next;
 use crate::ffi::waits::{Wait, cancellable_poll, readable, system_call};
 

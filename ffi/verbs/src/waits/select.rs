@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use libc::{fd_set, sigset_t, timespec, timeval};
 
-use super::{fd_marks, time_of, value_of, wait};
+use super::call::{pass_on, time_of, value_of, wait};
+use crate::ffi::fd_marks;
 use crate::ffi::next::Next;
 use crate::ffi::waits::{Wait, cancellable, system_call, timespec_of};
 
