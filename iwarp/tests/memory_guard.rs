@@ -67,8 +67,8 @@ fn register_for(
     unsafe { table.register_user(ptr, len, &options) }
 }
 
-/// Writes, reads and atomically changes `len` bytes at `to` as a peer does. Returns the three results. Each way
-/// to write the bytes has the same result.
+/// Writes, reads and atomically changes `len` bytes at `to` as a peer does. Returns the three results. Each
+/// way to write the bytes has the same result.
 fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> [Result<(), Fault>; 3] {
     let engine = table.join();
     let guard = engine.enter();

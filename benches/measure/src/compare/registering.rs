@@ -1,5 +1,6 @@
 //! The row of registrations: the time of `ibv_reg_mr` in a process with many mappings. The program is
-//! `reg_mr.c`, which knows nothing of uwarp. It is compiled with rdma-core's headers for each run of `compare`.
+//! `reg_mr.c`, which knows nothing of uwarp. The program is compiled with rdma-core's headers before each
+//! measurement.
 
 use std::time::Duration;
 

@@ -28,8 +28,9 @@ fn add(place: &CqPlace) {
     place.report();
 }
 
-/// The thread that adds a completion generates the event somewhat later, and a program may poll the completion
-/// in between. The program has then polled since the event, and the next arming reports a further completion.
+/// The thread that adds a completion generates the event somewhat later, and a program may poll the
+/// completion in between. The program has then polled since the event, and the next arming reports a further
+/// completion.
 #[test]
 fn a_poll_between_a_completion_and_its_event_counts_as_a_poll_after_the_event() {
     let (cq, place, events) = counted();
