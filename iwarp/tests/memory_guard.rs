@@ -11,10 +11,11 @@ use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::ptr::null_mut;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use apart::apart;
+use dp::{ExtBuf, Mbuf, Mempool};
 use iwarp::memory::{
     Access, AccessError, Accessor, Base, Bind, FastBind, Fault, MemoryTable, PdId, Prepare, RegisterError,
     RegisterOptions, Registration, StreamId, Stride, TableConfig, UserMemory, WindowKind,
@@ -66,7 +67,8 @@ fn register_for(
     unsafe { table.register_user(ptr, len, &options) }
 }
 
-/// Writes, reads and atomically changes `len` bytes at `to` as a peer does. Returns the three results.
+/// Writes, reads and atomically changes `len` bytes at `to` as a peer does. Returns the three results. Each
+/// way to write the bytes has the same result.
 fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> [Result<(), Fault>; 3] {
     let engine = table.join();
     let guard = engine.enter();
@@ -74,9 +76,20 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
     // This memory has gaps between the bytes, as markers cause them.
     let stride = Stride::new(60);
     let mut in_runs = vec![0xee; stride.span(len)];
+    // The bytes of this frame that are placed are in external memory.
+    const FRONT: usize = 3;
+    let pool = Mempool::heap("frames", 1, FRONT);
+    let mut frame = pool.alloc().unwrap();
+    frame.append(FRONT).unwrap();
+    frame.chain(Mbuf::external(&pool, ExtBuf::new(Arc::new(bytes.clone()))).unwrap()).unwrap();
     [
         guard.check_write(region.stag(), to, len as u64, ME).and_then(|target| {
             let placed = target.place(0, &bytes);
+            assert_eq!(target.place_frame(0, &frame, FRONT, len), placed, "{len} bytes at {to}, of a frame");
+            if placed.is_ok() {
+                let too_short = target.place_frame(0, &frame, FRONT + 1, len);
+                assert_eq!(too_short, Err(Fault::Bounds), "{len} bytes at {to}");
+            }
             assert_eq!(
                 target.place_runs(0, stride.runs(&in_runs)).map(|placed| assert_eq!(placed, len)),
                 placed
@@ -367,8 +380,8 @@ fn a_handler_from_after_the_first_registration_does_not_disarm() {
     assert_eq!(run("later").code(), Some(42));
     assert_eq!(run("later_and_passes_on").code(), Some(51));
     assert_eq!(run("later_and_passes_on_to_nothing").signal(), Some(libc::SIGSEGV));
-    // The six guarded accesses also pass through the program's handler.
-    assert_eq!(run("later_and_passes_on_unseen").code(), Some(57));
+    // The seven guarded accesses also pass through the program's handler.
+    assert_eq!(run("later_and_passes_on_unseen").code(), Some(58));
     assert_eq!(run("later_and_gone").code(), Some(50));
     assert_eq!(run("later_again").code(), Some(52));
     assert_eq!(run("later_by_many").code(), Some(42));

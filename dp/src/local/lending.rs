@@ -139,7 +139,9 @@ impl Borrower {
         let (start, bytes) = (pool.start(), pool.len());
         let pool = Arc::new(pool);
         let slots = (0..MAX_LENT).map(|_| {
-            let owner: Arc<dyn Send + Sync> = Arc::<PeerPool>::clone(&pool);
+            // Each slot has a reference count of its own, since `is_unique` has to see the views of this slot
+            // alone.
+            let owner: Arc<dyn Send + Sync> = Arc::new(Arc::clone(&pool));
             // SAFETY: the mapping has `bytes` readable and initialised bytes while its owner exists. This
             // process only reads them, by raw copies. The other process may write to them: see the module
             // documentation of `memory`.

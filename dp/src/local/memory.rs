@@ -1,9 +1,10 @@
-//! Memory that two processes share: a mapping of a memfd.
+//! Memory that two processes share: a mapping of a memfd ([`Mapping`]).
 //!
-//! The other process may write any byte at any time, so the mapping is treated like device memory. Words that
-//! both sides use are accessed as atomics. All other bytes are accessed by raw copies, or by atomic stores
-//! that only fetch their cache lines (`ring.rs`). There is never a slice of the mapping. Code uses a value
-//! only after the value was copied to private memory.
+//! The other process may write any byte of a [`SharedMemory`] at any time, so this mapping is treated like
+//! device memory. Words that both sides use are accessed as atomics. All other bytes are accessed by raw
+//! copies, or by atomic stores that only fetch their cache lines (`ring.rs`). There is never a slice of the
+//! mapping. Code uses a value only after the value was copied to private memory. Memory that only one of the
+//! processes writes has other rules ([`pool`](super::pool)).
 //!
 //! Rust's memory model does not cover other processes. The copies rely on LLVM's semantics instead: a racing
 //! load returns any mixture of old and stored bytes, and has no other effect. After each copy there is a
@@ -78,41 +79,51 @@ pub(super) fn is_fit(memfd: impl AsFd, bytes: usize) -> bool {
         && fcntl_get_seals(memfd).is_ok_and(|seals| seals.contains(FIXED_SIZE))
 }
 
-/// A mapping of a memfd with a fixed size.
+/// A mapping of a whole memfd with a fixed size. Any thread may use the address, and may drop the mapping.
 #[derive(Debug)]
-pub(super) struct SharedMemory {
+pub(super) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
     /// The fork generation of the process that has the mapping. A forked child does not have the mapping.
     generation: u32,
 }
 
-// SAFETY: the mapping belongs only to this value. Any thread may access the mapping by atomics and raw
-// copies, and may unmap it.
-unsafe impl Send for SharedMemory {}
-// SAFETY: through `&SharedMemory` the mapping is accessed only by atomics and raw copies. The other process
-// may access the mapping in the same way at any time. So code already expects any mixture of bytes, and a
-// second thread changes nothing.
-unsafe impl Sync for SharedMemory {}
+// SAFETY: the mapping belongs only to this value, which accesses no byte of the mapping. Any thread may unmap
+// the mapping.
+unsafe impl Send for Mapping {}
+// SAFETY: `&Mapping` only gives out the address and the length, which nobody changes, and allocates pages,
+// which changes no byte. The users of the address say why their accesses are sound.
+unsafe impl Sync for Mapping {}
 
-impl SharedMemory {
-    /// Maps the first `bytes` bytes of a file that [`create`] has made, or for which [`is_fit`] has returned
-    /// `true`.
-    pub(super) fn map(memfd: impl AsFd, bytes: usize) -> Result<Self, Errno> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+impl Mapping {
+    /// Maps the first `bytes` bytes of a memfd with a fixed size.
+    pub(super) fn new(memfd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<Self, Errno> {
         // SAFETY: the kernel chooses an unused address, so the new mapping replaces nothing.
         let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memfd, 0)? };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        let memory = Self { start, bytes, generation: fork::generation() };
-        // A forked child that wrote to a ring would break the connection of its parent.
+        let mapping = Self { start, bytes, generation: fork::generation() };
+        // A forked child that wrote to the mapping would break a connection or change a message of its
+        // parent.
         //
         // SAFETY: the range is the mapping that was just made, and the advice changes no byte.
         unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork)? };
-        Ok(memory)
+        Ok(mapping)
     }
 
-    /// Allocates the pages of this range, which must begin and end at page boundaries. The contents do not
-    /// change. If [`takes_later`] returns `false`, all pages are already allocated.
+    /// The address of the first byte, which is valid until this value is dropped.
+    #[inline]
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Allocates the pages of this range, which must begin at a page boundary, and must end at a page
+    /// boundary or at the end of the mapping. The contents do not change. If [`takes_later`] returns `false`,
+    /// all pages are already allocated.
     ///
     /// # Errors
     /// The error of `madvise`, if the memory cannot be allocated.
@@ -129,9 +140,46 @@ impl SharedMemory {
         // write would, but changes no byte.
         unsafe { madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite) }
     }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            // A forked child does not have the mapping. In the child the range may be another mapping.
+            return;
+        }
+        // SAFETY: the range is the mapping that `new` has made only for this value, and only this code unmaps
+        // the range. Users of the address hold the owner of this value: references to words borrow their
+        // `SharedMemory`, a pool holds its `PoolMemory`, and each view of a peer's page holds the `PeerPool`.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
+    }
+}
+
+/// Memory that this process and another process read and write. Through `&SharedMemory` the mapping is
+/// accessed only by atomics and raw copies. The other process may access the mapping in the same way at any
+/// time. So code already expects any mixture of bytes, and a second thread changes nothing.
+#[derive(Debug)]
+pub(super) struct SharedMemory(Mapping);
+
+impl SharedMemory {
+    /// Maps the first `bytes` bytes of a file that [`create`] has made, or for which [`is_fit`] has returned
+    /// `true`.
+    pub(super) fn map(memfd: impl AsFd, bytes: usize) -> Result<Self, Errno> {
+        Ok(Self(Mapping::new(memfd, bytes, ProtFlags::READ | ProtFlags::WRITE)?))
+    }
+
+    /// Calls [`Mapping::take`].
+    ///
+    /// # Errors
+    /// # Panics
+    /// As [`Mapping::take`].
+    pub(super) fn take(&self, range: Range<usize>) -> Result<(), Errno> {
+        self.0.take(range)
+    }
 
     pub(super) fn len(&self) -> usize {
-        self.bytes
+        self.0.bytes
     }
 
     /// Returns the word at this offset.
@@ -140,8 +188,8 @@ impl SharedMemory {
     /// If the word exceeds the mapping, or is not aligned.
     #[inline]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at < self.bytes && self.bytes - at >= 8, "word {at}");
-        let word: *mut u64 = self.start.as_ptr().wrapping_add(at).cast();
+        assert!(at.is_multiple_of(8) && at < self.0.bytes && self.0.bytes - at >= 8, "word {at}");
+        let word: *mut u64 = self.0.start.as_ptr().wrapping_add(at).cast();
         // SAFETY: the eight bytes are inside the mapping, as was just checked. The mapping is writable, and
         // is not unmapped while the reference exists. The mapping begins at a page boundary, so the bytes are
         // aligned. While the reference exists, this process makes no raw copy of the bytes: each side of a
@@ -156,8 +204,8 @@ impl SharedMemory {
     /// If `bytes` would exceed the mapping.
     #[inline]
     pub(super) fn copy_in(&self, at: usize, bytes: &[u8], strategy: CopyStrategy) {
-        assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "{} bytes at {at}", bytes.len());
-        let to = self.start.as_ptr().wrapping_add(at);
+        assert!(at <= self.0.bytes && bytes.len() <= self.0.bytes - at, "{} bytes at {at}", bytes.len());
+        let to = self.0.start.as_ptr().wrapping_add(at);
         if strategy == CopyStrategy::ThroughCaches || bytes.len() < streaming::MIN_BYTES {
             // SAFETY: the range is inside the mapping, as was just checked, and the mapping is writable.
             // There is no slice of the mapping, so `bytes` is in other memory. The other process may access
@@ -178,26 +226,13 @@ impl SharedMemory {
     /// If `out` is longer than the rest of the mapping.
     #[inline]
     pub(super) fn copy_out(&self, at: usize, out: &mut [u8]) {
-        assert!(at <= self.bytes && out.len() <= self.bytes - at, "{} bytes at {at}", out.len());
-        let from = self.start.as_ptr().wrapping_add(at);
+        assert!(at <= self.0.bytes && out.len() <= self.0.bytes - at, "{} bytes at {at}", out.len());
+        let from = self.0.start.as_ptr().wrapping_add(at);
         // SAFETY: the range is inside the mapping, as was just checked, and the mapping is readable and
         // initialised. There is no slice of the mapping, so `out` is in other memory. The other process may
         // write to the range at the same time: see the module's documentation.
         unsafe { from.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
         compiler_fence(Ordering::SeqCst);
-    }
-}
-
-impl Drop for SharedMemory {
-    fn drop(&mut self) {
-        if self.generation != fork::generation() {
-            // A forked child does not have the mapping. In the child the range may be another mapping.
-            return;
-        }
-        // SAFETY: the range is the mapping that `map` has made only for this value, and only this code unmaps
-        // the range. References to words of the mapping cannot exist any more, since they borrow this value.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
 }
 
@@ -249,7 +284,7 @@ mod tests {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         // The file has a line for each mapping. After this line there are lines with the properties and the
         // flags of the mapping.
-        let start = format!("{:x}-", memory.start.as_ptr().addr());
+        let start = format!("{:x}-", memory.0.start.as_ptr().addr());
         let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
         let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
         assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");

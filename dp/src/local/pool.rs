@@ -8,14 +8,13 @@
 //! copies ([`ExtBuf`](crate::ExtBuf)).
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::ProtFlags;
 
-use super::fork;
-use super::memory::{self, FIXED_SIZE};
+use super::memory::{self, FIXED_SIZE, Mapping};
 use crate::mempool::slab::Backing;
 
 /// Maximum number of bytes of the memory. A reference to a page has an offset of 32 bits.
@@ -53,37 +52,30 @@ impl PoolMemory {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.mapping.bytes
+        self.mapping.len()
     }
 
     /// The offset of these bytes in the memory. `None` if they are not in the memory.
     #[inline]
     pub(super) fn offset_of(&self, bytes: &[u8]) -> Option<usize> {
-        let offset = bytes.as_ptr().addr().checked_sub(self.mapping.start.addr().get())?;
+        let offset = bytes.as_ptr().addr().checked_sub(self.mapping.start().addr().get())?;
         (offset < self.len() && bytes.len() <= self.len() - offset).then_some(offset)
     }
 }
 
 impl Backing for PoolMemory {
     fn start(&self) -> NonNull<u8> {
-        self.mapping.start
+        self.mapping.start()
     }
 
     fn len(&self) -> usize {
-        self.mapping.bytes
+        self.mapping.len()
     }
 
     fn take(&self, offset: usize, bytes: usize) -> bool {
-        let pages = offset / memory::PAGE_BYTES * memory::PAGE_BYTES
-            ..(offset + bytes).next_multiple_of(memory::PAGE_BYTES).min(self.mapping.bytes);
-        assert!(pages.start <= pages.end && pages.end <= self.mapping.bytes, "{pages:?}");
-        if !memory::takes_later() {
-            return true;
-        }
-        let start = self.mapping.start.as_ptr().wrapping_add(pages.start);
-        // SAFETY: the range is inside the mapping, as was just checked. The advice allocates the pages as a
-        // write would, but changes no byte.
-        unsafe { madvise(start.cast(), pages.len(), Advice::LinuxPopulateWrite) }.is_ok()
+        let start = offset / memory::PAGE_BYTES * memory::PAGE_BYTES;
+        let end = (offset + bytes).next_multiple_of(memory::PAGE_BYTES).min(self.mapping.len());
+        self.mapping.take(start..end).is_ok()
     }
 }
 
@@ -105,52 +97,10 @@ impl PeerPool {
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
-        self.mapping.start
+        self.mapping.start()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.mapping.bytes
-    }
-}
-
-/// A mapping of a whole file.
-#[derive(Debug)]
-struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
-    /// The fork generation of the process that has the mapping. A forked child does not have the mapping.
-    generation: u32,
-}
-
-// SAFETY: the mapping belongs only to this value, which only gives out the address. Any thread may unmap it.
-unsafe impl Send for Mapping {}
-// SAFETY: `&Mapping` only gives out the address and the length, which nobody changes.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(memfd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<Self, Errno> {
-        // SAFETY: the kernel chooses an unused address, so the new mapping replaces nothing.
-        let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memfd, 0)? };
-        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        let mapping = Self { start, bytes, generation: fork::generation() };
-        // A forked child that wrote to a page would change a message of its parent.
-        //
-        // SAFETY: the range is the mapping that was just made, and the advice changes no byte.
-        unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork)? };
-        Ok(mapping)
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        if self.generation != fork::generation() {
-            // A forked child does not have the mapping. In the child the range may be another mapping.
-            return;
-        }
-        // SAFETY: the range is the mapping that `new` has made only for this value, and only this code unmaps
-        // the range. Users of the addresses hold the owner of this value: a pool holds its `PoolMemory`, and
-        // each view of a peer's page holds the `PeerPool`.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
+        self.mapping.len()
     }
 }

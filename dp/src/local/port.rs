@@ -576,7 +576,7 @@ impl std::fmt::Debug for LocalPort {
 
 /// Makes the pool for bulk sending, in memory that the peers can read, so that the port lends long frames. If
 /// the system cannot make such memory, the pool is on the heap, and all frames are copied.
-fn bulk_pool(name: &str, count: usize, data_bytes: usize) -> (Mempool, Option<Arc<PoolMemory>>) {
+pub(super) fn bulk_pool(name: &str, count: usize, data_bytes: usize) -> (Mempool, Option<Arc<PoolMemory>>) {
     let memory = backing_bytes(count, HEADROOM + data_bytes).map(PoolMemory::create);
     let Some(Ok(memory)) = memory else { return (Mempool::heap(name, count, data_bytes), None) };
     let memory = Arc::new(memory);

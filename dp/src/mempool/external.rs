@@ -92,7 +92,9 @@ impl ExtBuf {
         bytes
     }
 
-    /// Returns whether no other clone and no view of an [`Mbuf`](crate::Mbuf) keeps the owner alive.
+    /// Returns whether no other clone and no view of an [`Mbuf`](crate::Mbuf) keeps the owner alive. The
+    /// owner must have been passed only to this value, since without DPDK other references to the owner also
+    /// count.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_unique(&self) -> bool {
         // The fence pairs with the Release by which the other values were dropped. So the reads through these

@@ -527,3 +527,6 @@ fn give_back(mut segment: Box<Segment>) {
 fn not_in_use() -> ! {
     unreachable!("a descriptor in use has its pool")
 }
+
+#[cfg(test)]
+mod tests;

@@ -507,3 +507,6 @@ fn check_cqe(resources: &Resources, cqe: usize) -> Result<(), VerbsError> {
     }
     within("max_cqe", cqe, resources.limits.max_cqe)
 }
+
+#[cfg(test)]
+mod tests;

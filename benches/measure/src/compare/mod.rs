@@ -11,6 +11,7 @@
 //! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `over_local` | unmodified programs of libibverbs on a local wire, next to loopback and to `iwperf` |
+//! | `registering` | the time of `ibv_reg_mr` in a process with many mappings, whose program is `reg_mr.c` |
 //! | `over_ucx` | UCX and Open MPI on a local wire, next to the same programs over the kernel's TCP |
 //! | `over_valkey` | valkey over RDMA on a local wire, next to valkey over TCP |
 //! | `asleep` | processes that sleep until a frame arrives |
@@ -52,6 +53,7 @@ mod over_ucx;
 mod over_valkey;
 mod over_vhost;
 mod plots;
+mod registering;
 mod sample;
 mod session;
 mod table;
@@ -84,6 +86,7 @@ fn take(options: CompareOptions) -> Result<bool> {
     let mut tally = Tally::default();
     over_vhost::measure(&session, &mut tally);
     over_local::measure(&session, &mut tally);
+    registering::measure(&session, &mut tally);
     over_ucx::measure(&session, &mut tally);
     over_valkey::measure(&session, &mut tally);
     asleep::measure(&session, &mut tally);

@@ -36,6 +36,10 @@ pub(crate) fn beside(row: &Row) -> Option<String> {
             short(us)
         ));
     }
+    if let Some(us) = row.also.get("mlock_munlock_us").and_then(Value::as_f64) {
+        let us = short(us);
+        return Some(format!("beside {}: mlock and munlock of the same page: {us} us", row.measure.id));
+    }
     let tried = row.also.get("kernel_sendfile")?.as_object()?;
     let best = tried.values().filter_map(Value::as_f64).reduce(f64::max)?;
     Some(format!(
@@ -87,6 +91,15 @@ mod tests {
         assert_eq!(beside(&row(&tally)), None);
         tally.note("write_1500", "kernel_sendfile", serde_json::json!({ "a": 3.25, "b": 31.25 }));
         assert!(beside(&row(&tally)).unwrap().ends_with(": 31.2"));
+    }
+
+    #[test]
+    fn the_time_of_mlock_stands_beside_that_of_registrations() {
+        let mut tally = Tally::default();
+        tally.add("reg_mr_4k", "both", Ok(Pair { ours: 2.5, theirs: 5.0 }));
+        tally.note("reg_mr_4k", "mlock_munlock_us", 0.75);
+        let line = beside(&tally.row(find("reg_mr_4k").unwrap()).unwrap()).unwrap();
+        assert_eq!(line, "beside reg_mr_4k: mlock and munlock of the same page: 0.750 us");
     }
 
     #[test]

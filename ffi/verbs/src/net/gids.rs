@@ -159,6 +159,8 @@ mod tests {
                 assert_eq!(resolve(found, 0xfe_0007, scope), address, "{address} {index}");
             }
         }
+        // Other addresses stand for themselves on a `local` wire.
+        assert_eq!(resolve(gid("::ffff:10.64.0.1"), 0, Scope::Local).to_string(), "10.64.0.1");
         // On a network, a GID of the loopback interface is no other address.
         assert_eq!(resolve(gid("::ffff:127.64.0.1"), 0, Scope::Network).to_string(), "127.64.0.1");
         assert_eq!(

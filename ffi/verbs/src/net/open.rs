@@ -172,4 +172,23 @@ mod tests {
         assert_eq!(own.address(), "fd75:7761:7270::7f00:1:0".parse::<std::net::IpAddr>().unwrap());
         assert_ne!(own.interface_index(), 0);
     }
+
+    /// An IPv4 group has an address on a wire of IPv6 only if all peers use this library. The IPv6 form of an
+    /// IPv4 group is the same group.
+    #[test]
+    fn a_group_has_an_address_on_each_private_wire() {
+        for (spec, of_ipv4, of_ipv6) in [
+            ("local:job7", Some("239.1.2.3"), None),
+            ("packet:nowhere", Some("ff0e::ffff:ef01:203"), Some("ff0e::1")),
+            ("packet:nowhere,addr=10.0.0.2/24", Some("239.1.2.3"), None),
+            ("packet:nowhere,addr=fd00::2/64", None, Some("ff0e::1")),
+        ] {
+            let net = before_start(&spec.parse().unwrap());
+            let on_wire =
+                |group: &str| net.group_on_wire(group.parse().unwrap()).map(|group| group.to_string());
+            assert_eq!(on_wire("239.1.2.3").as_deref(), of_ipv4, "{spec}");
+            assert_eq!(on_wire("::ffff:239.1.2.3").as_deref(), of_ipv4, "{spec}");
+            assert_eq!(on_wire("ff0e::1").as_deref(), of_ipv6, "{spec}");
+        }
+    }
 }

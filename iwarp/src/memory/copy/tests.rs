@@ -111,9 +111,18 @@ fn the_last_byte_is_seen_last() {
                 let mut bytes = [now as u8; 2 * LEN];
                 let bytes = &mut bytes[..stride.span(len)];
                 stride.gaps(bytes.len()).for_each(|gap| bytes[gap..gap + Stride::GAP].fill(0));
-                // SAFETY: `span` ends inside the words, which exist longer than the scope, and all threads
-                // access the words as atomics or by raw copies. The runs have `len` bytes of content.
-                unsafe { super::place_runs(to.wrapping_add(offset), stride.runs(bytes)) };
+                let to = to.wrapping_add(offset);
+                if now % 4 == 0 {
+                    // SAFETY: `span` ends inside the words, which exist longer than the scope, and all
+                    // threads access the words as atomics or by raw copies. Without gaps, `bytes` has `len`
+                    // bytes, which only this thread uses.
+                    unsafe { place_raw(to, bytes.as_ptr(), len) };
+                } else {
+                    // SAFETY: `span` ends inside the words, which exist longer than the scope, and all
+                    // threads access the words as atomics or by raw copies. The runs have `len` bytes of
+                    // content.
+                    unsafe { super::place_runs(to, stride.runs(bytes)) };
+                }
             }
         });
         for now in 1..4000_u64 {

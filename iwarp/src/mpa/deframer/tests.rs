@@ -261,7 +261,7 @@ fn borrowed_fpdus_are_handed_up_as_others() {
     for seed in 0..400 {
         let mut dice = testkit::dice::Dice::xorshift(seed);
         let ulpdus: Vec<Vec<u8>> = (0..20).map(|nr| vec![nr + 1; dice.below(60) as usize]).collect();
-        let (wire, _) = stream(false, &ulpdus.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let (wire, ends) = stream(false, &ulpdus.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let mut benches = [true, false].map(|_| Bench::new(false));
         benches.iter_mut().for_each(|bench| bench.deframer.framing.crc = false);
         let (mut from, mut pieces) = (0, Vec::new());
@@ -289,6 +289,8 @@ fn borrowed_fpdus_are_handed_up_as_others() {
             general.receive(offset, buf, frontier).unwrap();
             let mut buf = borrowed(&fast.pool, &parts);
             let Bench { deframer, slab, seen, .. } = &mut *fast;
+            let begun = deframer.counters().fpdus as usize;
+            let mut starts = std::iter::once(0).chain(ends.iter().map(|end| *end as u64)).skip(begun);
             let taken = deframer.receive_borrowed(offset, &buf, frontier, slab, |ulpdu| {
                 let (frame, at) = ulpdu.in_frame().unwrap();
                 let mut copy = vec![0; ulpdu.len()];
@@ -301,6 +303,7 @@ fn borrowed_fpdus_are_handed_up_as_others() {
                 let front = ulpdu.front(9).map(<[u8]>::to_vec);
                 assert!(front.is_none_or(|front| front == copy[..copy.len().min(9)]));
                 assert_eq!((&runs, &bytes(&ulpdu)), (&copy, &copy));
+                assert_eq!(Some(ulpdu.position()), starts.next(), "each FPDU has the position of its length");
                 seen.push(Whole(copy));
                 Ok::<_, ()>(())
             });
@@ -352,6 +355,20 @@ fn borrowed_fpdus_are_refused_where_they_are_checked() {
     let frontier = START + wire.len() as u64;
     assert_eq!(deframer.receive_borrowed(START, &buf, frontier, slab, |_| Err("refused")), Err("refused"));
     assert!(deframer.is_over() && deframer.counters().fpdus == 1);
+    assert_eq!(deframer.accepted_end(), START + ends[0] as u64 - 1, "the refused FPDU is not accepted");
+}
+
+/// `receive_whole` consumes whole FPDUs in front of borrowed memory, and leaves the borrowed memory to
+/// `receive_borrowed`.
+#[test]
+fn whole_fpdus_in_front_of_borrowed_memory_are_taken() {
+    let (wire, ends) = stream(false, &[b"hello", b"you", b"world"]);
+    let mut bench = Bench::new(false);
+    bench.deframer.framing.crc = false;
+    let buf = borrowed(&bench.pool, &[&wire[..ends[0]], &wire[ends[0]..ends[1]], &wire[ends[1]..]]);
+    let Bench { deframer, slab, .. } = &mut bench;
+    let frontier = START + wire.len() as u64;
+    assert_eq!(deframer.receive_whole(START, &buf, frontier, slab, |_, _| Ok::<_, ()>(())), Ok(ends[0]));
 }
 
 /// An error that the user's closure returns ends reception, as an error of `Ulpdus` does.

@@ -60,7 +60,8 @@ static void table(struct ibv_context *context, const char *address)
 	CHECK(ibv_query_gid(context, 1, gid_count, &entry.gid) && ibv_query_gid(context, 1, -1, &entry.gid));
 	CHECK(ibv_query_gid_ex(context, 1, gid_count, &entry, 0) == EINVAL);
 	CHECK(ibv_query_gid_table(context, entries, gid_count - 1, 0) == -EINVAL);
-	CHECK(ibv_query_gid_type(context, 1, gid_count, &type));
+	CHECK(ibv_query_gid_type(context, 1, gid_count, &type) && ibv_query_gid_type(context, 2, 0, &type));
+	CHECK(ibv_query_gid(context, 2, 0, &entry.gid) && ibv_query_gid_ex(context, 2, 0, &entry, 0) == EINVAL);
 }
 
 struct name {
