@@ -43,6 +43,8 @@ enum Command {
     KernelIwarp(compare::kernel_iwarp::KernelIwarpEnd),
     #[command(subcommand, hide = true)]
     BareWire(compare::bare_wire::BareWireEnd),
+    #[command(hide = true)]
+    Pipe(compare::limits::pipe::PipeOptions),
     #[command(subcommand, hide = true)]
     Wake(compare::wake::WakeEnd),
     #[command(subcommand, hide = true)]
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::KernelTcp(end) => compare::kernel_tcp::run(end),
         Command::KernelIwarp(end) => compare::kernel_iwarp::run(end),
         Command::BareWire(end) => compare::bare_wire::run(end),
+        Command::Pipe(options) => compare::limits::pipe::run(&options),
         Command::Wake(end) => compare::wake::run(end),
         Command::Burst(end) => compare::burst::run(end),
     }

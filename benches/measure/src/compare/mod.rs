@@ -8,6 +8,7 @@
 //! | `measures` | the rows: unit, which ratio is better, goal and aim |
 //! | `sample` | pairs, their median and spread, verdicts |
 //! | `session` | one run: its programs and CPUs, and its results |
+//! | `distance` | the distance of the two cores, and repeats of pairs during which they moved |
 //! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `over_local` | unmodified programs of libibverbs on a local wire, next to loopback and to `iwperf` |
@@ -21,13 +22,14 @@
 //! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets, run as a separate process |
 //! | `in_memory` | rows measured by `measure pair` |
 //! | `loss` | the row over a lossy wire, made by `bad-wire` |
-//! | `limits` | the limits of the wire and the memory: bare frames, copies and CRCs |
+//! | `limits` | the limits of the wire and the memory: bare frames, copies, CRCs, and a pipe between two cores |
 //! | `bare_wire` | one end of a wire with bare frames, run as a separate process |
 //! | `cpus`, `last_line` | the CPUs of the measurements, and the last line of a program's output |
 //! | `table`, `json`, `plots` | the output |
 //!
 //! `compare` measures with other processes: it runs programs, pins them to CPUs, and reads their output. Only
-//! the copies and CRCs of `limits` run in the process of `compare` itself.
+//! the copies and CRCs of `limits`, and the distance of the two cores, are measured in the process of `compare`
+//! itself.
 //!
 //! The exit status is 0 if every wanted row and limit was measured, and the requested files were written,
 //! whatever the ratios are.
@@ -36,6 +38,7 @@ mod asleep;
 pub(crate) mod bare_wire;
 pub(crate) mod burst;
 mod cpus;
+mod distance;
 mod disturbed;
 mod in_memory;
 mod json;
@@ -43,7 +46,7 @@ mod kernel;
 pub(crate) mod kernel_iwarp;
 pub(crate) mod kernel_tcp;
 mod last_line;
-mod limits;
+pub(crate) mod limits;
 mod loss;
 mod measures;
 pub(crate) mod options;

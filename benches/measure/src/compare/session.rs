@@ -3,12 +3,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use testing::lab::{LabError, Result, Run};
 use testing::lab_error;
 
 use crate::compare::cpus;
+use crate::compare::distance::{self, Ranged};
 use crate::compare::disturbed::{RunCount, undisturbed};
 use crate::compare::measures::Measure;
 use crate::compare::options::{CompareOptions, Pace};
@@ -24,6 +26,8 @@ pub(crate) struct Session {
     pub(crate) no_huge: bool,
     /// The runs of pollers so far.
     pub(crate) runs: Cell<RunCount>,
+    /// The time that repeats took so far because the cores had moved.
+    repeated: Cell<Duration>,
     programs: PathBuf,
 }
 
@@ -39,7 +43,7 @@ impl Session {
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
         let no_huge = options.no_huge;
         let (pace, cpus, runs) = (options.pace(), cpus::two_cpus()?, Cell::default());
-        Ok(Self { pace, cpus, no_huge, runs, programs, options })
+        Ok(Self { pace, cpus, no_huge, runs, repeated: Cell::default(), programs, options })
     }
 
     /// Returns the path of a program that was built together with this program.
@@ -61,6 +65,58 @@ impl Session {
     /// Returns the first error of `run`, or an error if the system does not report context switches.
     pub(crate) fn undisturbed<T>(&self, run: impl FnMut() -> Result<T>) -> Result<T> {
         undisturbed(&self.runs, self.pace.repeats, run)
+    }
+
+    /// Calls `run`, and measures the distance of the two cores before and after.
+    ///
+    /// # Errors
+    /// Returns the error of `run`, or an error if this process may not use the cores.
+    pub(crate) fn ranged<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<Ranged<T>> {
+        let before = distance::measure(self.cpus)?;
+        let result = run()?;
+        let distances = distance::both(before, distance::measure(self.cpus)?);
+        Ok(Ranged { result, distances })
+    }
+
+    /// Calls `attempt` with `false`, and then with `true` as long as the cores moved and the limits of
+    /// repeats allow this. Returns the attempt in which the cores moved least.
+    ///
+    /// # Errors
+    /// Returns the first error of `attempt`.
+    pub(crate) fn steadiest<T>(&self, attempt: impl FnMut(bool) -> Result<Ranged<T>>) -> Result<Ranged<T>> {
+        distance::steadiest(self.pace.moved, &self.repeated, attempt)
+    }
+
+    /// Calls `theirs`, whose result is compared with `first`. If the cores moved during both runs or between
+    /// them, calls `ours`, which measures `first` again, and then `theirs`.
+    ///
+    /// # Errors
+    /// Returns the error of `first`, or the first error of the calls.
+    pub(crate) fn beside<A: Clone, B>(
+        &self,
+        first: &Result<Ranged<A>>,
+        mut ours: impl FnMut() -> Result<A>,
+        mut theirs: impl FnMut() -> Result<B>,
+    ) -> Result<Ranged<(A, B)>> {
+        self.steadiest(|again| {
+            let ours = if again { self.ranged(&mut ours) } else { first.clone() }?;
+            let theirs = self.ranged(&mut theirs)?;
+            let distances = distance::both(ours.distances, theirs.distances);
+            Ok(Ranged { result: (ours.result, theirs.result), distances })
+        })
+    }
+
+    /// Measures a pair of figures on two cores, in the order of the arguments.
+    ///
+    /// # Errors
+    /// Returns the first error of the calls.
+    pub(crate) fn pair(
+        &self,
+        mut ours: impl FnMut() -> Result<f64>,
+        theirs: impl FnMut() -> Result<f64>,
+    ) -> Result<Pair> {
+        let first = self.ranged(&mut ours);
+        self.beside(&first, ours, theirs).map(Pair::from)
     }
 
     /// Returns a run of another subcommand of this program.
@@ -111,7 +167,8 @@ impl Tally {
             Ok(pair) => pair,
             Err(error) => return self.fail(id, &error),
         };
-        eprintln!("  {id:<14} {direction:<18} {:>10.3} against {:>10.3}", pair.ours, pair.theirs);
+        let distances = pair.distances.map(|distances| format!("  {distances}")).unwrap_or_default();
+        eprintln!("  {id:<14} {direction:<18} {:>10.3} against {:>10.3}{distances}", pair.ours, pair.theirs);
         let directions = self.pairs.entry(id).or_default();
         match directions.iter_mut().find(|(name, _)| *name == direction) {
             Some((_, pairs)) => pairs.push(pair),
@@ -156,7 +213,7 @@ mod tests {
     use crate::compare::measures::find;
 
     fn pair(ours: f64) -> Result<Pair> {
-        Ok(Pair { ours, theirs: 10.0 })
+        Ok(Pair::new(ours, 10.0))
     }
 
     #[test]

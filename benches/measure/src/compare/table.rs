@@ -6,9 +6,11 @@ use crate::compare::measures::{Direction, Measure};
 use crate::compare::session::Row;
 
 pub(crate) fn heading() -> String {
-    line(["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached"].map(str::to_owned))
+    let names = ["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached", "one way"];
+    line(names.map(str::to_owned))
 }
 
+/// Returns the line of a row. The last column has the distances of the two cores, if the row used both.
 pub(crate) fn row(row: &Row) -> String {
     let Measure { id, unit, better, goal, aim, .. } = row.measure;
     let (sample, sign) = (row.sample(), if *better == Direction::HigherIsBetter { ">= " } else { "<= " });
@@ -22,6 +24,7 @@ pub(crate) fn row(row: &Row) -> String {
         format!("{sign}{}", short(*goal)),
         format!("{sign}{}", short(*aim)),
         row.verdict().word().to_owned(),
+        sample.distances().map(|distances| distances.to_string()).unwrap_or_default(),
     ])
 }
 
@@ -50,8 +53,10 @@ pub(crate) fn missing(measure: &Measure, reason: &str) -> String {
     format!("{:<14} not measured: {reason}", measure.id)
 }
 
-fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]) -> String {
-    format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
+fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached, one_way]: [String; 10]) -> String {
+    let line =
+        format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}");
+    format!("{line}  {reached:<7}  {one_way}").trim_end().to_owned()
 }
 
 /// Formats `value` with three significant digits. All digits before the decimal point are printed, and at
@@ -69,6 +74,7 @@ pub(crate) fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::distance::{Distances, Ranged};
     use crate::compare::measures::find;
     use crate::compare::sample::Pair;
     use crate::compare::session::Tally;
@@ -82,7 +88,7 @@ mod tests {
     #[test]
     fn the_best_without_a_copy_stands_beside_its_row() {
         let mut tally = Tally::default();
-        tally.add("write_1500", "there", Ok(Pair { ours: 4.0, theirs: 2.0 }));
+        tally.add("write_1500", "there", Ok(Pair::new(4.0, 2.0)));
         let row = |tally: &Tally| tally.row(find("write_1500").unwrap()).unwrap();
         assert_eq!(beside(&row(&tally)), None);
         tally.note("write_1500", "kernel_sendfile", serde_json::json!({ "a": 3.25, "b": 31.25 }));
@@ -93,7 +99,7 @@ mod tests {
     fn a_row_stands_below_its_heading() {
         let mut tally = Tally::default();
         for ours in [1.0, 2.0, 4.0] {
-            tally.add("pingpong_64", "there", Ok(Pair { ours, theirs: 8.0 }));
+            tally.add("pingpong_64", "there", Ok(Pair::new(ours, 8.0)));
         }
         let text = row(&tally.row(find("pingpong_64").unwrap()).unwrap());
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -101,5 +107,17 @@ mod tests {
         assert_eq!(words, [&["pingpong_64", "2.00", "8.00", "us", "0.250"], &spread[..]].concat());
         let column = heading().find("reached").unwrap();
         assert_eq!(text.find("aim"), Some(column));
+    }
+
+    #[test]
+    fn the_distances_of_the_worse_direction_end_its_line() {
+        let mut tally = Tally::default();
+        for (ours, direction, ns) in [(9.0, "there", 300.0), (8.0, "back", 80.0), (7.0, "back", 82.0)] {
+            let distances = Some(Distances::of(ns));
+            tally.add("pingpong_64", direction, Ok(Ranged { result: (ours, 7.0), distances }.into()));
+        }
+        let text = row(&tally.row(find("pingpong_64").unwrap()).unwrap());
+        assert!(text.ends_with("missed   300 ns"), "{text}");
+        assert_eq!(text.find("300 ns"), heading().find("one way"));
     }
 }
