@@ -48,24 +48,26 @@ pub(crate) mod kernel_tcp;
 mod last_line;
 pub(crate) mod limits;
 mod loss;
-mod measures;
+pub(crate) mod measures;
 pub(crate) mod options;
 mod over_local;
 mod over_ucx;
 mod over_valkey;
 mod over_vhost;
 mod plots;
-mod sample;
+pub(crate) mod sample;
 mod session;
-mod table;
+pub(crate) mod table;
 mod vhost;
 pub(crate) mod wake;
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use serde_json::Value;
 use testing::lab::Result;
 
+use crate::kinds::kept;
 use benches::machine::MachineInfo;
 use options::CompareOptions;
 use session::{Row, Session, Tally};
@@ -130,6 +132,13 @@ fn take(options: CompareOptions) -> Result<bool> {
         let document = json::document(&machine, &session, &rows, &missing, limits.clone());
         std::fs::write(path, format!("{document:#}\n"))
             .map_err(|error| testing::lab_error!("{}: {error}", path.display()))?;
+    }
+    if let Some(folder) = &session.options.keep {
+        let day: String =
+            humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect();
+        let kept =
+            |row: &Row| (row.measure.id.to_owned(), table::kept(row, day.clone(), machine.kernel.clone()));
+        kept::keep(folder, &machine, rows.iter().map(kept)).map_err(testing::lab::LabError::new)?;
     }
     if let Some(directory) = &session.options.plots {
         plots::draw(&session, &rows, directory)?;

@@ -28,6 +28,9 @@ pub(crate) struct CompareOptions {
     /// Also measure the rows `valkey_*`, with the programs in this folder (of a build with BUILD_RDMA=yes).
     #[arg(long, value_name = "DIR")]
     pub(crate) valkey: Option<PathBuf>,
+    /// Put the figures into the file of this kind of machine in this folder, which is docs/performance.
+    #[arg(long, value_name = "DIR", conflicts_with = "quick")]
+    pub(crate) keep: Option<PathBuf>,
     /// Run without hugepages.
     #[arg(long)]
     pub(crate) no_huge: bool,

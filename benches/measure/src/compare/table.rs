@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use crate::compare::measures::{Direction, Measure};
+use crate::compare::sample::Verdict;
 use crate::compare::session::Row;
+use crate::kinds::kept::KeptRow;
 
 pub(crate) fn heading() -> String {
     let names = ["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached", "one way"];
@@ -12,20 +14,44 @@ pub(crate) fn heading() -> String {
 
 /// Returns the line of a row. The last column has the distances of the two cores, if the row used both.
 pub(crate) fn row(row: &Row) -> String {
-    let Measure { id, unit, better, goal, aim, .. } = row.measure;
-    let (sample, sign) = (row.sample(), if *better == Direction::HigherIsBetter { ">= " } else { "<= " });
+    kept_row(row.measure, &kept(row, String::new(), String::new()))
+}
+
+/// Returns the figures of a row that are kept, with the day and the kernel of the run.
+pub(crate) fn kept(row: &Row, date: String, kernel: String) -> KeptRow {
+    let sample = row.sample();
+    KeptRow {
+        date,
+        kernel,
+        ours: sample.median.ours,
+        theirs: sample.median.theirs,
+        unit: row.measure.unit.to_owned(),
+        ratio: sample.ratio(),
+        spread: sample.spread,
+        one_way: sample.distances().map(|distances| distances.to_string()),
+    }
+}
+
+/// Returns the line of kept figures.
+pub(crate) fn kept_row(measure: &Measure, row: &KeptRow) -> String {
     line([
-        (*id).to_owned(),
-        short(sample.median.ours),
-        short(sample.median.theirs),
-        (*unit).to_owned(),
-        short(sample.ratio()),
-        sample.spread.map(short).join(" to "),
-        format!("{sign}{}", short(*goal)),
-        format!("{sign}{}", short(*aim)),
-        row.verdict().word().to_owned(),
-        sample.distances().map(|distances| distances.to_string()).unwrap_or_default(),
+        measure.id.to_owned(),
+        short(row.ours),
+        short(row.theirs),
+        row.unit.clone(),
+        short(row.ratio),
+        row.spread.map(short).join(" to "),
+        mark(measure, measure.goal),
+        mark(measure, measure.aim),
+        Verdict::of(measure, row.ratio).word().to_owned(),
+        row.one_way.clone().unwrap_or_default(),
     ])
+}
+
+/// Formats the goal or the aim of a row.
+pub(crate) fn mark(measure: &Measure, mark: f64) -> String {
+    let sign = if measure.better == Direction::HigherIsBetter { ">=" } else { "<=" };
+    format!("{sign} {}", short(mark))
 }
 
 /// Returns the line after a row for figures that are not the row's baseline. These are figures of the kernel
