@@ -162,12 +162,9 @@ mod tests {
         let text = all(&[kind("A", &[("read", 8.0), ("send", 9.0)]), kind("B", &[("read", 9.0)])]).unwrap();
         let words: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(words, ["###", "id", "send", "read", "###", "id", "read"]);
-        assert!(
         let (heading, line) = (text.lines().nth(3).unwrap(), text.lines().nth(4).unwrap());
         assert!(line.contains(" goal ") && line.ends_with("2026-11-30"), "{text}");
         assert_eq!(line.find("2026-11-30"), heading.find("day"));
-            "{text}"
-        );
         assert!(all(&[kind("A", &[("gone", 1.0)])]).unwrap_err().contains("gone"));
         assert!(all(&[kind("A", &[("rate_64", 1.0)])]).unwrap_err().contains("rate_64 in Gb/s"));
     }
