@@ -10,7 +10,7 @@ use testing::lab::{LabError, Result, Run};
 use testing::lab_error;
 
 use crate::compare::cpus;
-use crate::compare::distance::{self, Ranged};
+use crate::compare::distance::{self, Distances, Ranged};
 use crate::compare::disturbed::{RunCount, undisturbed};
 use crate::compare::measures::Measure;
 use crate::compare::options::{CompareOptions, Pace};
@@ -28,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) runs: Cell<RunCount>,
     /// The time that repeats took so far because the cores had moved.
     repeated: Cell<Duration>,
+    /// Measures the distance of the two cores.
+    distance: fn([usize; 2]) -> Result<Option<Distances>>,
     programs: PathBuf,
 }
 
@@ -43,7 +45,8 @@ impl Session {
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
         let no_huge = options.no_huge;
         let (pace, cpus, runs) = (options.pace(), cpus::two_cpus()?, Cell::default());
-        Ok(Self { pace, cpus, no_huge, runs, repeated: Cell::default(), programs, options })
+        let (repeated, distance) = (Cell::default(), distance::measure);
+        Ok(Self { pace, cpus, no_huge, runs, repeated, distance, programs, options })
     }
 
     /// Returns the path of a program that was built together with this program.
@@ -72,9 +75,9 @@ impl Session {
     /// # Errors
     /// Returns the error of `run`, or an error if this process may not use the cores.
     pub(crate) fn ranged<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<Ranged<T>> {
-        let before = distance::measure(self.cpus)?;
+        let before = (self.distance)(self.cpus)?;
         let result = run()?;
-        let distances = distance::both(before, distance::measure(self.cpus)?);
+        let distances = distance::both(before, (self.distance)(self.cpus)?);
         Ok(Ranged { result, distances })
     }
 
@@ -209,11 +212,66 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    use clap::Parser;
+
     use super::*;
     use crate::compare::measures::find;
 
     fn pair(ours: f64) -> Result<Pair> {
         Ok(Pair::new(ours, 10.0))
+    }
+
+    thread_local! {
+        /// The distances in ns that [`scripted`] returns in turn.
+        static SCRIPT: RefCell<VecDeque<f64>> = RefCell::default();
+    }
+
+    fn scripted(_: [usize; 2]) -> Result<Option<Distances>> {
+        Ok(SCRIPT.with_borrow_mut(VecDeque::pop_front).map(Distances::of))
+    }
+
+    /// A session whose distances are those of `script`, and then none.
+    fn session(script: &[f64]) -> Session {
+        SCRIPT.set(script.iter().copied().collect());
+        let options = CompareOptions::parse_from(["compare", "--quick"]);
+        Session { distance: scripted, ..Session::new(options).unwrap() }
+    }
+
+    /// Measures a pair whose first side was measured before as 100. Each further call of this side adds 1, and
+    /// each call of the other side adds 10. Returns the figures and the distances of the pair that counts.
+    fn calls(script: &[f64]) -> ([f64; 2], String) {
+        let session = session(script);
+        let [ours, theirs] = [Cell::new(0.0), Cell::new(0.0)];
+        let next = |calls: &Cell<f64>, step: f64| {
+            calls.set(calls.get() + step);
+            Ok(calls.get())
+        };
+        let first = session.ranged(|| Ok(100.0));
+        let pair = session.beside(&first, || next(&ours, 1.0), || next(&theirs, 10.0));
+        let pair = Pair::from(pair.unwrap());
+        let distances = pair.distances.map(|distances| distances.to_string()).unwrap_or_default();
+        ([pair.ours, pair.theirs], distances)
+    }
+
+    #[test]
+    fn a_pair_at_one_distance_is_measured_once() {
+        assert_eq!(calls(&[80.0, 81.0, 82.0, 80.0, 300.0]), ([100.0, 10.0], "81 ns".to_owned()));
+        assert_eq!(calls(&[]), ([100.0, 10.0], String::new()));
+    }
+
+    #[test]
+    fn both_sides_are_measured_again_if_the_cores_moved_at_any_time() {
+        let far = [300.0; 4];
+        let again = ([1.0, 20.0], "300 ns".to_owned());
+        for moved in [[80.0, 300.0, 300.0, 300.0], [80.0, 80.0, 300.0, 300.0], [80.0, 80.0, 80.0, 300.0]] {
+            assert_eq!(calls(&[moved, far].concat()), again, "{moved:?}");
+        }
+        // A quick run repeats once.
+        let moved = [80.0, 300.0, 300.0, 300.0];
+        assert_eq!(calls(&[moved, moved, far].concat()), ([100.0, 10.0], "80..300 ns".to_owned()));
     }
 
     #[test]

@@ -110,7 +110,11 @@ fn bytes_per_s([first, second]: [usize; 2], slots: Slots, time: Duration) -> Res
     let consumer = std::thread::spawn(move || {
         pin(second)?;
         let mut destination = vec![0; slots.bytes * CACHED];
-        drain(&mut out, &mut destination, slots.bytes, unmeasured)
+        drain(&mut out, &mut destination, slots.bytes, unmeasured);
+        let started = Instant::now();
+        let measured = drain(&mut out, &mut destination, slots.bytes, usize::MAX);
+        ensure!(measured > 0, "no more than {unmeasured} slots passed");
+        Ok((measured * slots.bytes) as f64 / started.elapsed().as_secs_f64())
     });
     let produced: Result<()> = producer.join().map_err(|_| lab_error!("the producer panicked"))?;
     let consumed = consumer.join().map_err(|_| lab_error!("the consumer panicked"))?;
@@ -131,24 +135,22 @@ fn fill(into: &mut Producer<u8>, source: &[u8], bytes: usize, mut goes_on: impl 
     }
 }
 
-/// Copies slots into the slots of `destination` in turn, until the producer has gone and the ring is empty.
-/// Returns the bytes per second after the first `unmeasured` slots.
-fn drain(out: &mut Consumer<u8>, destination: &mut [u8], bytes: usize, unmeasured: usize) -> Result<f64> {
-    let (mut passed, mut started) = (0, Instant::now());
+/// Copies at most `most` slots into the slots of `destination` in turn. Ends early if the producer has gone and
+/// the ring is empty. Returns the number of copied slots.
+fn drain(out: &mut Consumer<u8>, destination: &mut [u8], bytes: usize, most: usize) -> usize {
+    let mut passed = 0;
     loop {
         for slot in destination.chunks_exact_mut(bytes) {
+            if passed == most {
+                return passed;
+            }
             while out.pop_entire_slice(slot).is_err() {
                 if out.is_abandoned() && out.is_empty() {
-                    let seconds = started.elapsed().as_secs_f64();
-                    ensure!(passed > unmeasured, "only {passed} slots passed");
-                    return Ok(((passed - unmeasured) * bytes) as f64 / seconds);
+                    return passed;
                 }
             }
             black_box(slot);
             passed += 1;
-            if passed == unmeasured {
-                started = Instant::now();
-            }
         }
     }
 }
@@ -159,37 +161,35 @@ mod tests {
     use crate::compare::cpus::two_cpus;
     use crate::pattern;
 
-    /// Passes `passes` passes over the source through a ring of this many slots of five bytes. Returns the
-    /// source, the destination, and the rate.
-    fn pass(slots: usize, passes: u32, unmeasured: usize) -> (Vec<u8>, Vec<u8>, Result<f64>) {
+    /// Passes three passes over the source through a ring of this many slots of five bytes. Returns the source,
+    /// the destination, and the numbers of slots that were copied out: first at most `most`, and then the rest.
+    fn pass(slots: usize, most: usize) -> (Vec<u8>, Vec<u8>, [usize; 2]) {
         const BYTES: usize = 5;
         let (mut into, mut out) = RingBuffer::new(slots * BYTES);
         let (source, mut destination) = (pattern::bytes(3, BYTES * CACHED), vec![0; BYTES * CACHED]);
         let copied = source.clone();
         let producer = std::thread::spawn(move || {
-            let mut passes = 0..passes;
+            let mut passes = 0..3;
             fill(&mut into, &copied, BYTES, || passes.next().is_some());
         });
-        let rate = drain(&mut out, &mut destination, BYTES, unmeasured);
+        let passed = [most, usize::MAX].map(|most| drain(&mut out, &mut destination, BYTES, most));
         producer.join().unwrap();
-        (source, destination, rate)
+        (source, destination, passed)
     }
 
     #[test]
     fn each_slot_arrives_in_its_place() {
         for slots in [1, 7, CACHED, 64] {
-            let (source, destination, rate) = pass(slots, 3, CACHED);
-            assert_eq!(source, destination, "{slots} slots");
-            assert!(rate.is_ok_and(|rate| rate > 0.0));
+            let (source, destination, passed) = pass(slots, CACHED);
+            assert_eq!((source, passed), (destination, [CACHED, 2 * CACHED]), "{slots} slots");
         }
     }
 
     #[test]
-    fn slots_that_are_not_measured_are_no_rate() {
-        let (source, destination, rate) = pass(4, 2, 2 * CACHED);
-        assert_eq!(source, destination);
-        assert!(rate.unwrap_err().to_string().contains("32 slots"));
-        assert!(pass(4, 2, 2 * CACHED - 1).2.is_ok());
+    fn the_consumer_ends_at_the_last_slot() {
+        assert_eq!(pass(4, 0).2, [0, 3 * CACHED]);
+        assert_eq!(pass(4, 3 * CACHED - 1).2, [3 * CACHED - 1, 1]);
+        assert_eq!(pass(4, 4 * CACHED).2, [3 * CACHED, 0]);
     }
 
     #[test]
