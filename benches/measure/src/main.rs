@@ -6,6 +6,8 @@
 //! | `pair/` | one comparison that needs no device, as a line of JSON |
 //! | `fpdus.rs` | Writes as FPDUs in a byte stream, for the baselines that are not uwarp |
 //! | `pattern.rs` | distinguishable bytes |
+//! | `kinds/` | the last figures of each kind of machine, and the tables of the documents that are made from them |
+//! | `marked.rs` | parts of documents that this program writes |
 //! | `scaling/` | the number of cores for high rates, computed from a table |
 //! | `pacing.rs`, `reach.rs` | tables in virtual time, on the simulator's wire |
 //! | `placement.rs` | tables in virtual time, and in real time on this machine |
@@ -16,6 +18,8 @@
 
 mod compare;
 mod fpdus;
+mod kinds;
+mod marked;
 mod pacing;
 mod pair;
 mod pattern;
@@ -37,12 +41,15 @@ enum Command {
     Reach(reach::ReachOptions),
     Placement(placement::PlacementOptions),
     Scaling(scaling::ScalingOptions),
+    Kinds(kinds::KindsOptions),
     #[command(subcommand, hide = true)]
     KernelTcp(compare::kernel_tcp::KernelTcpEnd),
     #[command(subcommand, hide = true)]
     KernelIwarp(compare::kernel_iwarp::KernelIwarpEnd),
     #[command(subcommand, hide = true)]
     BareWire(compare::bare_wire::BareWireEnd),
+    #[command(hide = true)]
+    Pipe(compare::limits::pipe::PipeOptions),
     #[command(subcommand, hide = true)]
     Wake(compare::wake::WakeEnd),
     #[command(subcommand, hide = true)]
@@ -58,9 +65,11 @@ fn main() -> ExitCode {
         Command::Reach(options) => reach::run(&options),
         Command::Placement(options) => placement::run(&options),
         Command::Scaling(options) => scaling::run(&options),
+        Command::Kinds(options) => kinds::run(&options),
         Command::KernelTcp(end) => compare::kernel_tcp::run(end),
         Command::KernelIwarp(end) => compare::kernel_iwarp::run(end),
         Command::BareWire(end) => compare::bare_wire::run(end),
+        Command::Pipe(options) => compare::limits::pipe::run(&options),
         Command::Wake(end) => compare::wake::run(end),
         Command::Burst(end) => compare::burst::run(end),
     }

@@ -22,7 +22,7 @@ pub use siw::{Driver, Siw, SiwConfig, tcp_listeners};
 pub use suite::{Prerequisite, Suite, missing};
 
 /// An error as text for people, with the command that failed and its output.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct LabError(pub String);
 

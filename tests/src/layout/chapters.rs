@@ -13,13 +13,13 @@ fn markers(source: &str) -> impl Iterator<Item = &str> {
     source.split("block(\"").skip(1).filter_map(|rest| rest.split_once("\")")).map(|(text, _)| text)
 }
 
-/// Returns the files in a folder, or the file itself if `path` is a file.
+/// Returns the files in a folder without those in its subfolders, or the file itself if `path` is a file.
 fn files(path: &str) -> Vec<PathBuf> {
     let path = root().join(path);
     if path.is_file() {
         return vec![path];
     }
-    fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect()
+    fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect()
 }
 
 fn read(path: &Path) -> String {

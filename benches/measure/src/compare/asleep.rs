@@ -9,7 +9,7 @@ use std::path::Path;
 
 use testing::lab::{Namespace, Result, Run, Scratch, Wire, veth};
 
-use crate::compare::over_local::{pair, round_trip};
+use crate::compare::over_local::round_trip;
 use crate::compare::session::{Session, Tally};
 
 /// Number of round trips.
@@ -28,7 +28,8 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     let wanted: Vec<Wake> = ROWS.into_iter().filter(|(id, _)| session.options.wants(id)).collect();
     for _ in 0..session.pace.pairs {
         for (id, ours) in &wanted {
-            tally.add(id, "both", pair(&ours(session, session.cpus), over_socket(session.cpus)));
+            let ours = || ours(session, session.cpus);
+            tally.add(id, "both", session.pair(ours, || over_socket(session.cpus)));
         }
     }
     // With both processes on one core, no other core has to be woken from its idle state.

@@ -24,7 +24,7 @@ use testing::lab::{Result, Scratch};
 use testing::lab_error;
 
 use crate::compare::kernel::program::READY;
-use crate::compare::over_local::pair;
+use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
 /// The station and the port of the accepting process.
@@ -65,11 +65,14 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         // A quick run has a tenth of the connections, and a tenth of the processes (at least one).
         let part = if session.options.quick { 10 } else { 1 };
         for _ in 0..session.pace.pairs {
-            let ours = over_local(connections / part, processes.div_ceil(part));
-            let theirs = seconds(Path::new("kernel"), connections / part, processes.div_ceil(part));
-            tally.add(id, "both", pair(&ours, theirs));
+            tally.add(id, "both", pair(connections / part, processes.div_ceil(part)));
         }
     }
+}
+
+fn pair(connections: usize, processes: usize) -> Result<Pair> {
+    let ours = over_local(connections, processes)?;
+    Ok(Pair::new(ours, seconds(Path::new("kernel"), connections, processes)?))
 }
 
 fn over_local(connections: usize, processes: usize) -> Result<f64> {

@@ -75,8 +75,8 @@ mod tests {
     fn each_row_is_an_object_by_its_name() {
         let mut tally = Tally::default();
         for theirs in [5.0, 10.0, 4.0] {
-            tally.add("write_1500", "there", Ok(Pair { ours: 20.0, theirs }));
-            tally.add("write_1500", "back", Ok(Pair { ours: 30.0, theirs }));
+            tally.add("write_1500", "there", Ok(Pair::new(20.0, theirs)));
+            tally.add("write_1500", "back", Ok(Pair::new(30.0, theirs)));
         }
         tally.note("write_1500", "kernel", "plain");
         let rows = [tally.row(find("write_1500").unwrap()).unwrap()];

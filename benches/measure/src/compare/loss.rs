@@ -45,7 +45,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     for seed in 1..=session.pace.pairs as u64 {
         let pair = || {
             let ours = goodput(&iwperf(session, seed, BULK)?)?;
-            Ok(Pair { ours, theirs: linux(session, seed)? })
+            Ok(Pair::new(ours, linux(session, seed)?))
         };
         let pair = pair();
         let failed = pair.is_err();

@@ -68,7 +68,7 @@ impl Measure {
 
 /// All rows in the order of the table. The goal and the aim of `pingpong_64` are for Xeons. For EPYCs the
 /// goal would be 0.25, and the aim 0.2.
-pub(crate) const MEASURES: [Measure; 51] = [
+pub(crate) const MEASURES: [Measure; 57] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),
     row("default_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, plain iperf3", "Gb/s", 4.0, 5.0),
@@ -93,6 +93,12 @@ pub(crate) const MEASURES: [Measure; 51] = [
     ),
     less("shim_read_64", "unmodified ib_read_lat, 64 B", "loopback, busy polling", "us", 0.333, 0.2),
     row("shim_write_cost", "unmodified ib_write_bw, 64 KiB, local", "iwperf there", "Gb/s", 0.95, 1.0),
+    share("local_write_64k", "unmodified ib_write_bw, 64 KiB, local"),
+    share("local_write_1m", "unmodified ib_write_bw, 1 MiB, local"),
+    share("local_send_64k", "unmodified ib_send_bw, 64 KiB, local"),
+    share("local_send_1m", "unmodified ib_send_bw, 1 MiB, local"),
+    share("local_read_64k", "unmodified ib_read_bw, 64 KiB, local"),
+    share("local_read_1m", "unmodified ib_read_bw, 1 MiB, local"),
     less("shim_send_cost", "unmodified ib_send_lat, 64 B, local", "iwperf there", "us", 1.1, 1.0),
     less("shim_ud_64", "unmodified ib_send_lat -c UD, 64 B, local", "the same with RC", "us", 1.1, 1.0),
     less("reg_mr_4k", "ibv_reg_mr of 4 KiB beside 40,000 mappings", "5 us", "us", 1.0, 0.5),
@@ -171,6 +177,11 @@ const fn row(
         aim,
         taken: Sampling::Undisturbed,
     }
+}
+
+/// A row that is compared with a pipe between two cores.
+const fn share(id: &'static str, what: &'static str) -> Measure {
+    row(id, what, "copies into and out of 64 KiB slots", "Gb/s", 0.8, 1.0)
 }
 
 const fn less(

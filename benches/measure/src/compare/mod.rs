@@ -8,6 +8,7 @@
 //! | `measures` | the rows: unit, which ratio is better, goal and aim |
 //! | `sample` | pairs, their median and spread, verdicts |
 //! | `session` | one run: its programs and CPUs, and its results |
+//! | `distance` | the distance of the two cores, and repeats of pairs during which they moved |
 //! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `over_local` | unmodified programs of libibverbs on a local wire, next to loopback and to `iwperf` |
@@ -22,13 +23,14 @@
 //! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets, run as a separate process |
 //! | `in_memory` | rows measured by `measure pair` |
 //! | `loss` | the row over a lossy wire, made by `bad-wire` |
-//! | `limits` | the limits of the wire and the memory: bare frames, copies and CRCs |
+//! | `limits` | the limits of the wire and the memory: bare frames, copies, CRCs, and a pipe between two cores |
 //! | `bare_wire` | one end of a wire with bare frames, run as a separate process |
 //! | `cpus`, `last_line` | the CPUs of the measurements, and the last line of a program's output |
 //! | `table`, `json`, `plots` | the output |
 //!
 //! `compare` measures with other processes: it runs programs, pins them to CPUs, and reads their output. Only
-//! the copies and CRCs of `limits` run in the process of `compare` itself.
+//! the copies and CRCs of `limits`, and the distance of the two cores, are measured in the process of `compare`
+//! itself.
 //!
 //! The exit status is 0 if every wanted row and limit was measured, and the requested files were written,
 //! whatever the ratios are.
@@ -37,6 +39,7 @@ mod asleep;
 pub(crate) mod bare_wire;
 pub(crate) mod burst;
 mod cpus;
+mod distance;
 mod disturbed;
 mod in_memory;
 mod json;
@@ -44,9 +47,9 @@ mod kernel;
 pub(crate) mod kernel_iwarp;
 pub(crate) mod kernel_tcp;
 mod last_line;
-mod limits;
+pub(crate) mod limits;
 mod loss;
-mod measures;
+pub(crate) mod measures;
 pub(crate) mod options;
 mod over_local;
 mod over_ucx;
@@ -54,17 +57,19 @@ mod over_valkey;
 mod over_vhost;
 mod plots;
 mod registering;
-mod sample;
+pub(crate) mod sample;
 mod session;
-mod table;
+pub(crate) mod table;
 mod vhost;
 pub(crate) mod wake;
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use serde_json::Value;
 use testing::lab::Result;
 
+use crate::kinds::kept;
 use benches::machine::MachineInfo;
 use options::CompareOptions;
 use session::{Row, Session, Tally};
@@ -130,6 +135,13 @@ fn take(options: CompareOptions) -> Result<bool> {
         let document = json::document(&machine, &session, &rows, &missing, limits.clone());
         std::fs::write(path, format!("{document:#}\n"))
             .map_err(|error| testing::lab_error!("{}: {error}", path.display()))?;
+    }
+    if let Some(folder) = &session.options.keep {
+        let day: String =
+            humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect();
+        let kept =
+            |row: &Row| (row.measure.id.to_owned(), table::kept(row, day.clone(), machine.kernel.clone()));
+        kept::keep(folder, &machine, rows.iter().map(kept)).map_err(testing::lab::LabError::new)?;
     }
     if let Some(directory) = &session.options.plots {
         plots::draw(&session, &rows, directory)?;

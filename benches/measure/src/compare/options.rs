@@ -1,9 +1,11 @@
 //! The options of `compare`, and the durations of all runs.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 
+use crate::compare::distance::Repeats;
 use crate::compare::measures::{MEASURES, Measure, find};
 
 /// Prints the table of measurements: uwarp next to the kernel's TCP and the machine's own limits.
@@ -26,6 +28,9 @@ pub(crate) struct CompareOptions {
     /// Also measure the rows `valkey_*`, with the programs in this folder (of a build with BUILD_RDMA=yes).
     #[arg(long, value_name = "DIR")]
     pub(crate) valkey: Option<PathBuf>,
+    /// Put the figures into the file of this kind of machine in this folder, which is docs/performance.
+    #[arg(long, value_name = "DIR", conflicts_with = "quick")]
+    pub(crate) keep: Option<PathBuf>,
     /// Run without hugepages.
     #[arg(long)]
     pub(crate) no_huge: bool,
@@ -59,6 +64,8 @@ pub(crate) struct Pace {
     pub(crate) trials: usize,
     /// Maximum number of repeats of a run whose pollers lost their CPU.
     pub(crate) repeats: u32,
+    /// The limits of the repeats of pairs during which the two cores moved.
+    pub(crate) moved: Repeats,
     /// Duration in seconds of one bandwidth run.
     pub(crate) seconds: u32,
     /// Number of round trips of one latency run.
@@ -68,11 +75,25 @@ pub(crate) struct Pace {
 }
 
 /// The pace for figures that may be quoted.
-const WHOLE: Pace =
-    Pace { pairs: 5, trials: 5, repeats: 3, seconds: 1, round_trips: 100_000, lossy_seconds: 6 };
+const WHOLE: Pace = Pace {
+    pairs: 5,
+    trials: 5,
+    repeats: 3,
+    moved: Repeats { pair: 3, time: Duration::from_secs(300) },
+    seconds: 1,
+    round_trips: 100_000,
+    lossy_seconds: 6,
+};
 
-const QUICK: Pace =
-    Pace { pairs: 1, trials: 3, repeats: 1, seconds: 1, round_trips: 20_000, lossy_seconds: 4 };
+const QUICK: Pace = Pace {
+    pairs: 1,
+    trials: 3,
+    repeats: 1,
+    moved: Repeats { pair: 1, time: Duration::from_secs(30) },
+    seconds: 1,
+    round_trips: 20_000,
+    lossy_seconds: 4,
+};
 
 fn parse_id(text: &str) -> Result<&'static str, String> {
     let ids: Vec<&str> = MEASURES.iter().map(|measure| measure.id).collect();

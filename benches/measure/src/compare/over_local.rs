@@ -1,22 +1,25 @@
 //! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, in two processes on
-//! two cores. The rows are compared with the kernel's TCP over loopback, and with `iwperf` on a local wire.
-//! The comparison with `iwperf` shows the cost of the functions of libibverbs and librdmacm.
+//! two cores. The rows are compared with the kernel's TCP over loopback, with `iwperf` on a local wire, and
+//! with a pipe between the two cores. The comparison with `iwperf` shows the cost of the functions of
+//! libibverbs and librdmacm. The comparison with the pipe shows the cost of everything but two copies.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testing::lab::{LabError, Process, Result, Run, Scratch};
+use testing::lab::{Process, Result, Run, Scratch};
 use testing::lab_error;
 
 use crate::compare::kernel::iperf3;
 use crate::compare::kernel::program::{READY, RoundTrips};
 use crate::compare::last_line::last_line;
+use crate::compare::limits::pipe;
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::number;
 
-/// Numbers of bytes of a large and of a small message.
+/// Numbers of bytes of large messages and of a small message.
+const MEBIBYTE: &str = "1048576";
 const LARGE: &str = "65536";
 const SMALL: &str = "64";
 
@@ -29,37 +32,70 @@ const WIRE: [&str; 2] = ["100.64.0.1", "100.64.0.2"];
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// A tool of perftest that measures bandwidth, the number of bytes of its messages, and the rows with the
+/// figure of this tool.
+struct Bandwidth {
+    tool: &'static str,
+    bytes: &'static str,
+    rows: &'static [(&'static str, Baseline)],
+}
+
+/// Measures the baseline of a row in the unit of the row.
+type Baseline = fn(&Session) -> Result<f64>;
+
+const BANDWIDTHS: [Bandwidth; 6] = [
+    Bandwidth {
+        tool: "ib_write_bw",
+        bytes: LARGE,
+        rows: &[
+            ("shim_write", kernel_stream),
+            ("shim_write_cost", iwperf_bandwidth),
+            ("local_write_64k", pipe),
+        ],
+    },
+    Bandwidth { tool: "ib_write_bw", bytes: MEBIBYTE, rows: &[("local_write_1m", pipe)] },
+    Bandwidth { tool: "ib_send_bw", bytes: LARGE, rows: &[("local_send_64k", pipe)] },
+    Bandwidth { tool: "ib_send_bw", bytes: MEBIBYTE, rows: &[("local_send_1m", pipe)] },
+    Bandwidth { tool: "ib_read_bw", bytes: LARGE, rows: &[("local_read_64k", pipe)] },
+    Bandwidth { tool: "ib_read_bw", bytes: MEBIBYTE, rows: &[("local_read_1m", pipe)] },
+];
+
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     let wants = |id| session.options.wants(id);
     for _ in 0..session.pace.pairs {
-        if wants("shim_write") || wants("shim_write_cost") {
-            let ours = bandwidth(session);
-            if wants("shim_write") {
-                tally.add("shim_write", "both", pair(&ours, kernel_stream(session)));
+        for Bandwidth { tool, bytes, rows } in &BANDWIDTHS {
+            let wanted: Vec<_> = rows.iter().filter(|(id, _)| wants(id)).collect();
+            if wanted.is_empty() {
+                continue;
             }
-            if wants("shim_write_cost") {
-                tally.add("shim_write_cost", "both", pair(&ours, iwperf_bandwidth(session)));
+            let ours = || bandwidth(session, tool, bytes);
+            let first = session.ranged(ours);
+            for (id, theirs) in wanted {
+                tally.add(id, "both", session.beside(&first, ours, || theirs(session)).map(Pair::from));
             }
         }
         let of_half = ["shim_send_64", "shim_send_cost", "shim_ud_64"];
         if of_half.into_iter().any(wants) {
-            let half = latency(session, "ib_send_lat", &[]);
+            let half = || latency(session, "ib_send_lat", &[]);
+            let first = session.ranged(half);
             if wants("shim_ud_64") {
-                let of_ud = latency(session, "ib_send_lat", &["-c", "UD"]);
-                tally.add("shim_ud_64", "both", pair(&of_ud, half.as_ref().copied().map_err(copy)));
+                let both = session.beside(&first, half, || latency(session, "ib_send_lat", &["-c", "UD"]));
+                tally.add("shim_ud_64", "both", both.map(|both| both.map(|(rc, ud)| (ud, rc)).into()));
             }
             if wants("shim_send_64") {
-                let whole = half.as_ref().map(|half| 2.0 * half).map_err(copy);
-                tally.add("shim_send_64", "both", pair(&whole, kernel_round_trip(session)));
+                let both = session.beside(&first, half, || kernel_round_trip(session));
+                let whole = both.map(|both| both.map(|(half, theirs)| (2.0 * half, theirs)));
+                tally.add("shim_send_64", "both", whole.map(Pair::from));
             }
             if wants("shim_send_cost") {
-                tally.add("shim_send_cost", "both", pair(&half, iwperf_latency(session)));
+                let both = session.beside(&first, half, || iwperf_latency(session));
+                tally.add("shim_send_cost", "both", both.map(Pair::from));
             }
         }
         if wants("shim_read_64") {
             // perftest reports the whole round trip of a Read, but half the round trip of a Write or Send.
-            let whole = latency(session, "ib_read_lat", &[]);
-            tally.add("shim_read_64", "both", pair(&whole, kernel_round_trip(session)));
+            let whole = || latency(session, "ib_read_lat", &[]);
+            tally.add("shim_read_64", "both", session.pair(whole, || kernel_round_trip(session)));
         }
     }
     if wants("shim_send_64") {
@@ -77,21 +113,12 @@ fn note_write_latency(session: &Session, tally: &mut Tally) {
     }
 }
 
-pub(crate) fn copy(error: &LabError) -> LabError {
-    LabError::new(error.to_string())
-}
-
-pub(crate) fn pair(ours: &Result<f64>, theirs: Result<f64>) -> Result<Pair> {
-    let ours = ours.as_ref().map_err(copy)?;
-    Ok(Pair { ours: *ours, theirs: theirs? })
-}
-
 // ---- unmodified programs ----
 
-/// Measures the bandwidth of `ib_write_bw` in Gb/s.
-fn bandwidth(session: &Session) -> Result<f64> {
+/// Measures the bandwidth in Gb/s that a tool reports.
+fn bandwidth(session: &Session, tool: &str, bytes: &str) -> Result<f64> {
     let seconds = session.pace.seconds.to_string();
-    let text = perftest(session, "ib_write_bw", &["-s", LARGE, "-D", &seconds, "--report_gbits"])?;
+    let text = perftest(session, tool, &["-s", bytes, "-D", &seconds, "--report_gbits"])?;
     figure(&text, 3)
 }
 
@@ -142,6 +169,13 @@ fn figure(text: &str, column: usize) -> Result<f64> {
         |line: &str| -> Option<Vec<f64>> { line.split_whitespace().map(|word| word.parse().ok()).collect() };
     let row = text.lines().rev().filter_map(numbers).find(|numbers| numbers.len() > column);
     row.map(|numbers| numbers[column]).ok_or_else(|| lab_error!("no figures of perftest in: {text}"))
+}
+
+// ---- a pipe between the two cores ----
+
+/// Measures the rate in Gb/s at which one core copies bytes into memory, and the other core copies them out.
+fn pipe(session: &Session) -> Result<f64> {
+    pipe::gbps(session, pipe::LARGE)
 }
 
 // ---- iwperf on the same wire ----
@@ -214,6 +248,15 @@ pub(crate) fn round_trip([at_pong, at_ping]: [usize; 2], pong: Run, ping: Run) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::measures::{MEASURES, Measure, find};
+
+    #[test]
+    fn each_row_of_bandwidth_is_in_the_table() {
+        let ids: Vec<&str> = BANDWIDTHS.iter().flat_map(|tool| tool.rows.iter().map(|(id, _)| *id)).collect();
+        assert!(ids.iter().all(|id| find(id).is_some_and(|measure| measure.unit == "Gb/s")), "{ids:?}");
+        let named = |measure: &&Measure| measure.id.starts_with("local_") && measure.unit == "Gb/s";
+        assert!(MEASURES.iter().filter(named).all(|measure| ids.contains(&measure.id)), "{ids:?}");
+    }
 
     #[test]
     fn the_last_row_of_perftest_counts() {

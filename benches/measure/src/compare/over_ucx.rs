@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use testing::lab::{Process, Result, Run, Scratch};
 use testing::lab_error;
 
-use crate::compare::over_local::pair;
 use crate::compare::session::{Session, Tally};
 
 /// The port at which the server of `ucx_perftest` tells its address, over the kernel's TCP.
@@ -58,8 +57,8 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     let wanted: Vec<_> = ROWS.into_iter().filter(|(id, ..)| session.options.wants(id)).collect();
     for _ in 0..session.pace.pairs {
         for &(id, through, figure) in &wanted {
-            let ours = taken(session, through, figure, Over::Uwarp);
-            tally.add(id, "both", pair(&ours, taken(session, through, figure, Over::KernelTcp)));
+            let of = |over| taken(session, through, figure, over);
+            tally.add(id, "both", session.pair(|| of(Over::Uwarp), || of(Over::KernelTcp)));
         }
     }
     for (id, through, figure) in wanted {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use testing::lab::{LabError, Result, Run, Scratch};
 use testing::lab_error;
 
-use crate::compare::over_local::{copy, pair};
+use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
 const HERE: &str = "127.0.0.1";
@@ -49,10 +49,11 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     };
     for _ in 0..session.pace.pairs {
         for load in &wanted {
-            let [ours, theirs] = [true, false].map(|rdma| rates(session, folder, load, rdma));
+            let [ours, theirs] = [true, false].map(|rdma| move || rates(session, folder, load, rdma));
+            let both = session.beside(&session.ranged(ours), ours, theirs);
             for (at, command) in COMMANDS.into_iter().enumerate() {
-                let of = |rates: &Result<[f64; 2]>| rates.as_ref().map(|rates| rates[at]).map_err(copy);
-                tally.add(load.id, command, pair(&of(&ours), of(&theirs)));
+                let of_command = both.clone().map(|both| both.map(|(ours, theirs)| (ours[at], theirs[at])));
+                tally.add(load.id, command, of_command.map(Pair::from));
             }
         }
     }

@@ -4,8 +4,9 @@
 
 use serde_json::Value;
 use testing::ensure;
-use testing::lab::{LabError, Result};
+use testing::lab::Result;
 
+use crate::compare::distance::Ranged;
 use crate::compare::kernel::baseline::{Small, Stream};
 use crate::compare::kernel::iperf3::{self, StreamLoad};
 use crate::compare::kernel::program::RoundTrips;
@@ -106,13 +107,16 @@ fn bulk(session: &Session, tally: &mut Tally, rows: &Bulk) {
     }
     for _ in 0..session.pace.pairs {
         for sender in SendingEnd::BOTH {
-            let writes = goodput(session, &test("write-bw", ""), sender);
+            let writes = || goodput(session, &test("write-bw", ""), sender);
+            let first = session.ranged(writes);
             for (id, theirs) in &baselines {
-                tally.add(id, sender.name(), pair(&writes, &theirs()));
+                tally.add(id, sender.name(), session.beside(&first, writes, theirs).map(Pair::from));
             }
             for (id, name, options) in &others {
-                let ours = goodput(session, &test(name, options), sender);
-                tally.add(id, sender.name(), pair(&ours, &writes));
+                let other = || goodput(session, &test(name, options), sender);
+                let both = session.beside(&first, writes, other);
+                let pair = both.map(|both| both.map(|(writes, other)| (other, writes)).into());
+                tally.add(id, sender.name(), pair);
             }
         }
     }
@@ -156,14 +160,6 @@ fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Ba
     all
 }
 
-/// Returns a pair of two figures, or the error of one of them.
-fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
-    match (ours, theirs) {
-        (Ok(ours), Ok(theirs)) => Ok(Pair { ours: *ours, theirs: *theirs }),
-        (Err(LabError(reason)), _) | (_, Err(LabError(reason))) => Err(LabError::new(reason)),
-    }
-}
-
 /// Measures the goodput in Gb/s that the target confirmed.
 ///
 /// # Errors
@@ -199,16 +195,11 @@ const OVER_SOCKETS: Percentile =
 impl Percentile {
     /// Returns the figures of one run of ours and of one run of theirs. Each figure is a whole round trip in
     /// microseconds. iwperf reports half a round trip, so our figure is doubled.
-    fn pair(&self, ours: &Result<EndReports>, theirs: &Result<RoundTrips>) -> Result<Pair> {
-        let half = match ours {
-            Ok(reports) => number(&reports.client, &format!("/results/0/latency/{}", self.ours)),
-            Err(LabError(reason)) => Err(LabError::new(reason)),
-        };
-        let theirs = match theirs {
-            Ok(trips) => Ok((self.theirs)(trips)),
-            Err(LabError(reason)) => Err(LabError::new(reason)),
-        };
-        pair(&half.map(|half| 2.0 * half), &theirs)
+    fn pair(&self, both: &Result<Ranged<(EndReports, RoundTrips)>>) -> Result<Pair> {
+        let Ranged { result: (reports, trips), distances } = both.as_ref().map_err(Clone::clone)?;
+        let half = number(&reports.client, &format!("/results/0/latency/{}", self.ours))?;
+        let result = (2.0 * half, (self.theirs)(trips));
+        Ok(Ranged { result, distances: *distances }.into())
     }
 }
 
@@ -229,14 +220,17 @@ fn round_trip(session: &Session, tally: &mut Tally) {
     }
     for _ in 0..session.pace.pairs {
         for sender in SendingEnd::BOTH {
-            let ours = session.undisturbed(|| vhost::run(session, &test, sender));
+            let ours = || session.undisturbed(|| vhost::run(session, &test, sender));
+            let first = session.ranged(ours);
             if let Some(kernel) = &kernel {
-                let theirs = session.undisturbed(|| kernel.round_trips(SMALL, count));
-                rows.iter().for_each(|row| tally.add(row.id, sender.name(), row.pair(&ours, &theirs)));
+                let theirs = || session.undisturbed(|| kernel.round_trips(SMALL, count));
+                let both = session.beside(&first, ours, theirs);
+                rows.iter().for_each(|row| tally.add(row.id, sender.name(), row.pair(&both)));
             }
             if let Some(sockets) = &sockets {
-                let theirs = session.undisturbed(|| sockets.round_trips(SMALL, count));
-                tally.add(OVER_SOCKETS.id, sender.name(), OVER_SOCKETS.pair(&ours, &theirs));
+                let theirs = || session.undisturbed(|| sockets.round_trips(SMALL, count));
+                let both = session.beside(&first, ours, theirs);
+                tally.add(OVER_SOCKETS.id, sender.name(), OVER_SOCKETS.pair(&both));
             }
         }
     }
@@ -296,9 +290,11 @@ impl SmallRow<'_> {
         tally.note(self.id, "kernel", small.name());
         for _ in 0..session.pace.pairs {
             for sender in SendingEnd::BOTH {
-                let reports = session.undisturbed(|| vhost::run(session, &self.test, sender));
-                let ours = reports.and_then(|reports| (self.ours)(&reports));
-                tally.add(self.id, sender.name(), pair(&ours, &(self.theirs)(&small)));
+                let ours = || {
+                    let reports = session.undisturbed(|| vhost::run(session, &self.test, sender));
+                    reports.and_then(|reports| (self.ours)(&reports))
+                };
+                tally.add(self.id, sender.name(), session.pair(ours, || (self.theirs)(&small)));
             }
         }
     }
@@ -321,8 +317,10 @@ fn counted_rate(reports: &EndReports) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use testing::lab::LabError;
 
     use super::*;
+    use crate::compare::distance::Distances;
 
     fn reports(confirmed: bool, counted: u64) -> EndReports {
         let result = json!({ "iterations": 1000, "msg_rate_mpps": 2.5, "confirmed_by_target": confirmed });
@@ -340,18 +338,17 @@ mod tests {
     #[test]
     fn a_percentile_of_halves_is_that_of_whole_round_trips() {
         let latency = json!({ "typical_us": 2.0, "p99_us": 3.0, "p999_us": 5.0 });
-        let ours = || {
-            let client = json!({ "results": [{ "latency": latency }] });
-            Ok(EndReports { client, server: Value::Null })
-        };
-        let theirs = || {
-            let [median_us, p99_us, p999_us] = [8.0, 9.0, 20.0];
-            Ok(RoundTrips { count: 1, median_us, p99_us, p999_us, distribution: Vec::new() })
-        };
-        let pairs = PERCENTILES.map(|row| row.pair(&ours(), &theirs()).unwrap());
+        let client = json!({ "results": [{ "latency": latency }] });
+        let ours = EndReports { client, server: Value::Null };
+        let [median_us, p99_us, p999_us] = [8.0, 9.0, 20.0];
+        let theirs = RoundTrips { count: 1, median_us, p99_us, p999_us, distribution: Vec::new() };
+        let distances = Some(Distances::of(80.0));
+        let both = Ok(Ranged { result: (ours, theirs), distances });
+        let pairs = PERCENTILES.map(|row| row.pair(&both).unwrap());
+        assert!(pairs.iter().all(|pair| pair.distances == distances));
         assert_eq!(pairs.map(|pair| pair.ours), [4.0, 6.0, 10.0]);
         assert_eq!(pairs.map(|pair| pair.theirs), [8.0, 9.0, 20.0]);
-        let no = PERCENTILES[1].pair(&ours(), &Err(LabError::new("no"))).unwrap_err();
+        let no = PERCENTILES[1].pair(&Err(LabError::new("no"))).unwrap_err();
         assert_eq!(no.to_string(), "no");
     }
 
@@ -367,14 +364,5 @@ mod tests {
         let ids = CHECKED.iter().flat_map(|(ids, ..)| ids.iter());
         assert!(ids.clone().all(|id| crate::compare::measures::find(id).is_some()));
         assert_eq!(ids.count(), 14, "each row over vhost has a checked run");
-    }
-
-    #[test]
-    fn a_pair_without_a_figure_says_which() {
-        let no = || Err(LabError::new("no"));
-        assert_eq!(pair(&Ok(3.0), &Ok(2.0)).unwrap(), Pair { ours: 3.0, theirs: 2.0 });
-        for (ours, theirs) in [(no(), Ok(2.0)), (Ok(3.0), no())] {
-            assert_eq!(pair(&ours, &theirs).unwrap_err().to_string(), "no");
-        }
     }
 }

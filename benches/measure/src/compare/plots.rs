@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn the_kernel_is_drawn_as_it_is_in_the_table() {
         let mut tally = Tally::default();
-        tally.add("write_9000", "there", Ok(Pair { ours: 2.0, theirs: 1.0 }));
+        tally.add("write_9000", "there", Ok(Pair::new(2.0, 1.0)));
         tally.note("write_9000", "kernel", iperf3::COPYING[6].name());
-        tally.add("pingpong_64", "there", Ok(Pair { ours: 2.0, theirs: 1.0 }));
+        tally.add("pingpong_64", "there", Ok(Pair::new(2.0, 1.0)));
         tally.note("pingpong_64", "kernel", small::ROUND_TRIP[1].name());
         let rows = ["write_9000", "pingpong_64"].map(|id| tally.row(find(id).unwrap()).unwrap());
         assert_eq!(chosen(&rows, "write_9000").and_then(iperf3::named), Some(iperf3::COPYING[6]));
@@ -200,7 +200,7 @@ mod tests {
     fn cores_are_drawn_where_their_row_was_measured() {
         assert!(by_cores(&[]).is_none());
         let mut tally = Tally::default();
-        tally.add("cores_2", "memory", Ok(Pair { ours: 1.9, theirs: 1.71 }));
+        tally.add("cores_2", "memory", Ok(Pair::new(1.9, 1.71)));
         let chart = by_cores(&[tally.row(find("cores_2").unwrap()).unwrap()]).unwrap();
         let at_two: Vec<(f64, f64)> = chart.series.iter().map(|series| series.points[1]).collect();
         assert_eq!(at_two[0], (2.0, 1.9));

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use crate::compare::distance::{Distances, Ranged, both};
 use crate::compare::measures::{Direction, Measure};
 
 /// Two figures in the unit of their row, usually measured shortly after each other.
@@ -12,9 +13,25 @@ pub(crate) struct Pair {
     pub(crate) ours: f64,
     /// The figure of the baseline.
     pub(crate) theirs: f64,
+    /// The distances of the two cores, if the runs used both cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) distances: Option<Distances>,
+}
+
+/// Figures of ours and of the baseline, with the distances around their runs.
+impl From<Ranged<(f64, f64)>> for Pair {
+    fn from(ranged: Ranged<(f64, f64)>) -> Self {
+        let Ranged { result: (ours, theirs), distances } = ranged;
+        Self { ours, theirs, distances }
+    }
 }
 
 impl Pair {
+    /// Returns a pair whose runs did not use two pinned cores.
+    pub(crate) fn new(ours: f64, theirs: f64) -> Self {
+        Self { ours, theirs, distances: None }
+    }
+
     /// Returns the ratio of our figure to the baseline's figure.
     pub(crate) fn ratio(&self) -> f64 {
         self.ours / self.theirs
@@ -46,6 +63,11 @@ impl Sample {
         }
         let spread = [first.ratio(), last.ratio()];
         Some(Self { median: sorted[(sorted.len() - 1) / 2], spread, pairs })
+    }
+
+    /// Returns the distances of the two cores in all pairs, if the pairs have distances.
+    pub(crate) fn distances(&self) -> Option<Distances> {
+        self.pairs.iter().map(|pair| pair.distances).fold(None, both)
     }
 
     /// Returns the median ratio.
@@ -102,7 +124,7 @@ mod tests {
     use crate::compare::measures::find;
 
     fn pair(ours: f64, theirs: f64) -> Pair {
-        Pair { ours, theirs }
+        Pair::new(ours, theirs)
     }
 
     #[test]
@@ -127,6 +149,18 @@ mod tests {
         for bad in [pair(1., 0.), pair(0., 1.), pair(f64::NAN, 1.), pair(-1., 1.)] {
             assert_eq!(Sample::new(vec![pair(1., 1.), bad]), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn distances_of_a_sample_are_those_of_all_its_pairs() {
+        let ranged = |ns: [f64; 2]| {
+            let distances = both(Some(Distances::of(ns[0])), Some(Distances::of(ns[1])));
+            Pair::from(Ranged { result: (1.0, 1.0), distances })
+        };
+        let of = |pairs| Sample::new(pairs).unwrap().distances().map(|distances| distances.to_string());
+        let pairs = vec![ranged([80.0, 90.0]), ranged([290.0, 300.0]), pair(1., 1.)];
+        assert_eq!(of(pairs), Some("80..300 ns".to_owned()));
+        assert_eq!(of(vec![pair(1., 1.)]), None);
     }
 
     #[test]

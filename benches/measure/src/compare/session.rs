@@ -3,12 +3,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use testing::lab::{LabError, Result, Run};
 use testing::lab_error;
 
 use crate::compare::cpus;
+use crate::compare::distance::{self, Distances, Ranged};
 use crate::compare::disturbed::{RunCount, undisturbed};
 use crate::compare::measures::Measure;
 use crate::compare::options::{CompareOptions, Pace};
@@ -24,6 +26,10 @@ pub(crate) struct Session {
     pub(crate) no_huge: bool,
     /// The runs of pollers so far.
     pub(crate) runs: Cell<RunCount>,
+    /// The time that repeats took so far because the cores had moved.
+    repeated: Cell<Duration>,
+    /// Measures the distance of the two cores.
+    distance: fn([usize; 2]) -> Result<Option<Distances>>,
     programs: PathBuf,
 }
 
@@ -39,7 +45,8 @@ impl Session {
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
         let no_huge = options.no_huge;
         let (pace, cpus, runs) = (options.pace(), cpus::two_cpus()?, Cell::default());
-        Ok(Self { pace, cpus, no_huge, runs, programs, options })
+        let (repeated, distance) = (Cell::default(), distance::measure);
+        Ok(Self { pace, cpus, no_huge, runs, repeated, distance, programs, options })
     }
 
     /// Returns the path of a program that was built together with this program.
@@ -61,6 +68,58 @@ impl Session {
     /// Returns the first error of `run`, or an error if the system does not report context switches.
     pub(crate) fn undisturbed<T>(&self, run: impl FnMut() -> Result<T>) -> Result<T> {
         undisturbed(&self.runs, self.pace.repeats, run)
+    }
+
+    /// Calls `run`, and measures the distance of the two cores before and after.
+    ///
+    /// # Errors
+    /// Returns the error of `run`, or an error if this process may not use the cores.
+    pub(crate) fn ranged<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<Ranged<T>> {
+        let before = (self.distance)(self.cpus)?;
+        let result = run()?;
+        let distances = distance::both(before, (self.distance)(self.cpus)?);
+        Ok(Ranged { result, distances })
+    }
+
+    /// Calls `attempt` with `false`, and then with `true` as long as the cores moved and the limits of
+    /// repeats allow this. Returns the attempt in which the cores moved least.
+    ///
+    /// # Errors
+    /// Returns the first error of `attempt`.
+    pub(crate) fn steadiest<T>(&self, attempt: impl FnMut(bool) -> Result<Ranged<T>>) -> Result<Ranged<T>> {
+        distance::steadiest(self.pace.moved, &self.repeated, attempt)
+    }
+
+    /// Calls `theirs`, whose result is compared with `first`. If the cores moved during both runs or between
+    /// them, calls `ours`, which measures `first` again, and then `theirs`.
+    ///
+    /// # Errors
+    /// Returns the error of `first`, or the first error of the calls.
+    pub(crate) fn beside<A: Clone, B>(
+        &self,
+        first: &Result<Ranged<A>>,
+        mut ours: impl FnMut() -> Result<A>,
+        mut theirs: impl FnMut() -> Result<B>,
+    ) -> Result<Ranged<(A, B)>> {
+        self.steadiest(|again| {
+            let ours = if again { self.ranged(&mut ours) } else { first.clone() }?;
+            let theirs = self.ranged(&mut theirs)?;
+            let distances = distance::both(ours.distances, theirs.distances);
+            Ok(Ranged { result: (ours.result, theirs.result), distances })
+        })
+    }
+
+    /// Measures a pair of figures on two cores, in the order of the arguments.
+    ///
+    /// # Errors
+    /// Returns the first error of the calls.
+    pub(crate) fn pair(
+        &self,
+        mut ours: impl FnMut() -> Result<f64>,
+        theirs: impl FnMut() -> Result<f64>,
+    ) -> Result<Pair> {
+        let first = self.ranged(&mut ours);
+        self.beside(&first, ours, theirs).map(Pair::from)
     }
 
     /// Returns a run of another subcommand of this program.
@@ -111,7 +170,8 @@ impl Tally {
             Ok(pair) => pair,
             Err(error) => return self.fail(id, &error),
         };
-        eprintln!("  {id:<14} {direction:<18} {:>10.3} against {:>10.3}", pair.ours, pair.theirs);
+        let distances = pair.distances.map(|distances| format!("  {distances}")).unwrap_or_default();
+        eprintln!("  {id:<14} {direction:<18} {:>10.3} against {:>10.3}{distances}", pair.ours, pair.theirs);
         let directions = self.pairs.entry(id).or_default();
         match directions.iter_mut().find(|(name, _)| *name == direction) {
             Some((_, pairs)) => pairs.push(pair),
@@ -152,11 +212,66 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    use clap::Parser;
+
     use super::*;
     use crate::compare::measures::find;
 
     fn pair(ours: f64) -> Result<Pair> {
-        Ok(Pair { ours, theirs: 10.0 })
+        Ok(Pair::new(ours, 10.0))
+    }
+
+    thread_local! {
+        /// The distances in ns that [`scripted`] returns in turn.
+        static SCRIPT: RefCell<VecDeque<f64>> = RefCell::default();
+    }
+
+    fn scripted(_: [usize; 2]) -> Result<Option<Distances>> {
+        Ok(SCRIPT.with_borrow_mut(VecDeque::pop_front).map(Distances::of))
+    }
+
+    /// A session whose distances are those of `script`, and then none.
+    fn session(script: &[f64]) -> Session {
+        SCRIPT.set(script.iter().copied().collect());
+        let options = CompareOptions::parse_from(["compare", "--quick"]);
+        Session { distance: scripted, ..Session::new(options).unwrap() }
+    }
+
+    /// Measures a pair whose first side was measured before as 100. Each further call of this side adds 1, and
+    /// each call of the other side adds 10. Returns the figures and the distances of the pair that counts.
+    fn calls(script: &[f64]) -> ([f64; 2], String) {
+        let session = session(script);
+        let [ours, theirs] = [Cell::new(0.0), Cell::new(0.0)];
+        let next = |calls: &Cell<f64>, step: f64| {
+            calls.set(calls.get() + step);
+            Ok(calls.get())
+        };
+        let first = session.ranged(|| Ok(100.0));
+        let pair = session.beside(&first, || next(&ours, 1.0), || next(&theirs, 10.0));
+        let pair = Pair::from(pair.unwrap());
+        let distances = pair.distances.map(|distances| distances.to_string()).unwrap_or_default();
+        ([pair.ours, pair.theirs], distances)
+    }
+
+    #[test]
+    fn a_pair_at_one_distance_is_measured_once() {
+        assert_eq!(calls(&[80.0, 81.0, 82.0, 80.0, 300.0]), ([100.0, 10.0], "81 ns".to_owned()));
+        assert_eq!(calls(&[]), ([100.0, 10.0], String::new()));
+    }
+
+    #[test]
+    fn both_sides_are_measured_again_if_the_cores_moved_at_any_time() {
+        let far = [300.0; 4];
+        let again = ([1.0, 20.0], "300 ns".to_owned());
+        for moved in [[80.0, 300.0, 300.0, 300.0], [80.0, 80.0, 300.0, 300.0], [80.0, 80.0, 80.0, 300.0]] {
+            assert_eq!(calls(&[moved, far].concat()), again, "{moved:?}");
+        }
+        // A quick run repeats once.
+        let moved = [80.0, 300.0, 300.0, 300.0];
+        assert_eq!(calls(&[moved, moved, far].concat()), ([100.0, 10.0], "80..300 ns".to_owned()));
     }
 
     #[test]

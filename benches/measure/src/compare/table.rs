@@ -3,26 +3,55 @@
 use serde_json::Value;
 
 use crate::compare::measures::{Direction, Measure};
+use crate::compare::sample::Verdict;
 use crate::compare::session::Row;
+use crate::kinds::kept::KeptRow;
 
 pub(crate) fn heading() -> String {
-    line(["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached"].map(str::to_owned))
+    let names = ["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached", "one way"];
+    line(names.map(str::to_owned))
 }
 
+/// Returns the line of a row. The last column has the distances of the two cores, if the row used both.
 pub(crate) fn row(row: &Row) -> String {
-    let Measure { id, unit, better, goal, aim, .. } = row.measure;
-    let (sample, sign) = (row.sample(), if *better == Direction::HigherIsBetter { ">= " } else { "<= " });
+    kept_row(row.measure, &kept(row, String::new(), String::new()))
+}
+
+/// Returns the figures of a row that are kept, with the day and the kernel of the run.
+pub(crate) fn kept(row: &Row, date: String, kernel: String) -> KeptRow {
+    let sample = row.sample();
+    KeptRow {
+        date,
+        kernel,
+        ours: sample.median.ours,
+        theirs: sample.median.theirs,
+        unit: row.measure.unit.to_owned(),
+        ratio: sample.ratio(),
+        spread: sample.spread,
+        one_way: sample.distances().map(|distances| distances.to_string()),
+    }
+}
+
+/// Returns the line of kept figures.
+pub(crate) fn kept_row(measure: &Measure, row: &KeptRow) -> String {
     line([
-        (*id).to_owned(),
-        short(sample.median.ours),
-        short(sample.median.theirs),
-        (*unit).to_owned(),
-        short(sample.ratio()),
-        sample.spread.map(short).join(" to "),
-        format!("{sign}{}", short(*goal)),
-        format!("{sign}{}", short(*aim)),
-        row.verdict().word().to_owned(),
+        measure.id.to_owned(),
+        short(row.ours),
+        short(row.theirs),
+        row.unit.clone(),
+        short(row.ratio),
+        row.spread.map(short).join(" to "),
+        mark(measure, measure.goal),
+        mark(measure, measure.aim),
+        Verdict::of(measure, row.ratio).word().to_owned(),
+        row.one_way.clone().unwrap_or_default(),
     ])
+}
+
+/// Formats the goal or the aim of a row.
+pub(crate) fn mark(measure: &Measure, mark: f64) -> String {
+    let sign = if measure.better == Direction::HigherIsBetter { ">=" } else { "<=" };
+    format!("{sign} {}", short(mark))
 }
 
 /// Returns the line after a row for figures that are not the row's baseline. These are figures of the kernel
@@ -54,8 +83,10 @@ pub(crate) fn missing(measure: &Measure, reason: &str) -> String {
     format!("{:<14} not measured: {reason}", measure.id)
 }
 
-fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]) -> String {
-    format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
+fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached, one_way]: [String; 10]) -> String {
+    let line =
+        format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}");
+    format!("{line}  {reached:<7}  {one_way}").trim_end().to_owned()
 }
 
 /// Formats `value` with three significant digits. All digits before the decimal point are printed, and at
@@ -73,6 +104,7 @@ pub(crate) fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::distance::{Distances, Ranged};
     use crate::compare::measures::find;
     use crate::compare::sample::Pair;
     use crate::compare::session::Tally;
@@ -86,7 +118,7 @@ mod tests {
     #[test]
     fn the_best_without_a_copy_stands_beside_its_row() {
         let mut tally = Tally::default();
-        tally.add("write_1500", "there", Ok(Pair { ours: 4.0, theirs: 2.0 }));
+        tally.add("write_1500", "there", Ok(Pair::new(4.0, 2.0)));
         let row = |tally: &Tally| tally.row(find("write_1500").unwrap()).unwrap();
         assert_eq!(beside(&row(&tally)), None);
         tally.note("write_1500", "kernel_sendfile", serde_json::json!({ "a": 3.25, "b": 31.25 }));
@@ -106,7 +138,7 @@ mod tests {
     fn a_row_stands_below_its_heading() {
         let mut tally = Tally::default();
         for ours in [1.0, 2.0, 4.0] {
-            tally.add("pingpong_64", "there", Ok(Pair { ours, theirs: 8.0 }));
+            tally.add("pingpong_64", "there", Ok(Pair::new(ours, 8.0)));
         }
         let text = row(&tally.row(find("pingpong_64").unwrap()).unwrap());
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -114,5 +146,17 @@ mod tests {
         assert_eq!(words, [&["pingpong_64", "2.00", "8.00", "us", "0.250"], &spread[..]].concat());
         let column = heading().find("reached").unwrap();
         assert_eq!(text.find("aim"), Some(column));
+    }
+
+    #[test]
+    fn the_distances_of_the_worse_direction_end_its_line() {
+        let mut tally = Tally::default();
+        for (ours, direction, ns) in [(9.0, "there", 300.0), (8.0, "back", 80.0), (7.0, "back", 82.0)] {
+            let distances = Some(Distances::of(ns));
+            tally.add("pingpong_64", direction, Ok(Ranged { result: (ours, 7.0), distances }.into()));
+        }
+        let text = row(&tally.row(find("pingpong_64").unwrap()).unwrap());
+        assert!(text.ends_with("missed   300 ns"), "{text}");
+        assert_eq!(text.find("300 ns"), heading().find("one way"));
     }
 }

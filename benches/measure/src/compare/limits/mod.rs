@@ -1,9 +1,10 @@
 //! The limits of the machine and the wire, measured in the same run as the table (but not with `--only`). The
-//! limits are those of bare frames over the vhost-user wire, without any protocol, and of a core that copies
-//! memory or computes CRCs of memory.
+//! limits are those of bare frames over the vhost-user wire, without any protocol, of a core that copies
+//! memory or computes CRCs of memory, and of a pipe between the two cores.
 
 pub(crate) mod frames;
 pub(crate) mod memory;
+pub(crate) mod pipe;
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serde_json::{Map, Value, json};
 use testing::lab::{Process, Result, Scratch};
 use testing::{ensure, lab_error};
 
+use crate::compare::distance::Ranged;
 use crate::compare::last_line::last_line;
 use crate::compare::session::Session;
 use crate::compare::vhost::{SendingEnd, device, wait_for_socket};
@@ -40,25 +42,33 @@ pub(crate) const NOT_OFFERED: u8 = 3;
 /// frames that a device does not accept is null.
 pub(crate) fn measure(session: &Session) -> Value {
     let mut all = Map::new();
-    let taken = |name: &str, of: &str, figure: Result<Option<f64>>, unit: &str| {
+    let taken = |name: &str, of: &str, figure: Result<Ranged<Option<f64>>>, unit: &str| {
         println!("{name:<14} {of:<18} {}", shown(&figure, unit));
         (name.to_owned(), value(figure))
     };
     for sender in SendingEnd::BOTH {
         let by_frame = FRAMES.map(|(name, bytes, mtu)| {
-            let figure = median(runs(session), || frames_per_run(session, sender, bytes, mtu));
+            let run = || median(runs(session), || frames_per_run(session, sender, bytes, mtu));
+            let figure = session.ranged(run);
             taken(name, sender.name(), figure, "Gb/s")
         });
-        let figure = median(runs(session), || round_trip(session, sender).map(Some));
+        let run = || median(runs(session), || round_trip(session, sender).map(Some));
+        let figure = session.ranged(run);
         let round_trip = taken("round_trip", sender.name(), figure, "us");
         let of_sender = Map::from_iter(by_frame.into_iter().chain([round_trip]));
         all.insert(sender.name().to_owned(), of_sender.into());
     }
     for (name, work) in memory::WORKS {
         let figure = memory::bytes_per_s(session.cpus[0], work).map(|bytes| Some(bytes / 1e9));
+        let figure = figure.map(|result| Ranged { result, distances: None });
         all.extend([taken(name, "one core", figure, "GB/s")]);
     }
-    all.insert("unit".to_owned(), json!({ "frames": "Gb/s", "round_trip": "us", "memory": "GB/s" }));
+    for (name, slots) in pipe::PIPES {
+        let run = || median(runs(session), || pipe::gbps(session, slots).map(Some));
+        all.extend([taken(name, "two cores", session.ranged(run), "Gb/s")]);
+    }
+    let units = json!({ "frames": "Gb/s", "round_trip": "us", "memory": "GB/s", "pipe": "Gb/s" });
+    all.insert("unit".to_owned(), units);
     all.into()
 }
 
@@ -74,14 +84,21 @@ pub(crate) fn is_complete(limits: &Value) -> bool {
     }
 }
 
-fn value(figure: Result<Option<f64>>) -> Value {
-    figure.map_or_else(|error| json!({ "not_measured": error.to_string() }), Value::from)
+fn value(figure: Result<Ranged<Option<f64>>>) -> Value {
+    figure.map_or_else(
+        |error| json!({ "not_measured": error.to_string() }),
+        |figure| Value::from(figure.result),
+    )
 }
 
-fn shown(figure: &Result<Option<f64>>, unit: &str) -> String {
+/// Formats a figure, with the distances of the two cores if the runs used both.
+fn shown(figure: &Result<Ranged<Option<f64>>>, unit: &str) -> String {
     match figure {
-        Ok(Some(figure)) => format!("{figure:>10.1} {unit}"),
-        Ok(None) => "not accepted by the device".to_owned(),
+        Ok(Ranged { result: Some(figure), distances }) => {
+            let distances = distances.map(|distances| distances.to_string()).unwrap_or_default();
+            format!("{figure:>10.1} {unit:<4}  {distances}").trim_end().to_owned()
+        }
+        Ok(Ranged { result: None, .. }) => "not accepted by the device".to_owned(),
         Err(error) => error.to_string(),
     }
 }
@@ -151,12 +168,21 @@ fn over_wire(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::distance::Distances;
 
     #[test]
     fn one_reason_anywhere_makes_it_incomplete() {
         let limits = |figure| json!({ "a": { "b": value(figure) }, "c": 2 });
-        assert!(is_complete(&limits(Ok(Some(1.0)))) && is_complete(&limits(Ok(None))));
+        let ranged = |result| Ok(Ranged { result, distances: None });
+        assert!(is_complete(&limits(ranged(Some(1.0)))) && is_complete(&limits(ranged(None))));
         assert!(!is_complete(&limits(Err(lab_error!("no")))));
+    }
+
+    #[test]
+    fn a_figure_of_two_cores_has_its_distance() {
+        let of = |distances| shown(&Ok(Ranged { result: Some(50.25), distances }), "Gb/s");
+        assert_eq!(of(None), "      50.2 Gb/s");
+        assert_eq!(of(Some(Distances::of(81.0))), "      50.2 Gb/s  81 ns");
     }
 
     #[test]
