@@ -85,14 +85,17 @@ pub(crate) fn check(names: &[String]) -> Result<(), String> {
     }
 }
 
-/// A line of a table without the version of a package, which is in parentheses.
+/// A line of a table without the version of a package, which is in parentheses at the end of the second
+/// column.
 fn without_version(line: &str) -> String {
-    match (line.find(" ("), line.find(") |")) {
-        (Some(from), Some(to)) if from < to && line.starts_with('|') => {
-            [&line[..from], &line[to + 1..]].concat()
-        }
-        _ => line.to_owned(),
+    let mut columns: Vec<&str> = line.split(" | ").collect();
+    if line.starts_with('|')
+        && let Some(package) = columns.get_mut(1)
+        && let Some((name, _)) = package.rsplit_once(" (")
+    {
+        *package = name;
     }
+    columns.join(" | ")
 }
 
 fn made() -> Result<String, String> {
