@@ -85,17 +85,15 @@ pub(crate) fn check(names: &[String]) -> Result<(), String> {
     }
 }
 
-/// A line of a table without the version of a package, which is in parentheses at the end of the second
-/// column.
+/// A line of a table without the version of a package, which is in parentheses at the end of the first or of
+/// the second column. The names of some programs also end with parentheses, in which no version is.
 fn without_version(line: &str) -> String {
-    let mut columns: Vec<&str> = line.split(" | ").collect();
-    if line.starts_with('|')
-        && let Some(package) = columns.get_mut(1)
-        && let Some((name, _)) = package.rsplit_once(" (")
-    {
-        *package = name;
-    }
-    columns.join(" | ")
+    let is_version = |text: &str| text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    let without = |(at, column): (usize, &str)| match column.rsplit_once(" (") {
+        Some((name, rest)) if at < 2 && rest.ends_with(')') && is_version(rest) => name.to_owned(),
+        _ => column.to_owned(),
+    };
+    line.split(" | ").enumerate().map(without).collect::<Vec<_>>().join(" | ")
 }
 
 fn made() -> Result<String, String> {
