@@ -35,9 +35,9 @@ const ASYNCHRONOUS: c_int = 1;
 /// The size of the kernel's set of signals.
 const SIGNALS_BYTES: usize = 8;
 
-/// How long a call polls the engine before it sleeps. This is longer than the time in which a peer wakes and
-/// answers, so a call that polls finds the answer of a peer that sleeps, and then the peer does not sleep
-/// long enough to need its sleep.
+/// How long a call polls the engine before it sleeps. A sleeping peer wakes and answers within this time. So
+/// if one side polls, it soon has the answer, and sends its next message. Then the other side finds this
+/// message while it polls. If both sides polled for a shorter time, each would sleep when the other answers.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A wait that has taken longer than this is not expected to be followed by a short one.
@@ -48,6 +48,10 @@ const LOOK: Duration = Duration::from_micros(5);
 
 /// If a thread needs this time between two polls, other threads use its CPU.
 const DISPLACED: Duration = Duration::from_micros(200);
+
+/// After so many refused sleeps in a row, a call yields the CPU: another thread may hold the lock of the
+/// engine, and need this CPU.
+const PATIENCE: u32 = 3;
 
 /// If so many waits in a row have polled and found nothing, waits sleep at once. Of each [`ROUND`] waits, the
 /// first [`TRIES`] poll nevertheless.
@@ -179,6 +183,7 @@ fn wait_blocked(
 ) -> c_int {
     let mut spins = spins();
     let mut worked = begun;
+    let mut refused = 0;
     loop {
         let (found, now) = poll_and_look(engine, wait, call, (worked, deadline), spins);
         if found != 0 {
@@ -192,8 +197,11 @@ fn wait_blocked(
         }
         let (more, limit) = match sleep_of(engine, wait) {
             Sleep::Busy => {
+                refused += 1;
+                if refused > PATIENCE {
+                    std::thread::yield_now();
+                }
                 worked = now;
-                std::hint::spin_loop();
                 continue;
             }
             Sleep::OfOthers => (None, None),
@@ -202,6 +210,7 @@ fn wait_blocked(
         if std::mem::take(&mut spins) {
             MISSED.fetch_add(1, Ordering::Relaxed);
         }
+        refused = 0;
         let rest = deadline.map(|deadline| deadline.saturating_duration_since(now));
         let limit = [rest, limit].into_iter().flatten().min();
         let slept = call.sleep(more, limit, mask);
