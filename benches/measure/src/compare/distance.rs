@@ -17,7 +17,8 @@ use testing::lab_error;
 use crate::compare::cpus::pin;
 
 /// The cores have moved if the longest distance is more than this multiple of the shortest distance. Without
-/// a move, the distances differ by less than a tenth. A move to another chip multiplies the distance by three.
+/// a move, the distances differ by less than a tenth. A move to another chip multiplies the distance by
+/// three.
 const MOVED: f64 = 1.5;
 
 /// The shortest and the longest of several distances, in ns for one way of a cache line.
@@ -138,8 +139,8 @@ const LIMIT: Duration = Duration::from_millis(100);
 /// The value that ends the answering thread.
 const END: u32 = u32::MAX;
 
-/// A number in a cache line of its own. The line is twice as long, since processors also fetch the line beside
-/// a line.
+/// A number in a cache line of its own. The line is twice as long, since processors also fetch the line
+/// beside a line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Line(AtomicU32);

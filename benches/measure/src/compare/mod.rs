@@ -28,9 +28,9 @@
 //! | `cpus`, `last_line` | the CPUs of the measurements, and the last line of a program's output |
 //! | `table`, `json`, `plots` | the output |
 //!
-//! `compare` measures with other processes: it runs programs, pins them to CPUs, and reads their output. Only
-//! the copies and CRCs of `limits`, and the distance of the two cores, are measured in the process of `compare`
-//! itself.
+//! `compare` measures with other processes: it runs programs, pins them to CPUs, and reads their output.
+//! Only the copies and CRCs of `limits`, and the distance of the two cores, are measured in the process of
+//! `compare` itself.
 //!
 //! The exit status is 0 if every wanted row and limit was measured, and the requested files were written,
 //! whatever the ratios are.

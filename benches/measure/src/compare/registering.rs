@@ -32,7 +32,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     for _ in 0..session.pace.pairs {
         match run(session) {
             Ok([reg, dereg, mlock]) => {
-                tally.add(ID, "both", Ok(Pair { ours: reg, theirs: ALLOWED_US }));
+                tally.add(ID, "both", Ok(Pair::new(reg, ALLOWED_US)));
                 tally.note(ID, "dereg_us", dereg);
                 tally.note(ID, "mlock_munlock_us", mlock);
             }

@@ -240,8 +240,9 @@ mod tests {
         Session { distance: scripted, ..Session::new(options).unwrap() }
     }
 
-    /// Measures a pair whose first side was measured before as 100. Each further call of this side adds 1, and
-    /// each call of the other side adds 10. Returns the figures and the distances of the pair that counts.
+    /// Measures a pair whose first side was measured before as 100. Each further call of this side adds 1,
+    /// and each call of the other side adds 10. Returns the figures and the distances of the pair that
+    /// counts.
     fn calls(script: &[f64]) -> ([f64; 2], String) {
         let session = session(script);
         let [ours, theirs] = [Cell::new(0.0), Cell::new(0.0)];

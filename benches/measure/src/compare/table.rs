@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_time_of_mlock_stands_beside_that_of_registrations() {
         let mut tally = Tally::default();
-        tally.add("reg_mr_4k", "both", Ok(Pair { ours: 2.5, theirs: 5.0 }));
+        tally.add("reg_mr_4k", "both", Ok(Pair::new(2.5, 5.0)));
         tally.note("reg_mr_4k", "mlock_munlock_us", 0.75);
         let line = beside(&tally.row(find("reg_mr_4k").unwrap()).unwrap()).unwrap();
         assert_eq!(line, "beside reg_mr_4k: mlock and munlock of the same page: 0.750 us");

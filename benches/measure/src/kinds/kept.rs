@@ -34,7 +34,8 @@ pub(crate) struct KeptRow {
     pub(crate) one_way: Option<String>,
 }
 
-/// Returns the kind of a machine: the processor's name without its clock rate, its marks and its general words.
+/// Returns the kind of a machine: the processor's name without its clock rate, its marks and its general
+/// words.
 pub(super) fn kind(machine: &MachineInfo) -> String {
     let (name, model) = machine.cpu.split_once(" (family ").unwrap_or((&machine.cpu, ""));
     let name = name.split('@').next().unwrap_or_default().replace("(R)", "").replace("(TM)", "");

@@ -7,10 +7,10 @@
 //! also lowers the count.
 //!
 //! Therefore a thread that waits for an item does not read the descriptor. The waiting thread serves the
-//! engine until the descriptor is readable ([`waits`](super::waits)). If callers cannot serve the engine, the
-//! thread waits on a futex. If the engine has no thread, the waiting thread runs the engine. Signals interrupt
-//! the wait like a read: after a handler with `SA_RESTART` the wait continues. In calls of the program, the
-//! wait is also a cancellation point like a read ([`cancel`](super::cancel)).
+//! engine until the descriptor is readable ([`waits`](super::waits)). If callers cannot serve the engine,
+//! the thread waits on a futex. If the engine has no thread, the waiting thread runs the engine. Signals
+//! interrupt the wait like a read: after a handler with `SA_RESTART` the wait continues. In calls of the
+//! program, the wait is also a cancellation point like a read ([`cancel`](super::cancel)).
 
 use std::any::Any;
 use std::collections::VecDeque;

@@ -355,8 +355,8 @@ mod tests {
         }
 
         /// Makes the other engine send a frame: the SYN of a connection that the first engine refuses. The
-        /// frame wakes the caller that sleeps. Before the first frame, the handshake of the two ports wakes the
-        /// caller. The engine is awake afterwards.
+        /// frame wakes the caller that sleeps. Before the first frame, the handshake of the two ports wakes
+        /// the caller. The engine is awake afterwards.
         fn receive(&self, wait: Waiting) {
             let pd = self.context.alloc_pd().unwrap();
             let cq = self.context.create_cq(16, None).unwrap();

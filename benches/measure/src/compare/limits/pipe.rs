@@ -135,8 +135,8 @@ fn fill(into: &mut Producer<u8>, source: &[u8], bytes: usize, mut goes_on: impl 
     }
 }
 
-/// Copies at most `most` slots into the slots of `destination` in turn. Ends early if the producer has gone and
-/// the ring is empty. Returns the number of copied slots.
+/// Copies at most `most` slots into the slots of `destination` in turn. Ends early if the producer has gone
+/// and the ring is empty. Returns the number of copied slots.
 fn drain(out: &mut Consumer<u8>, destination: &mut [u8], bytes: usize, most: usize) -> usize {
     let mut passed = 0;
     loop {
@@ -161,8 +161,9 @@ mod tests {
     use crate::compare::cpus::two_cpus;
     use crate::pattern;
 
-    /// Passes three passes over the source through a ring of this many slots of five bytes. Returns the source,
-    /// the destination, and the numbers of slots that were copied out: first at most `most`, and then the rest.
+    /// Passes three passes over the source through a ring of this many slots of five bytes. Returns the
+    /// source, the destination, and the numbers of slots that were copied out: first at most `most`, and
+    /// then the rest.
     fn pass(slots: usize, most: usize) -> (Vec<u8>, Vec<u8>, [usize; 2]) {
         const BYTES: usize = 5;
         let (mut into, mut out) = RingBuffer::new(slots * BYTES);
