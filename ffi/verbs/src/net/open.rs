@@ -174,7 +174,8 @@ mod tests {
     }
 
     /// A group has an address on a wire of its own version of IP. The IPv6 form of an IPv4 group is the same
-    /// group. Before the start, no wire of IPv6 has a name service, which would give an IPv4 group an address.
+    /// group. Before the start, no wire of IPv6 has a name service, which would give an IPv4 group an
+    /// address.
     #[test]
     fn a_group_has_an_address_on_a_wire_of_its_version() {
         for (spec, of_ipv4, of_ipv6) in [
