@@ -22,10 +22,10 @@ pub(crate) static WAITED: Marks = Marks::new();
 /// The epoll instances with a channel.
 pub(crate) static SETS: Marks = Marks::new();
 
-/// Whether any channel exists, or has existed.
+/// True after the process has made its first channel.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Whether any channel exists, or has existed.
+/// Whether the process has made a channel, which it may have destroyed since.
 #[inline]
 pub(crate) fn any() -> bool {
     ANY.load(Ordering::Relaxed)

@@ -1,9 +1,9 @@
 //! Calls of the program that wait for descriptors, and serve the engine meanwhile.
 //!
 //! If the engine's thread served a program that waits, each message would cost two wake-ups. So the waiting
-//! thread of the program itself polls the engine ([`SharedEngine::begin_wait`]), first without sleeping, for
-//! about the time that a wake-up costs. Then the thread sleeps until one of its own descriptors or one of
-//! the engine's descriptors is readable.
+//! thread of the program itself polls the engine ([`SharedEngine::begin_wait`]). If its last wait was short,
+//! the thread first polls for up to 50 us without sleeping. Then the thread sleeps until one of its own
+//! descriptors or one of the engine's descriptors is readable.
 //!
 //! The thread may be cancelled while it sleeps (`cancel.rs`). So no function here that sleeps, and no
 //! function that calls such a function, owns anything. The wait of a cancelled thread ends when the
@@ -66,7 +66,7 @@ static QUEUED: AtomicU64 = AtomicU64::new(0);
 static MISSED: AtomicU32 = AtomicU32::new(0);
 static WAITS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the last wait was short.
+/// True if the last wait that found nothing at first took less than [`SHORT`].
 static IS_SHORT: AtomicBool = AtomicBool::new(true);
 
 /// Called when an event is queued for the program.
@@ -273,7 +273,7 @@ fn poll_and_look(
     }
 }
 
-// ---- steps in which the thread cannot be cancelled, and which end the process's errors ----
+// ---- steps during which the thread cannot be cancelled, and out of which no panic unwinds ----
 
 #[inline(never)]
 fn turn(engine: &'static SharedEngine) {

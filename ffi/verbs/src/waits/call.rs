@@ -1,4 +1,5 @@
-//! What the calls that wait have in common.
+//! The steps that `epoll.rs`, `poll.rs` and `select.rs` share: they pass a call on to libc, or serve the
+//! engine.
 
 use std::ffi::c_int;
 use std::time::Duration;

@@ -37,7 +37,7 @@ struct SelectWait {
     count: c_int,
     /// The program's sets, which get the results. A pointer may be NULL.
     sets: [*mut fd_set; 3],
-    /// What the sets had at the beginning.
+    /// Copies of the sets as the program passed them.
     wanted: [Words; 3],
 }
 
