@@ -1,10 +1,15 @@
-//! The free items of a pool: a stack that threads share, and a small cache for each of at most eight threads.
+//! The free items of a pool: a depot that threads share, and a small cache for each of at most eight threads.
 //!
 //! The list is last in, first out, so a thread usually receives items that are still in the processor's
 //! cache, even if the pool is much larger. (A queue would cycle through the whole memory of the pool.) A
-//! thread with a cache accesses the shared stack once per batch, and accesses its own cache without a locked
+//! thread with a cache accesses the shared depot once per batch, and accesses its own cache without a locked
 //! instruction. After the list was made, no call allocates memory. A thread may have to wait while another
 //! thread moves a batch.
+//!
+//! If another process reads the items, the opposite is better. The lines of an item that was read a moment
+//! ago are in the cache of the reader's core, and each store to them has to wait until that cache has dropped
+//! the line. So a [rotating](FreeList::rotating) list is first in, first out, and keeps a number of items
+//! between two uses of an item.
 //!
 //! As in DPDK's pools, a thread cannot take items that are in the cache of another running thread. All caches
 //! together have at most a quarter of the items of a pool.
@@ -14,6 +19,7 @@ mod slot;
 mod tests;
 
 use std::cell::UnsafeCell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -28,10 +34,13 @@ const CACHE_MAX: usize = 128;
 const CACHE_MIN: usize = 8;
 
 pub(super) struct FreeList<T> {
-    depot: Stack<T>,
+    depot: Depot<T>,
     /// The cache of each slot.
     caches: [Cache<T>; SLOTS],
     cache_max: usize,
+    /// `None` if the last freed item comes first. `Some` if the first freed item comes first: then
+    /// [`pop`](Self::pop) returns an item only if the list has more than this number of items.
+    distance: Option<usize>,
 }
 
 impl<T> FreeList<T> {
@@ -47,7 +56,17 @@ impl<T> FreeList<T> {
         // All caches together have at most a quarter of the items.
         let share = (limit / (4 * SLOTS)).min(CACHE_MAX);
         let cache_max = if share < CACHE_MIN { 0 } else { share };
-        Self { depot: Stack::new(items), caches: std::array::from_fn(|_| Cache::new(cache_max)), cache_max }
+        let caches = std::array::from_fn(|_| Cache::new(cache_max));
+        Self { depot: Depot::new(items), caches, cache_max, distance: None }
+    }
+
+    /// Makes an empty list for at most `limit` items. The list is first in, first out: between two uses of an
+    /// item, at least `distance` other items are used, unless the items come from
+    /// [`pop_oldest`](Self::pop_oldest). The list has no caches.
+    pub(super) fn rotating(distance: usize, limit: usize) -> Self {
+        let caches = std::array::from_fn(|_| Cache::new(0));
+        let depot = Depot::new(Vec::with_capacity(limit));
+        Self { depot, caches, cache_max: 0, distance: Some(distance) }
     }
 
     /// Number of items. The number is approximate while other threads use the list.
@@ -56,22 +75,36 @@ impl<T> FreeList<T> {
     }
 
     /// Removes and returns an item. Returns `None` if no item is free, except items in the caches of other
-    /// running threads.
+    /// running threads. A [`rotating`](Self::rotating) list also returns `None` if it has too few items.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         let found = self.own_cache().and_then(|mut cache| cache.pop());
         if found.is_some() { found } else { self.pop_elsewhere() }
     }
 
+    /// Removes and returns the item that was freed first, even if a [`rotating`](Self::rotating) list has few
+    /// items. Other lists return any item.
+    #[cold]
+    pub(super) fn pop_oldest(&self) -> Option<T> {
+        match self.distance {
+            Some(_) => self.depot.lock().items.pop_front(),
+            None => self.pop(),
+        }
+    }
+
     #[cold]
     fn pop_elsewhere(&self) -> Option<T> {
+        if let Some(distance) = self.distance {
+            let mut depot = self.depot.lock();
+            return if depot.items.len() > distance { depot.items.pop_front() } else { None };
+        }
         if let Some(mut cache) = self.own_cache() {
             self.refill(&mut cache);
             if let Some(item) = cache.pop() {
                 return Some(item);
             }
         }
-        let found = self.depot.lock().items.pop();
+        let found = self.depot.lock().items.pop_back();
         found.or_else(|| Claimed::unowned().find_map(|slot| self.abandoned(&slot).pop()))
     }
 
@@ -87,7 +120,7 @@ impl<T> FreeList<T> {
     /// As [`push`](Self::push), but not to the cache of the calling thread.
     #[cold]
     pub(super) fn push_to_depot(&self, item: T) {
-        self.depot.lock().items.push(item);
+        self.depot.lock().items.push_back(item);
     }
 
     fn refill(&self, cache: &mut Taken<'_, T>) {
@@ -182,33 +215,34 @@ impl<T> Drop for Taken<'_, T> {
     }
 }
 
-/// A stack with a lock. The stack has its own cache lines.
+/// The items that threads share, with a lock. The depot has its own cache lines.
 #[repr(align(128))]
-struct Stack<T> {
-    items: Mutex<Vec<T>>,
+struct Depot<T> {
+    /// The item that was freed first is in front.
+    items: Mutex<VecDeque<T>>,
     /// The length of `items` when the lock was last released. The length is read without the lock.
     len: AtomicUsize,
 }
 
-impl<T> Stack<T> {
+impl<T> Depot<T> {
     fn new(items: Vec<T>) -> Self {
         let len = AtomicUsize::new(items.len());
-        Self { items: Mutex::new(items), len }
+        Self { items: Mutex::new(items.into()), len }
     }
 
     fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Locks the stack. A poisoned lock can be used, since a panic under the lock leaves a consistent stack.
+    /// Locks the depot. A poisoned lock can be used, since a panic under the lock leaves a consistent depot.
     fn lock(&self) -> Locked<'_, T> {
         Locked { items: self.items.lock().unwrap_or_else(PoisonError::into_inner), len: &self.len }
     }
 }
 
-/// A locked stack. When this value is dropped, it publishes the length of the stack.
+/// A locked depot. When this value is dropped, it publishes the length of the depot.
 struct Locked<'a, T> {
-    items: MutexGuard<'a, Vec<T>>,
+    items: MutexGuard<'a, VecDeque<T>>,
     len: &'a AtomicUsize,
 }
 

@@ -25,6 +25,11 @@ use super::slab::{Backing, Block, Slab};
 use crate::limits::HEADROOM;
 use crate::offload::{Checksum, TxOffload};
 
+/// Minimum number of bytes of other blocks that are used between two uses of a block, in a pool whose blocks
+/// other processes read, while at least half of the pool is free. The number is larger than the private
+/// caches of a core (0.5 to 2 MiB): see [`free_list`](super::free_list).
+const DISTANCE_BYTES: usize = 3 << 20;
+
 pub(crate) struct HeapPool {
     name: String,
     data_bytes: usize,
@@ -34,7 +39,7 @@ pub(crate) struct HeapPool {
     /// Free descriptors, each with a free block.
     buffers: FreeList<Box<Segment>>,
     /// Free descriptors whose blocks were never used, and have no memory of the system yet. They are used if
-    /// `buffers` is empty.
+    /// `buffers` has nothing to return.
     fresh: FreeList<Box<Segment>>,
     /// Free descriptors without a block.
     spares: FreeList<Box<Segment>>,
@@ -61,15 +66,19 @@ impl HeapPool {
     fn of_slab(name: &str, count: usize, data_bytes: usize, slab: Slab) -> Arc<Self> {
         assert!(count <= u32::MAX as usize / 2, "{count} buffers are too many for one pool");
         let descriptors = (0..count).map(|block| Box::new(Segment::free(Storage::Block(slab.block(block)))));
-        let (mut fresh, mut buffers) = (Vec::new(), Vec::new());
-        if slab.takes_later() { &mut fresh } else { &mut buffers }.extend(descriptors);
+        let (fresh, buffers) = if slab.takes_later() {
+            let distance = (DISTANCE_BYTES / (HEADROOM + data_bytes)).min(count / 2);
+            (descriptors.collect(), FreeList::rotating(distance, count))
+        } else {
+            (Vec::new(), FreeList::new(descriptors.collect()))
+        };
         let spares = (0..count).map(|_| Box::new(Segment::free(Storage::None)));
         let pool = Self {
             name: name.to_owned(),
             data_bytes,
             views: (0..count).map(|_| AtomicU32::new(0)).collect(),
             fresh: FreeList::new(fresh),
-            buffers: FreeList::of_limit(buffers, count),
+            buffers,
             spares: FreeList::new(spares.collect()),
             exhausted: AtomicU64::new(0),
             slab,
@@ -127,7 +136,8 @@ impl HeapPool {
     }
 
     /// Returns the descriptor of a block that was never used, after the system has allocated the memory of
-    /// the block. If there is none, counts the failure and returns `None`.
+    /// the block. If there is none, returns the descriptor of the block that was freed first. If no block is
+    /// free, counts the failure and returns `None`.
     #[cold]
     #[inline(never)]
     fn fresh_buffer(&self) -> Option<Box<Segment>> {
@@ -140,7 +150,7 @@ impl HeapPool {
             }
             self.fresh.push_to_depot(segment);
         }
-        self.counted(None)
+        self.counted(self.buffers.pop_oldest())
     }
 
     /// Makes a view of external memory, and returns the view's descriptor. Returns `None` if no descriptor is

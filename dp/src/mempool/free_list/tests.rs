@@ -54,6 +54,28 @@ fn what_was_freed_last_comes_first() {
 }
 
 #[test]
+fn a_rotating_list_returns_an_item_only_after_others() {
+    let list = FreeList::rotating(3, 5);
+    assert_eq!((list.len(), list.pop(), list.pop_oldest()), (0, None, None));
+    (0..3).for_each(|item| list.push(item));
+    assert_eq!((list.len(), list.pop()), (3, None), "three others have to be used before 0");
+    list.push(3);
+    assert_eq!((list.pop(), list.pop()), (Some(0), None));
+    list.push(0);
+    list.push(4);
+    assert_eq!([list.pop(), list.pop(), list.pop()], [Some(1), Some(2), None], "the oldest first");
+    assert_eq!([list.pop_oldest(), list.pop_oldest()], [Some(3), Some(0)], "fewer than three are left");
+    assert_eq!((list.len(), list.pop_oldest(), list.pop_oldest()), (1, Some(4), None));
+}
+
+/// Other lists return the item that was freed last, however the caller asks.
+#[test]
+fn the_oldest_item_of_another_list_is_any_item() {
+    let list = full(2);
+    assert_eq!([list.pop_oldest(), list.pop_oldest(), list.pop_oldest()], [Some(1), Some(0), None]);
+}
+
+#[test]
 fn items_in_the_cache_of_a_thread_that_has_ended_are_found() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (list, all_there) = (full(512), std::sync::Barrier::new(SLOTS));
