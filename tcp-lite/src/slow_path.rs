@@ -50,6 +50,7 @@ impl SlowPath {
     /// # Panics
     /// If the Ethernet address or an IP address is not a unicast address.
     pub(crate) fn new(config: &StackConfig, routes: &Routes, pool: Mempool, random_seed: u64) -> Self {
+        let longest = pool.data_bytes().saturating_sub(ethernet::HEADER_BYTES + ethernet::TAG_BYTES);
         let mut device = SlowDevice {
             rx: Vec::with_capacity(MAX_FRAME_BYTES),
             rx_full: false,
@@ -59,7 +60,7 @@ impl SlowPath {
                 pool,
                 vlan: config.vlan,
             },
-            mtu: usize::from(config.mtu),
+            mtu: usize::from(config.mtu).min(longest),
         };
         let mut interface_config = InterfaceConfig::new(config.mac.into());
         interface_config.random_seed = random_seed;
@@ -172,6 +173,7 @@ struct SlowDevice {
     rx: Vec<u8>,
     rx_full: bool,
     tx: Egress,
+    /// Maximum number of bytes of an IP packet of smoltcp: the MTU, but no more than a buffer can hold.
     mtu: usize,
 }
 
@@ -279,6 +281,10 @@ mod tests {
     const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
 
     fn slow_path() -> SlowPath {
+        slow_path_of(1500)
+    }
+
+    fn slow_path_of(mtu: u16) -> SlowPath {
         let config = StackConfig {
             mac: MAC,
             vlan: None,
@@ -287,7 +293,7 @@ mod tests {
             address_probing: AddressProbing::Off,
             derived_neighbors: None,
             loopback: false,
-            mtu: 1500,
+            mtu,
             offloads: dp::Offloads::empty(),
             limits: Limits::default(),
             tcp: TcpConfig::default(),
@@ -322,6 +328,16 @@ mod tests {
         slow.device.tx.send(60, |room| room[..20].fill(1));
         let frame = slow.next_frame().unwrap();
         assert_eq!(frame.head(), [[1; 20], [0; 20], [0; 20]].as_flattened());
+    }
+
+    /// The stack's MTU may be larger than its buffers, which smoltcp does not know.
+    #[test]
+    fn packets_of_smoltcp_fit_the_buffers() {
+        for (mtu, bytes) in [(1500, 1500), (2030, 2030), (2031, 2030), (65_000, 2030)] {
+            let longest = phy::Device::capabilities(&slow_path_of(mtu).device).max_transmission_unit;
+            assert_eq!(longest, bytes + ethernet::HEADER_BYTES);
+            assert!(longest + ethernet::TAG_BYTES <= 2048);
+        }
     }
 
     #[test]

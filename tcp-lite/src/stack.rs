@@ -107,7 +107,8 @@ pub struct Stack {
     secrets: Secrets,
     syn_cookies: SynCookies,
     pool: Mempool,
-    bulk_pool: Option<Mempool>,
+    /// The pool of large buffers, and the minimum length of a message that always gets such a buffer.
+    bulk_pool: Option<(Mempool, Option<usize>)>,
     connections: Connections,
     listeners: Listeners,
     neighbors: Neighbors,
@@ -197,9 +198,11 @@ impl Stack {
 
     /// Sets a pool of large buffers for connections that have much to send. Several segments share a large
     /// buffer, so a train consists of few views. Connections with few bytes to send use the stack's own pool.
-    /// While `pool` has no free buffer, all connections use the stack's own pool.
-    pub fn set_bulk_pool(&mut self, pool: Mempool) {
-        self.bulk_pool = Some(pool);
+    /// While `pool` has no free buffer, all connections use the stack's own pool. If the port does not copy
+    /// these buffers ([`PortInfo::lent_from`](dp::PortInfo::lent_from)), `long_message` is the minimum number
+    /// of bytes of a message that is written to a large buffer even if nothing else is queued.
+    pub fn set_bulk_pool(&mut self, pool: Mempool, long_message: Option<usize>) {
+        self.bulk_pool = Some((pool, long_message));
     }
 
     /// Sets the limits of the trains of segments that the port can cut. Without this call, the stack assumes
@@ -445,7 +448,7 @@ impl Stack {
         let sent = self.with_live(conn, |tcb, ctx| {
             let mut rest = bytes;
             while !rest.is_empty() {
-                let (page, emss) = match tcb.page_for_segment(ctx) {
+                let (page, emss) = match tcb.page_for_segment(ctx, rest.len()) {
                     Ok(place) => place,
                     Err(error) if rest.len() == bytes.len() => return Err(error),
                     Err(_) => break,

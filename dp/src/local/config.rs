@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+/// The default of [`LocalConfig::mtu`], and its maximum. A frame has at most 64 KiB.
+pub(super) const DEFAULT_MTU: u16 = 65_000;
+
 /// The options of [`open`](super::open).
 #[derive(Clone, Debug)]
 pub struct LocalConfig {
@@ -11,13 +14,13 @@ pub struct LocalConfig {
     pub folder: PathBuf,
     /// The station to claim, 1 to 65535. `None` means any free station. Default: `None`.
     pub station: Option<u16>,
-    /// Maximum number of bytes of an IP packet, at least 576. Ports of one wire may have different values.
-    /// Default: 9000.
+    /// Maximum number of bytes of an IP packet, 576 to 65000. Ports of one wire may have different values.
+    /// Default: 65000.
     pub mtu: u16,
-    /// Number of buffers in the pool of the port, at least 64. Each buffer has room for the MTU, and at least
-    /// 2 KiB. Default: 4096.
+    /// Number of buffers in the pool of the port, at least 64. Each buffer has room for the MTU, but at least
+    /// 2 KiB and at most 9 KiB. Default: 4096.
     pub mbufs: usize,
-    /// Number of buffers for bulk sending, at least 8. Each buffer has at least 32 KiB. The port has the same
+    /// Number of buffers for bulk sending, at least 8. Each buffer has room for the MTU, and at least 32 KiB. The port has the same
     /// number of buffers of 64 KiB for receiving superframes. Default: 256.
     pub bulk_mbufs: usize,
     /// Maximum number of bytes of each of the two rings that the port makes for a peer: a power of two from
@@ -29,7 +32,7 @@ pub struct LocalConfig {
 impl LocalConfig {
     /// Makes the default options for the wire in `folder`.
     pub fn new(folder: PathBuf) -> Self {
-        Self { folder, station: None, mtu: 9000, mbufs: 4096, bulk_mbufs: 256, ring_bytes: 2 << 20 }
+        Self { folder, station: None, mtu: DEFAULT_MTU, mbufs: 4096, bulk_mbufs: 256, ring_bytes: 2 << 20 }
     }
 }
 

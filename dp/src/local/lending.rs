@@ -24,7 +24,7 @@ use crate::{Checksum, ExtBuf, Mbuf, Mempool};
 const MAX_LENT: usize = 64;
 
 /// Minimum number of bytes of a lent frame. To lend a shorter frame costs more than to copy it.
-const MIN_LENT_BYTES: usize = 4 << 10;
+pub(super) const MIN_LENT_BYTES: usize = 4 << 10;
 
 /// The frames that a port has lent to one peer.
 pub(super) struct Lender {

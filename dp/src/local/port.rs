@@ -5,8 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::claim::Claim;
+use super::config::DEFAULT_MTU;
 use super::fork;
 use super::group::{self, Stations};
+use super::lending::MIN_LENT_BYTES;
 use super::peer::{Peer, PeerState, Sent, memory_bytes};
 use super::peers::Peers;
 use super::pool::PoolMemory;
@@ -31,6 +33,10 @@ const SUPERFRAME_BYTES: usize = ring::MAX_FRAME_BYTES.next_multiple_of(64);
 
 /// Minimum number of bytes of a buffer in the pool. Devices usually have the same minimum.
 const DATA_BYTES_MIN: usize = 2048;
+
+/// Maximum number of bytes of a buffer in the pool of the port. Longer frames are in larger buffers, or in
+/// chains of buffers.
+const DATA_BYTES_MAX: usize = 9216;
 
 /// Number of bytes of an Ethernet header with a VLAN tag: a frame is at most this much longer than its IP
 /// packet.
@@ -78,8 +84,8 @@ impl LocalPort {
         let [high, low] = claim.station.to_be_bytes();
         let [a, b, c, d] = MAC_PREFIX;
         let name = format!("local{}", claim.station);
-        let data_bytes =
-            (usize::from(config.mtu) + FRAME_OVERHEAD_BYTES).next_multiple_of(64).max(DATA_BYTES_MIN);
+        let frame_bytes = (usize::from(config.mtu) + FRAME_OVERHEAD_BYTES).next_multiple_of(64);
+        let data_bytes = frame_bytes.clamp(DATA_BYTES_MIN, DATA_BYTES_MAX);
         let offloads = Offloads::TX_TCP_CHECKSUM
             | Offloads::RX_TCP_CHECKSUM
             | Offloads::TX_MULTI_SEGMENT
@@ -87,10 +93,11 @@ impl LocalPort {
             | Offloads::RX_LRO
             | Offloads::RX_SCATTER;
         let pool = Mempool::heap(&name, config.mbufs, data_bytes);
-        let (bulk, pages) = bulk_pool(&name, config.bulk_mbufs, BULK_BYTES.max(data_bytes));
+        let (bulk, pages) = bulk_pool(&name, config.bulk_mbufs, BULK_BYTES.max(frame_bytes));
         let superframes = Mempool::heap(&name, config.bulk_mbufs, SUPERFRAME_BYTES);
         let info = PortInfo {
             tells_departures: true,
+            lent_from: pages.is_some().then_some(MIN_LENT_BYTES),
             ..PortInfo::new(name, [a, b, c, d, high, low], config.mtu, offloads)
         };
         Ok(Self {
@@ -589,6 +596,9 @@ fn check(config: &LocalConfig) -> Result<(), LocalError> {
     let LocalConfig { mtu, mbufs, bulk_mbufs, ring_bytes, .. } = *config;
     if mtu < 576 {
         return invalid(format!("an MTU of {mtu} is too small: choose at least 576"));
+    }
+    if mtu > DEFAULT_MTU {
+        return invalid(format!("an MTU of {mtu} is too large: choose at most {DEFAULT_MTU}"));
     }
     if mbufs < 64 || bulk_mbufs < 8 {
         return invalid(format!(

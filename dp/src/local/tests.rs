@@ -181,7 +181,8 @@ fn a_port_says_what_it_is() {
     let scratch = Scratch::new();
     let mut port = scratch.open(0x1234);
     assert_eq!((port.station(), port.info().mac), (0x1234, [2, 0, 0x64, 0x40, 0x12, 0x34]));
-    assert_eq!((port.info().mtu, port.info().name.as_str()), (9000, "local4660"));
+    assert_eq!((port.info().mtu, port.info().name.as_str()), (65_000, "local4660"));
+    assert_eq!((port.info().lent_from, port.mempool().data_bytes()), (Some(4096), 9216));
     assert!(port.passes_large_frames() && port.info().tells_departures && !port.info().point_to_point);
     assert!(port.bulk_mempool().is_some() && port.link_state() == LinkState::Up);
 }
@@ -254,7 +255,7 @@ fn frames_to_nobody_are_dropped_and_counted() {
     }
     let mut short = frame(&port, 2, 0, 64);
     short.truncate(13);
-    let mut long = frame(&port, 2, 0, 9019);
+    let mut long = frame(&port, 2, 0, 65_019);
     long.set_tx_offload(TxOffload::default());
     let longest = frame(&port, 2, 0, 65_554);
     bad.extend([short, long, longest]);
@@ -525,8 +526,9 @@ fn a_burst_of_small_frames_is_received_whole() {
 fn wrong_configurations_are_refused_in_words() {
     let scratch = Scratch::new();
     type Change = fn(&mut LocalConfig);
-    let changes: [(Change, &str); 6] = [
+    let changes: [(Change, &str); 7] = [
         (|config| config.mtu = 575, "an MTU of 575 is too small: choose at least 576"),
+        (|config| config.mtu = 65_001, "an MTU of 65001 is too large: choose at most 65000"),
         (|config| config.mbufs = 63, "63 buffers and 16 large ones are too few"),
         (|config| config.bulk_mbufs = 7, "512 buffers and 7 large ones are too few"),
         (|config| config.ring_bytes = 300_000, "rings of 300000 bytes cannot be made: choose a power of two"),

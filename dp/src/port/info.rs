@@ -56,11 +56,16 @@ pub struct PortInfo {
     /// `true` if the port notices that a neighbour has ended
     /// ([`Link::next_departed`](crate::Link::next_departed)).
     pub tells_departures: bool,
+    /// `Some` if the port does not copy the buffers of its
+    /// [bulk pool](crate::PortLayer::bulk_mempool) when it sends long frames. The value is the minimum number of bytes
+    /// of such a frame.
+    pub lent_from: Option<usize>,
 }
 
 impl PortInfo {
     /// Makes the description of the only queue of a device. The other properties have the usual values: no
-    /// limits of TSO, a link to many neighbours, and no reports of departures.
+    /// limits of TSO, a link to many neighbours, and no reports of departures, and
+    /// all frames are copied.
     pub fn new(name: impl Into<String>, mac: [u8; 6], mtu: u16, offloads: Offloads) -> Self {
         Self {
             name: name.into(),
@@ -71,6 +76,7 @@ impl PortInfo {
             queue: Queue::default(),
             point_to_point: false,
             tells_departures: false,
+            lent_from: None,
         }
     }
 }

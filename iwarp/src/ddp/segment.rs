@@ -82,6 +82,11 @@ impl Segmenter {
         self.offset
     }
 
+    /// Number of payload bytes in the segments that are left.
+    pub const fn bytes_left(&self) -> u32 {
+        self.len - self.offset
+    }
+
     /// Number of payload bytes of the whole message.
     pub const fn message_bytes(&self) -> u32 {
         self.len

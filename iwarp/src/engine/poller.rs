@@ -80,7 +80,7 @@ impl Poller {
         trace::engine_started(handle.index(), port.info(), &config.stack);
         let mut tcp = Stack::new(config.stack.clone(), port.mempool().clone());
         if let Some(bulk) = port.bulk_mempool() {
-            tcp.set_bulk_pool(bulk.clone());
+            tcp.set_bulk_pool(bulk.clone(), port.info().lent_from);
         }
         tcp.set_passes_large_frames(port.passes_large_frames());
         tcp.set_tso_limits(port.info().tso);

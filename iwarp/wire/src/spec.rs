@@ -255,8 +255,12 @@ impl Spec {
                     Some(parse_mac(value).ok_or_else(|| wrong("Ethernet address, like 02:00:00:00:00:01"))?);
             }
             ("mtu", _) => {
-                let mtu = value.parse().ok().filter(|mtu| (1280..=9000).contains(mtu));
-                self.mtu = Some(mtu.ok_or_else(|| wrong("MTU: use 1280 to 9000"))?);
+                let (most, advice) = match self.kind {
+                    Kind::Local { .. } => (65_000, "MTU: use 1280 to 65000"),
+                    _ => (9_000, "MTU: use 1280 to 9000"),
+                };
+                let mtu = value.parse().ok().filter(|mtu| (1280..=most).contains(mtu));
+                self.mtu = Some(mtu.ok_or_else(|| wrong(advice))?);
             }
             ("crc", _) => match value {
                 "on" => self.crc = Some(true),
@@ -415,6 +419,7 @@ mod tests {
         for spec in [
             "local:default",
             "local:job-7,mtu=1500,crc=on",
+            "local:default,mtu=65000",
             "local:default,ring=256K",
             "local:default,crc=off,ring=256M",
             "packet:eth0,addr=10.0.0.2/24,gw=10.0.0.1,mac=02:00:00:00:00:01,mtu=9000,crc=off",
@@ -474,6 +479,9 @@ mod tests {
             ("packet:eth0,gw=x", "like 10.0.0.1"),
             ("packet:eth0,mac=02:00", "like 02:00:00:00:00:01"),
             ("packet:eth0,mtu=70", "use 1280 to 9000"),
+            ("packet:eth0,mtu=9001", "use 1280 to 9000"),
+            ("local,mtu=1279", "use 1280 to 65000"),
+            ("local,mtu=65001", "use 1280 to 65000"),
             ("packet:eth0,role=server", "there is no key 'role'"),
             ("local,crc", "use on or off"),
             ("memif:/s,role=both", "use server or client"),

@@ -105,7 +105,10 @@ impl Stack {
     /// The MSS that we announce to `remote`.
     pub(super) fn own_mss(&self, remote: &IpAddress) -> u16 {
         let path = mss(remote, usize::from(self.config.mtu));
-        path.min(u16::try_from(self.pool.data_bytes()).unwrap_or(u16::MAX))
+        // A segment has to fit a page. If the port lends large buffers, long segments are in such buffers.
+        let bulk = self.bulk_pool.as_ref().filter(|(_, long_message)| long_message.is_some());
+        let page = self.pool.data_bytes().max(bulk.map_or(0, |(pool, _)| pool.data_bytes()));
+        path.min(u16::try_from(page).unwrap_or(u16::MAX))
     }
 
     /// Chooses and claims a free local port for `tuple` (RFC 6056 algorithm 3). If we know how the device

@@ -7,7 +7,7 @@ use super::{ConnId, ListenerId, Stack, StackCounters};
 use crate::event::EventQueue;
 use crate::frame::Framing;
 use crate::neighbor::Neighbors;
-use crate::tcp::{Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
+use crate::tcp::{BulkPool, Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::{Instant, StackConfig};
 
 pub(super) struct StackParts<'a> {
@@ -15,7 +15,7 @@ pub(super) struct StackParts<'a> {
     pub(super) config: &'a StackConfig,
     pub(super) framing: &'a Framing,
     pub(super) pool: &'a Mempool,
-    pub(super) bulk_pool: Option<&'a Mempool>,
+    pub(super) bulk_pool: Option<BulkPool<'a>>,
     pub(super) segments: &'a mut SegmentSlab,
     pub(super) out_of_order: &'a mut OutOfOrderSlab,
     pub(super) searches: &'a mut SearchSlab,
@@ -82,7 +82,9 @@ impl Stack {
             config,
             framing,
             pool,
-            bulk_pool: bulk_pool.as_ref(),
+            bulk_pool: bulk_pool
+                .as_ref()
+                .map(|(pool, long_message)| BulkPool { pool, long_message: *long_message }),
             segments,
             out_of_order,
             searches,

@@ -23,7 +23,8 @@ pub struct Sender<'s> {
 }
 
 impl<'s> Sender<'s> {
-    /// Returns an empty segment, which can hold up to EMSS bytes of whole FPDUs.
+    /// Returns an empty segment, which can hold up to EMSS bytes of whole FPDUs. `following` is the number of
+    /// bytes that the caller is known to write to this and the next segments: the rest of a message, or 0.
     ///
     /// # Errors
     /// [`SendError::Closed`] if the connection is closed for sending. [`SendError::BufferFull`] if the send
@@ -31,8 +32,8 @@ impl<'s> Sender<'s> {
     /// no packet buffer is free, or if all connections together have reached the limit of segments or of
     /// packet buffers.
     #[inline(always)]
-    pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
-        let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
+    pub fn segment(&mut self, following: usize) -> Result<SegmentBuf<'_, 's>, SendError> {
+        let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx, following)?;
         self.opened = true;
         Ok(SegmentBuf { sender: self, page, capacity, len: 0, checksum: None, external: None })
     }

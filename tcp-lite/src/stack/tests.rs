@@ -14,6 +14,10 @@ const CONNECTIONS: usize = 3000;
 
 /// Returns a stack alone on its link, and the time.
 fn stack() -> (Stack, Instant) {
+    stack_of(1500)
+}
+
+fn stack_of(mtu: u16) -> (Stack, Instant) {
     let config = StackConfig {
         mac: crate::facade::EthernetAddress([2, 0, 0, 0, 0, 1]),
         vlan: None,
@@ -22,7 +26,7 @@ fn stack() -> (Stack, Instant) {
         address_probing: AddressProbing::Off,
         derived_neighbors: None,
         loopback: false,
-        mtu: 1500,
+        mtu,
         offloads: Default::default(),
         limits: Limits { events: LIMIT, connections: CONNECTIONS, ..Limits::default() },
         tcp: TcpConfig::default(),
@@ -51,6 +55,27 @@ fn connections_that_end_at_once_are_all_told_of_in_memory_taken_when_they_began(
     let closed = std::iter::from_fn(|| stack.event())
         .filter(|event| matches!(event, Event::Closed { reason: CloseReason::Aborted, .. }));
     assert_eq!(closed.count(), CONNECTIONS);
+}
+
+/// A segment has to fit a buffer. Large buffers count if each long message gets such a buffer.
+#[test]
+fn the_announced_mss_fits_the_buffers() {
+    let bulk = || Mempool::heap("bulk", 8, 65_100);
+    let remote = "10.0.0.2".parse::<std::net::IpAddr>().expect("an address").into();
+    for (mtu, with_bulk, mss) in [
+        (1500, None, 1460),
+        (2088, None, 2048),
+        (65_000, None, 2048),
+        (65_000, Some(None), 2048),
+        (1500, Some(Some(4096)), 1460),
+        (65_000, Some(Some(4096)), 64_960),
+    ] {
+        let (mut stack, _) = stack_of(mtu);
+        if let Some(long_message) = with_bulk {
+            stack.set_bulk_pool(bulk(), long_message);
+        }
+        assert_eq!(stack.own_mss(&remote), mss, "{mtu} {with_bulk:?}");
+    }
 }
 
 #[test]

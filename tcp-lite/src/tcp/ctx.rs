@@ -5,7 +5,7 @@
 
 use dp::{Mbuf, Mempool};
 
-use super::slabs::{OutOfOrderSlab, SearchSlab, SegmentSlab};
+use super::slabs::{BulkPool, OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::counters::StackCounters;
 use crate::event::EventQueue;
 use crate::id::{ConnId, ListenerId};
@@ -23,7 +23,7 @@ pub(crate) struct Ctx<'a> {
     /// The pool for new packet buffers.
     pub(crate) pool: &'a Mempool,
     /// The pool for large buffers that hold many segments; `None` if the user has set no such pool.
-    pub(crate) bulk_pool: Option<&'a Mempool>,
+    pub(crate) bulk_pool: Option<BulkPool<'a>>,
     /// The segments of all connections that are queued for transmission.
     pub(crate) segments: &'a mut SegmentSlab,
     /// Out-of-order ranges of the connections that have a hole.

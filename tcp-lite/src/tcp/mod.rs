@@ -83,8 +83,8 @@ pub use info::{ConnInfo, SendError, State};
 pub(crate) use open_params::OpenParams;
 pub(crate) use send::Payload;
 pub(crate) use slabs::{
-    EXTERNAL_VIEWS, MAX_EVICTION_REQUESTS, MAX_TRAIN, OutOfOrderSlab, PageKey, SearchSlab, SegmentKey,
-    SegmentSlab,
+    BulkPool, EXTERNAL_VIEWS, MAX_EVICTION_REQUESTS, MAX_TRAIN, OutOfOrderSlab, PageKey, SearchSlab,
+    SegmentKey, SegmentSlab,
 };
 pub(crate) use timestamp_clock::TimestampClock;
 

@@ -159,7 +159,7 @@ impl Runner {
                     let len = records.iter().sum();
                     let bytes = machine.peer(peer).push(len);
                     let mut sender = machine.stack.sender(now, conn).map_err(|error| error.to_string())?;
-                    let mut segment = sender.segment().map_err(|error| error.to_string())?;
+                    let mut segment = sender.segment(0).map_err(|error| error.to_string())?;
                     let capacity = segment.capacity();
                     let room =
                         segment.append(len).ok_or_else(|| format!("a segment holds {capacity} bytes"))?;
@@ -221,7 +221,8 @@ impl Runner {
             Expect::Refused(bytes) => {
                 let conn = self.machine.conn(peer)?;
                 let now = self.machine.now();
-                match self.machine.stack.sender(now, conn).and_then(|mut sender| sender.segment().map(drop)) {
+                match self.machine.stack.sender(now, conn).and_then(|mut sender| sender.segment(0).map(drop))
+                {
                     Err(_) => Ok(()),
                     Ok(_) => Err(mismatch("nothing refused", format!("no send of {bytes}"), "it is taken")),
                 }

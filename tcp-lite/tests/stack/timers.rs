@@ -34,7 +34,7 @@ fn departures(tcp: &TcpConfig, delay_us: u32, (segments, for_us): (usize, u64), 
     {
         let mut sender = stack.sender(start, conn).unwrap();
         for _ in 0..segments {
-            let mut segment = sender.segment().unwrap();
+            let mut segment = sender.segment(0).unwrap();
             let bytes: Vec<u8> = (0..1000).map(byte).collect();
             assert!(segment.append_slice(&bytes));
             segment.push();

@@ -146,7 +146,7 @@ fn run_with(link: &LinkConfig, records: u64, external: impl Fn(u64) -> bool) -> 
         if let Some(conn) = a.conn {
             let mut sender = a.stack.sender(now(now_us), conn).unwrap();
             while nr < records {
-                let mut segment = match sender.segment() {
+                let mut segment = match sender.segment(0) {
                     Ok(segment) => segment,
                     Err(SendError::BufferFull | SendError::NoMbuf) => break,
                     Err(error) => panic!("{error}"),

@@ -14,10 +14,11 @@ fn to_group(port: &LocalPort, protocol: u8, number: u8, bytes: usize) -> Mbuf {
     packet[..2].copy_from_slice(&[0x08, 0x00]);
     packet[11] = protocol;
     let room = port.mempool().data_bytes() - frame.len();
-    assert!(frame.append_slice(&packet[..packet.len().min(room)]));
-    if packet.len() > room {
+    let (front, rest) = packet.split_at(packet.len().min(room));
+    assert!(frame.append_slice(front));
+    for piece in rest.chunks(port.mempool().data_bytes()) {
         let mut part = port.mempool().alloc().unwrap();
-        assert!(part.append_slice(&packet[room..]));
+        assert!(part.append_slice(piece));
         frame.chain(part).unwrap();
     }
     frame

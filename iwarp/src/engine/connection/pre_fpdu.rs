@@ -127,7 +127,7 @@ impl PreFpdu {
             // A short write means that the send buffer is full or that the packet pool is empty. TCP reports
             // when the send buffer has space again, but not when a packet buffer becomes free.
             let blocked = matches!(
-                state.tcp.sender(state.now, conn).and_then(|mut sender| sender.segment().map(drop)),
+                state.tcp.sender(state.now, conn).and_then(|mut sender| sender.segment(0).map(drop)),
                 Err(SendError::BufferFull | SendError::Closed)
             );
             result = if blocked { Sent::Blocked } else { Sent::NoMbuf };

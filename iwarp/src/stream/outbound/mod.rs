@@ -230,7 +230,8 @@ impl Outbound {
         let mut more = usual || self.prepare(&mut cx)?;
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
-            let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
+            let following = self.following(&cx) as usize;
+            let mut segment = match profile::within(Layer::TcpOut, || sender.segment(following)) {
                 Ok(segment) => segment,
                 Err(SendError::BufferFull) => return Ok(SendOutcome::Full),
                 Err(SendError::NoMbuf) => return Ok(SendOutcome::NoMbuf),
@@ -259,6 +260,16 @@ impl Outbound {
             return Ok(ended);
         }
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
+    }
+
+    /// Number of payload bytes that are left of the current message, or of the next request if there is no
+    /// current message.
+    #[inline]
+    fn following(&self, cx: &SendContext<'_>) -> u32 {
+        match &self.current {
+            Some(current) => current.message.segmenter.bytes_left(),
+            None => cx.state.consumer.next_send().map_or(0, |request| request.length),
+        }
     }
 
     /// Fills one TCP segment with whole FPDUs. `usual` says that the next request was found to be usual.

@@ -72,6 +72,35 @@ fn writes_of_both_ends_arrive_without_a_broadcast() {
     }
 }
 
+/// A message of 4 KiB and more is copied twice, even if nothing else is queued: to a page of the sender's TCP,
+/// and from this page to the receiver's memory. Only the front of each frame, with the headers, is also
+/// copied through the ring.
+#[test]
+fn a_long_message_alone_is_copied_twice() {
+    let wire = Wire::new();
+    let mut pair = wire.hosts();
+    let c = pair.connect(&ConnParam::default());
+    let (at_a, at_b) = pair.regions(2 << 20);
+    let ports = |pair: &Pair| [&pair.a, &pair.b].map(|host| host.engine.counters().port);
+    for len in [1 << 10, 4 << 10, 20 << 10, 64 << 10, 2 << 20] {
+        at_a.write_at(0, &pattern(len as u64, len)).unwrap();
+        let before = ports(&pair);
+        let write = SendOp::Write { remote: remote_addr(&at_b, len) };
+        c.qp_a.post_send(&SendRequest::new(1, write, at_a.sge(0, len))).unwrap();
+        assert_eq!(pair.wc_a().status, WcStatus::Success);
+        pair.until(|_| (read_bytes(&at_b, 0, len) == pattern(len as u64, len)).then_some(()));
+        let after = ports(&pair);
+        let frames = after[0].tx_frames - before[0].tx_frames;
+        let lent = after[0].tx_lent_bytes - before[0].tx_lent_bytes;
+        assert_eq!(lent, after[1].rx_borrowed_bytes - before[1].rx_borrowed_bytes, "{len}");
+        // A frame of at least 4 KiB lends all but its first 192 bytes. The last frame of a message may be shorter.
+        let least = (len as u64).saturating_sub(192 * frames + (4 << 10));
+        assert!((least..=len as u64).contains(&lent), "{lent} of {len} bytes in {frames} frames");
+        assert_eq!(lent > 0, len >= 4 << 10, "{lent} of {len} bytes in {frames} frames");
+        assert!(frames <= 2 + len as u64 / 32_000, "{frames} frames for {len} bytes");
+    }
+}
+
 #[test]
 fn a_station_that_is_not_there_is_unreachable_at_once() {
     let wire = Wire::new();

@@ -103,14 +103,20 @@ impl Tcb {
         }
     }
 
-    /// Returns a page for a segment of up to EMSS bytes, and the EMSS. The next call must be
-    /// [`push`](Self::push), [`push_external`](Self::push_external) or [`close_page`](Self::close_page).
+    /// Returns a page for a segment, and the maximum number of bytes of the segment: EMSS, or fewer if only a
+    /// small buffer is used or free. `following` is the number of bytes that
+    /// the user is known to write next. The next call must be [`push`](Self::push),
+    /// [`push_external`](Self::push_external) or [`close_page`](Self::close_page).
     #[inline(always)]
-    pub(crate) fn page_for_segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
+    pub(crate) fn page_for_segment(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        following: usize,
+    ) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
             return Err(SendError::Closed);
         }
-        self.send.page_for_segment(ctx)
+        self.send.page_for_segment(ctx, following)
     }
 
     /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned:

@@ -8,12 +8,15 @@ use crate::tcp::slabs::PageKey;
 use crate::{Instant, SendError};
 
 impl SendHalf {
-    /// Returns a page for a segment of up to EMSS bytes, and the EMSS. The next call must be
-    /// [`push`](Self::push), [`push_external`](Self::push_external) or [`close_page`](Self::close_page).
+    /// Returns a page for a segment, and the maximum number of bytes of the segment: EMSS, or fewer if only a
+    /// small buffer is used or free. `following` is the number of bytes that
+    /// the user is known to write next. The next call must be [`push`](Self::push),
+    /// [`push_external`](Self::push_external) or [`close_page`](Self::close_page).
     #[inline(always)]
     pub(in crate::tcp) fn page_for_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
+        following: usize,
     ) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.queued(), self.path.emss());
         // The limits of a connection do not apply to an empty queue.
@@ -27,8 +30,8 @@ impl SendHalf {
             // No `Writable` event would follow, so the user has to try again.
             return Err(SendError::NoMbuf);
         }
-        match self.queue.page(ctx.segments, (ctx.pool, ctx.bulk_pool), emss as usize) {
-            Ok(page) => Ok((page, emss as usize)),
+        match self.queue.page(ctx.segments, (ctx.pool, ctx.bulk_pool), emss as usize, following) {
+            Ok(page) => Ok(page),
             Err(SendError::BufferFull) => Err(self.full()),
             Err(error) => {
                 ctx.counters.tx_no_mbuf += 1;

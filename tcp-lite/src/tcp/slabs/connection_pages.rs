@@ -3,7 +3,7 @@
 
 use dp::Mempool;
 
-use super::pages::{BULK_SEGMENTS, PageKey, PageKind};
+use super::pages::{BulkPool, PageKey, PageKind};
 use super::segment::SegmentSlab;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
@@ -14,6 +14,9 @@ pub(in crate::tcp) struct ConnectionPages {
     open: Option<PageKey>,
     /// Number of pages from the pool of small buffers, including the open page.
     small: u32,
+    /// Maximum number of bytes of a segment in the open page: the number of bytes of an empty page. A segment
+    /// of EMSS bytes may need a large buffer.
+    segment_bytes: u32,
 }
 
 impl ConnectionPages {
@@ -23,8 +26,10 @@ impl ConnectionPages {
         self.open
     }
 
-    /// The page to which the next segment of up to `bytes` bytes is written. If needed, opens a new page from
-    /// one of the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection.
+    /// The page to which the next segment of up to `bytes` bytes is written, and the maximum number of bytes of
+    /// this segment: `bytes`, or fewer if a small buffer is shorter. If needed, opens a new page from one of
+    /// the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection, and
+    /// `following` the number of bytes that its user is known to write next.
     ///
     /// # Errors
     /// [`SendError::BufferFull`] if the connection already has its share of the small buffers.
@@ -34,21 +39,27 @@ impl ConnectionPages {
     pub(in crate::tcp) fn page(
         &mut self,
         slab: &mut SegmentSlab,
-        (small, bulk): (&Mempool, Option<&Mempool>),
+        (small, bulk): (&Mempool, Option<BulkPool<'_>>),
         bytes: usize,
-        queued: u64,
-    ) -> Result<PageKey, SendError> {
-        if let Some(open) = self.open
-            && slab.has_room(open, bytes)
-        {
-            return Ok(open);
+        (queued, following): (u64, usize),
+    ) -> Result<(PageKey, usize), SendError> {
+        if let Some(open) = self.open {
+            let most = bytes.min(self.segment_bytes as usize);
+            if slab.has_room(open, most) {
+                return Ok((open, most));
+            }
         }
         // The previous page is freed when its last segment is freed.
-        let bulk = bulk.filter(|_| uses_bulk(bytes, queued));
+        let bulk = bulk.filter(|bulk| bulk.is_for(bytes, queued, following)).map(|bulk| bulk.pool);
         let (page, kind) = slab.open_page((small, bulk), bytes, self.small)?;
+        let segment_bytes = match kind {
+            PageKind::Small => small.data_bytes(),
+            PageKind::Bulk => bytes,
+        };
         self.small += u32::from(kind == PageKind::Small);
         self.open = Some(page);
-        Ok(page)
+        self.segment_bytes = segment_bytes as u32;
+        Ok((page, bytes.min(segment_bytes)))
     }
 
     /// Whether [`page`](Self::page) has space for `bytes` bytes, so that `page` does not return
@@ -56,13 +67,13 @@ impl ConnectionPages {
     pub(in crate::tcp) fn may_have_page(
         &self,
         slab: &SegmentSlab,
-        bulk: Option<&Mempool>,
+        bulk: Option<BulkPool<'_>>,
         bytes: usize,
         queued: u64,
     ) -> bool {
-        let bulk = bulk.filter(|_| uses_bulk(bytes, queued));
-        self.open.is_some_and(|open| slab.has_room(open, bytes))
-            || slab.may_open_page(bulk, bytes, self.small)
+        let bulk = bulk.filter(|bulk| bulk.is_for(bytes, queued, 0)).map(|bulk| bulk.pool);
+        let most = bytes.min(self.segment_bytes as usize);
+        self.open.is_some_and(|open| slab.has_room(open, most)) || slab.may_open_page(bulk, bytes, self.small)
     }
 
     /// Called if nothing was written to the open page: frees the page if it is empty.
@@ -99,12 +110,6 @@ impl ConnectionPages {
     }
 }
 
-/// Whether a connection with `queued` queued bytes uses a large buffer for a segment of up to `bytes` bytes.
-#[inline]
-fn uses_bulk(bytes: usize, queued: u64) -> bool {
-    queued >= BULK_SEGMENTS * bytes as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +124,7 @@ mod tests {
         pools: [Mempool; 2],
         own: ConnectionPages,
         segments: Vec<SegmentKey>,
+        long_message: Option<usize>,
     }
 
     impl Connection {
@@ -129,17 +135,28 @@ mod tests {
                 pools,
                 own: ConnectionPages::default(),
                 segments: Vec::new(),
+                long_message: None,
             }
         }
 
         /// Writes a segment while `queued` bytes are queued. Returns the kind of its page.
         fn write(&mut self, queued: u64) -> PageKind {
+            self.write_of(BYTES, (queued, BYTES)).0
+        }
+
+        /// Writes a segment of up to `bytes` bytes, which is as long as possible. The user is known to write
+        /// `following` bytes, and `queued` bytes are queued. Returns the kind of the segment's page, and the
+        /// length of the segment.
+        fn write_of(&mut self, bytes: usize, (queued, following): (u64, usize)) -> (PageKind, usize) {
             let [small, bulk] = &self.pools;
-            assert!(self.own.may_have_page(&self.slab, Some(bulk), BYTES, queued));
-            let page = self.own.page(&mut self.slab, (small, Some(bulk)), BYTES, queued).expect("a page");
-            self.segments.push(self.slab.insert(page, BYTES, 1, None));
+            let bulk = BulkPool { pool: bulk, long_message: self.long_message };
+            assert!(self.own.may_have_page(&self.slab, Some(bulk), bytes, queued));
+            let pools = (small, Some(bulk));
+            let place = self.own.page(&mut self.slab, pools, bytes, (queued, following));
+            let (page, bytes) = place.expect("a page");
+            self.segments.push(self.slab.insert(page, bytes, 1, None));
             self.check().expect("invariants");
-            self.slab.page_kind(page)
+            (self.slab.page_kind(page), bytes)
         }
 
         fn free(&mut self) {
@@ -176,7 +193,7 @@ mod tests {
     #[test]
     fn large_buffers_are_for_a_connection_with_many_bytes_queued() {
         let mut connection = Connection::new();
-        let bulk = BULK_SEGMENTS * BYTES as u64;
+        let bulk = 4 * BYTES as u64;
         assert_eq!(connection.write(bulk - 1), PageKind::Small);
         assert_eq!(connection.write(bulk), PageKind::Small, "the open page has room");
         assert_eq!(connection.write(bulk), PageKind::Bulk);
@@ -189,6 +206,31 @@ mod tests {
     }
 
     #[test]
+    fn a_long_message_has_a_large_buffer_if_the_port_lends_it() {
+        for (long_message, following, kind) in [
+            (None, usize::MAX, PageKind::Small),
+            (Some(5000), 4999, PageKind::Small),
+            (Some(5000), 5000, PageKind::Bulk),
+        ] {
+            let mut connection = Connection { long_message, ..Connection::new() };
+            assert_eq!(connection.write_of(BYTES, (0, following)), (kind, BYTES), "{long_message:?}");
+        }
+    }
+
+    /// A small buffer may be shorter than EMSS. Then it has shorter segments, one after the other.
+    #[test]
+    fn a_segment_is_no_longer_than_its_buffer() {
+        let mut connection = Connection { long_message: Some(5000), ..Connection::new() };
+        assert_eq!(connection.write_of(5000, (0, 100)), (PageKind::Small, 2048));
+        assert_eq!(connection.write_of(5000, (0, 4000)), (PageKind::Small, 2048));
+        assert_eq!(connection.write_of(5000, (0, 5000)), (PageKind::Bulk, 5000));
+        assert_eq!(connection.write_of(5000, (0, 100)), (PageKind::Bulk, 5000), "the open page has room");
+        assert_eq!(connection.write_of(5000, (0, 5000)), (PageKind::Bulk, 5000));
+        assert_eq!(connection.write_of(5000, (0, 5000)), (PageKind::Small, 2048), "no large buffer is free");
+        assert_eq!(connection.own.small, 3);
+    }
+
+    #[test]
     fn a_page_that_nothing_was_written_to_is_freed() {
         let mut connection = Connection::new();
         connection.write(0);
@@ -196,7 +238,8 @@ mod tests {
         assert!(connection.own.open().is_some(), "it has a segment");
         connection.free();
         let [small, bulk] = &connection.pools;
-        connection.own.page(&mut connection.slab, (small, Some(bulk)), BYTES, 0).expect("a page");
+        let bulk = BulkPool { pool: bulk, long_message: None };
+        connection.own.page(&mut connection.slab, (small, Some(bulk)), BYTES, (0, 0)).expect("a page");
         connection.own.close_if_empty(&mut connection.slab);
         assert_eq!((connection.own.open(), connection.own.small), (None, 0));
     }

@@ -20,7 +20,7 @@ pub(super) use connection_pages::ConnectionPages;
 pub(crate) use external::EXTERNAL_VIEWS;
 pub(crate) use out_of_order::{MAX_EVICTION_REQUESTS, OutOfOrderSlab};
 pub(super) use out_of_order::{RangesKey, Room};
-pub(crate) use pages::PageKey;
+pub(crate) use pages::{BulkPool, PageKey};
 pub(super) use places::{Place, leap_number};
 pub(crate) use search::SearchSlab;
 pub(super) use search::{Probe, Search, SearchKey, SearchStage};

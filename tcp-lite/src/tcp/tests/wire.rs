@@ -9,7 +9,9 @@ use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::stack::{ConnId, ListenerId, StackCounters};
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Ctx, OpenParams, OutOfOrderSlab, Payload, SearchSlab, SegmentSlab, State, Tcb, Verdict};
+use crate::tcp::{
+    BulkPool, Ctx, OpenParams, OutOfOrderSlab, Payload, SearchSlab, SegmentSlab, State, Tcb, Verdict,
+};
 use crate::{CloseReason, Duration, Event, Instant, SendError, TcpConfig};
 
 pub(super) const MSS: u16 = 1012;
@@ -141,7 +143,7 @@ impl Host {
             now,
             config: &self.config,
             pool: &self.pool,
-            bulk_pool: self.bulk_pool.as_ref(),
+            bulk_pool: self.bulk_pool.as_ref().map(|pool| BulkPool { pool, long_message: None }),
             segments: &mut self.segments,
             out_of_order: &mut self.out_of_order,
             searches: &mut self.searches,
@@ -282,7 +284,7 @@ impl Host {
 
     pub(super) fn push(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SendError> {
         self.with(now, |tcb, ctx| {
-            let (page, emss) = tcb.page_for_segment(ctx)?;
+            let (page, emss) = tcb.page_for_segment(ctx, bytes.len())?;
             assert!(bytes.len() <= emss);
             ctx.segments.room(page)[..bytes.len()].copy_from_slice(bytes);
             match bytes.len() {

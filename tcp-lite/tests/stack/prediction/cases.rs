@@ -419,7 +419,7 @@ fn external_memory_takes_the_general_way() {
     let now = twins.now();
     twins.both(|host| {
         let mut sender = host.stack.sender(now, host.conn.unwrap()).unwrap();
-        let mut segment = sender.segment().unwrap();
+        let mut segment = sender.segment(0).unwrap();
         assert!(segment.append_slice(&[1; 20]));
         assert!(segment.attach(ExtBuf::new(Arc::new(vec![2; 700]))).is_ok());
         assert!(segment.append_slice(&[3; 4]));

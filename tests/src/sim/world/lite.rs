@@ -370,7 +370,7 @@ impl LiteHost {
                     })
                 }
                 Chunks::Records(max) => self.stack.sender(now, conn).and_then(|mut sender| {
-                    let mut segment = sender.segment()?;
+                    let mut segment = sender.segment(0)?;
                     // The size of a record depends only on the offset.
                     let sized = end.sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                     let max = segment.capacity().min(max) as u64;

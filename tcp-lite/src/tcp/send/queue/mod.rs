@@ -45,7 +45,9 @@ use super::ack_sample::AckSample;
 use crate::Instant;
 use crate::facade::TcpSeqNumber;
 use crate::tcp::SendError;
-use crate::tcp::slabs::{ConnectionPages, Marks, PageKey, RemovedRun, Segment, SegmentKey, SegmentSlab};
+use crate::tcp::slabs::{
+    BulkPool, ConnectionPages, Marks, PageKey, RemovedRun, Segment, SegmentKey, SegmentSlab,
+};
 
 /// How far transmission has advanced. A reduction of the congestion window covers congestion only among the
 /// bytes that were sent before it.
@@ -118,16 +120,17 @@ impl SendQueue {
     pub(super) fn page(
         &mut self,
         slab: &mut SegmentSlab,
-        pools: (&Mempool, Option<&Mempool>),
+        pools: (&Mempool, Option<BulkPool<'_>>),
         bytes: usize,
-    ) -> Result<PageKey, SendError> {
+        following: usize,
+    ) -> Result<(PageKey, usize), SendError> {
         let queued = self.positions.queued();
-        self.pages.page(slab, pools, bytes, queued)
+        self.pages.page(slab, pools, bytes, (queued, following))
     }
 
     /// Whether [`page`](Self::page) has space for `bytes` bytes, so that `page` does not return
     /// [`SendError::BufferFull`].
-    pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
+    pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<BulkPool<'_>>, bytes: usize) -> bool {
         self.pages.may_have_page(slab, bulk, bytes, self.positions.queued())
     }
 

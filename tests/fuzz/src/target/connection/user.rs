@@ -146,7 +146,7 @@ impl User {
             let taken = match record {
                 None => stack.send(now, conn, &bytes(1, self.sent, count)),
                 Some(record) => stack.sender(now, conn).and_then(|mut sender| {
-                    let mut segment = sender.segment()?;
+                    let mut segment = sender.segment(0)?;
                     let count = count.min(record).min(segment.capacity());
                     let room = segment.append(count).expect("room for a segment");
                     room.copy_from_slice(&bytes(1, self.sent, count));
