@@ -33,7 +33,7 @@ unsafe extern "C-unwind" {
 const ASYNCHRONOUS: c_int = 1;
 
 /// The size of the kernel's set of signals.
-const SIGNALS_BYTES: usize = 8;
+pub(crate) const SIGNALS_BYTES: usize = 8;
 
 /// How long a call polls the engine before it sleeps. A sleeping peer wakes and answers within this time. So
 /// if one side polls, it soon has the answer, and sends its next message. Then the other side finds this

@@ -31,7 +31,8 @@ pub(super) use pass_on;
 /// The engine, if a waiting thread of the program may serve it.
 #[inline(never)]
 fn engine() -> Option<&'static SharedEngine> {
-    process::started().map(|process| &process.engine).filter(|engine| engine.has_thread())
+    let engine = &process::started()?.engine;
+    if engine.has_thread() { Some(engine) } else { None }
 }
 
 /// Waits as the program's call does, and serves the engine meanwhile. Returns `None` if callers cannot serve.

@@ -8,30 +8,19 @@ use libc::{epoll_event, sigset_t, timespec};
 
 use super::call::{millis, pass_on, time_of, value_of, wait};
 use crate::ffi::fd_marks;
-use crate::ffi::next::Next;
-use crate::ffi::waits::{Wait, cancellable_poll, readable, system_call};
+use crate::ffi::next::next;
+use crate::ffi::waits::{SIGNALS_BYTES, Wait, cancellable_poll, readable, system_call};
 
-// SAFETY: the types are those of libc's functions.
-pub(super) static EPOLL_CREATE: Next<unsafe extern "C" fn(c_int) -> c_int> =
-    unsafe { Next::new(c"epoll_create") };
-// SAFETY: as above.
-pub(super) static EPOLL_CREATE1: Next<unsafe extern "C" fn(c_int) -> c_int> =
-    unsafe { Next::new(c"epoll_create1") };
-// SAFETY: as above.
-pub(super) static EPOLL_CTL: Next<unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int> =
-    unsafe { Next::new(c"epoll_ctl") };
-// SAFETY: as above.
-pub(super) static EPOLL_WAIT: Next<
-    unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int,
-> = unsafe { Next::new(c"epoll_wait") };
-// SAFETY: as above.
-pub(super) static EPOLL_PWAIT: Next<
-    unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int,
-> = unsafe { Next::new(c"epoll_pwait") };
-// SAFETY: as above.
-pub(super) static EPOLL_PWAIT2: Next<
-    unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int,
-> = unsafe { Next::new(c"epoll_pwait2") };
+next! { EPOLL_CREATE epoll_create: unsafe extern "C" fn(c_int) -> c_int }
+next! { EPOLL_CREATE1 epoll_create1: unsafe extern "C" fn(c_int) -> c_int }
+next! { EPOLL_CTL epoll_ctl: unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int }
+next! { EPOLL_WAIT epoll_wait: unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int }
+next! { EPOLL_PWAIT epoll_pwait:
+    unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int
+}
+next! { EPOLL_PWAIT2 epoll_pwait2:
+    unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int
+}
 
 /// A wait for an epoll instance.
 #[derive(Clone, Copy)]
@@ -44,7 +33,7 @@ struct EpollWait {
 impl Wait for EpollWait {
     fn look(&self) -> c_int {
         let mask = ptr::null::<sigset_t>();
-        system_call!(libc::SYS_epoll_pwait, self.epfd, self.events, self.most, 0, mask, 8usize)
+        system_call!(libc::SYS_epoll_pwait, self.epfd, self.events, self.most, 0, mask, SIGNALS_BYTES)
     }
 
     fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {

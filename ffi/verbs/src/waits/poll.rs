@@ -8,23 +8,17 @@ use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 
 use super::call::{millis, pass_on, time_of, value_of, wait};
 use crate::ffi::fd_marks;
-use crate::ffi::next::Next;
-use crate::ffi::waits::{Wait, cancellable_poll, readable, system_call};
+use crate::ffi::next::next;
+use crate::ffi::waits::{SIGNALS_BYTES, Wait, cancellable_poll, readable, system_call};
 
-// SAFETY: the types are those of libc's functions.
-pub(super) static POLL: Next<unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int> =
-    unsafe { Next::new(c"poll") };
-// SAFETY: as above.
-pub(super) static POLL_CHK: Next<unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int, size_t) -> c_int> =
-    unsafe { Next::new(c"__poll_chk") };
-// SAFETY: as above.
-pub(super) static PPOLL: Next<
-    unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int,
-> = unsafe { Next::new(c"ppoll") };
-// SAFETY: as above.
-pub(super) static PPOLL_CHK: Next<
-    unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t, size_t) -> c_int,
-> = unsafe { Next::new(c"__ppoll_chk") };
+next! { POLL poll: unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int }
+next! { POLL_CHK __poll_chk: unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int, size_t) -> c_int }
+next! { PPOLL ppoll:
+    unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int
+}
+next! { PPOLL_CHK __ppoll_chk:
+    unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t, size_t) -> c_int
+}
 
 /// The largest number of descriptors with which a call serves the engine.
 const MOST: usize = 64;
@@ -41,7 +35,7 @@ impl Wait for PollWait {
     fn look(&self) -> c_int {
         let now = timespec { tv_sec: 0, tv_nsec: 0 };
         let mask = ptr::null::<sigset_t>();
-        system_call!(libc::SYS_ppoll, self.fds, self.count, &raw const now, mask, 8usize)
+        system_call!(libc::SYS_ppoll, self.fds, self.count, &raw const now, mask, SIGNALS_BYTES)
     }
 
     fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {

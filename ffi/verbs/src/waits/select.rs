@@ -8,24 +8,17 @@ use libc::{fd_set, sigset_t, timespec, timeval};
 
 use super::call::{pass_on, time_of, value_of, wait};
 use crate::ffi::fd_marks;
-use crate::ffi::next::Next;
-use crate::ffi::waits::{Wait, cancellable, system_call, timespec_of};
+use crate::ffi::next::next;
+use crate::ffi::waits::{SIGNALS_BYTES, Wait, cancellable, system_call, timespec_of};
 
-// SAFETY: the types are those of libc's functions.
-pub(super) static SELECT: Next<
-    unsafe extern "C-unwind" fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int,
-> = unsafe { Next::new(c"select") };
-// SAFETY: as above.
-pub(super) static PSELECT: Next<
+next! { SELECT select:
+    unsafe extern "C-unwind" fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int
+}
+next! { PSELECT pselect:
     unsafe extern "C-unwind" fn(
-        c_int,
-        *mut fd_set,
-        *mut fd_set,
-        *mut fd_set,
-        *const timespec,
-        *const sigset_t,
-    ) -> c_int,
-> = unsafe { Next::new(c"pselect") };
+        c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t,
+    ) -> c_int
+}
 
 const WORDS: usize = size_of::<fd_set>() / 8;
 type Words = [u64; WORDS];
@@ -51,7 +44,7 @@ struct Mask {
 fn pselect(count: c_int, sets: [*mut fd_set; 3], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
     let mut limit = limit.map(timespec_of);
     let limit = limit.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
-    let mask = Mask { set: mask, bytes: 8 };
+    let mask = Mask { set: mask, bytes: SIGNALS_BYTES };
     let [read, write, except] = sets;
     system_call!(libc::SYS_pselect6, count, read, write, except, limit, &raw const mask)
 }
