@@ -314,6 +314,10 @@ fn a_parked_thread_has_a_server_or_an_alarm(has_next: bool) {
         service.unpark();
         service.begin(3);
         assert!(!service.end(3), "the thread is not parked");
+        service.begin(4);
+        assert!(service.park() && service.end(4), "each park needs its own alarm");
+        service.begin(5);
+        assert!(!service.end(5), "one alarm is enough");
     });
 }
 

@@ -19,12 +19,6 @@ pub(crate) struct Next<F> {
     function: PhantomData<fn() -> F>,
 }
 
-/// A [`Next`] of any type.
-pub(crate) trait Resolve: Sync {
-    /// Finds the function, so that later calls take no lock.
-    fn resolve(&self);
-}
-
 impl<F: Copy> Next<F> {
     /// # Safety
     /// `F` is the type of a pointer to a function, and the function of this name has this type.
@@ -73,11 +67,33 @@ impl<F: Copy> Next<F> {
     }
 }
 
-impl<F: Copy> Resolve for Next<F> {
-    fn resolve(&self) {
-        let _ = self.get();
-    }
+/// Defines a static with libc's function of this name, and finds the function when the library is loaded.
+/// Later, another thread could hold the lock of the dynamic linker when this process forks. A function that is
+/// called earlier, by the start of another library, finds itself.
+macro_rules! next {
+    ($next:ident $name:ident: $type:ty) => {
+        // SAFETY: libc's function of this name has this type.
+        pub(super) static $next: $crate::ffi::next::Next<$type> = unsafe {
+            $crate::ffi::next::Next::new(
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name has no zeros"),
+                },
+            )
+        };
+
+        const _: () = {
+            extern "C" fn find() {
+                let _ = $next.get();
+            }
+
+            #[used]
+            #[unsafe(link_section = ".init_array")]
+            static AT_START: extern "C" fn() = find;
+        };
+    };
 }
+pub(crate) use next;
 
 #[cfg(test)]
 mod tests {

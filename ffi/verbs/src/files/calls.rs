@@ -28,7 +28,7 @@ use super::place::{self, Found, Last, Node, Ours};
 use super::table::{content, table};
 use super::{facts, tree};
 use crate::ffi::abi::{self, Errno, Outcome};
-use crate::ffi::next::{Next, Resolve};
+use crate::ffi::next::next;
 use crate::process::identity;
 
 /// The size that sysfs reports for each file.
@@ -107,7 +107,7 @@ macro_rules! calls {
         $($before:ident: $before_type:ty,)* [path] $(, $arg:ident: $arg_type:ty)*
     ) -> $result:ty, $failed:expr $(, $after:expr)?;)*) => {
         $(
-            next! { $next $name($($before_type,)* *const c_char $(, $arg_type)*) -> $result }
+            next! { $next $name: unsafe extern "C" fn($($before_type,)* *const c_char $(, $arg_type)*) -> $result }
 
             /// Calls libc's function of this name, with the path in the tree if the path is ours.
             ///
@@ -135,81 +135,6 @@ macro_rules! calls {
         )*
     };
 }
-
-macro_rules! next {
-    ($next:ident $name:ident($($type:ty),*) -> $result:ty) => {
-        // SAFETY: libc's function of this name has this type.
-        static $next: Next<unsafe extern "C" fn($($type),*) -> $result> = unsafe {
-            Next::new(match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a name has no zeros"),
-            })
-        };
-    };
-}
-
-/// All functions of libc that this file calls.
-static ALL: [&(dyn Resolve + Sync); 46] = [
-    &OPEN,
-    &OPEN64,
-    &UNDERSCORE_OPEN,
-    &UNDERSCORE_OPEN64,
-    &OPEN_2,
-    &OPEN64_2,
-    &OPENAT,
-    &OPENAT64,
-    &OPENAT_2,
-    &OPENAT64_2,
-    &FOPEN,
-    &FOPEN64,
-    &OPENDIR,
-    &SCANDIR,
-    &SCANDIR64,
-    &SCANDIRAT,
-    &SCANDIRAT64,
-    &STAT,
-    &STAT64,
-    &LSTAT,
-    &LSTAT64,
-    &XSTAT,
-    &XSTAT64,
-    &LXSTAT,
-    &LXSTAT64,
-    &FSTATAT,
-    &FSTATAT64,
-    &FXSTATAT,
-    &FXSTATAT64,
-    &STATX,
-    &ACCESS,
-    &EACCESS,
-    &EUIDACCESS,
-    &FACCESSAT,
-    &READLINK,
-    &READLINKAT,
-    &READLINK_CHK,
-    &READLINKAT_CHK,
-    &REALPATH,
-    &REALPATH_CHK,
-    &CANONICALIZE,
-    &CHDIR,
-    &GETXATTR,
-    &LGETXATTR,
-    &LISTXATTR,
-    &LLISTXATTR,
-];
-
-/// Finds all functions when the library is loaded. Later, another thread could hold the lock of the dynamic
-/// linker when this process forks. A function that is called earlier, by the start of another library, finds
-/// itself.
-extern "C" fn resolve_all() {
-    for next in ALL {
-        next.resolve();
-    }
-}
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_START: extern "C" fn() = resolve_all;
 
 // ---- calls that only pass their arguments on ----
 
@@ -323,16 +248,16 @@ unsafe fn patch_statx(found: &Found, buffer: *mut libc::statx) {
 
 // The header declares the mode as a variadic argument. Callers pass it like any other argument, and libc
 // reads it only if the flags say that there is one.
-next! { OPEN open(*const c_char, c_int, mode_t) -> c_int }
-next! { OPEN64 open64(*const c_char, c_int, mode_t) -> c_int }
-next! { UNDERSCORE_OPEN __open(*const c_char, c_int, mode_t) -> c_int }
-next! { UNDERSCORE_OPEN64 __open64(*const c_char, c_int, mode_t) -> c_int }
-next! { OPEN_2 __open_2(*const c_char, c_int) -> c_int }
-next! { OPEN64_2 __open64_2(*const c_char, c_int) -> c_int }
-next! { OPENAT openat(c_int, *const c_char, c_int, mode_t) -> c_int }
-next! { OPENAT64 openat64(c_int, *const c_char, c_int, mode_t) -> c_int }
-next! { OPENAT_2 __openat_2(c_int, *const c_char, c_int) -> c_int }
-next! { OPENAT64_2 __openat64_2(c_int, *const c_char, c_int) -> c_int }
+next! { OPEN open: unsafe extern "C" fn(*const c_char, c_int, mode_t) -> c_int }
+next! { OPEN64 open64: unsafe extern "C" fn(*const c_char, c_int, mode_t) -> c_int }
+next! { UNDERSCORE_OPEN __open: unsafe extern "C" fn(*const c_char, c_int, mode_t) -> c_int }
+next! { UNDERSCORE_OPEN64 __open64: unsafe extern "C" fn(*const c_char, c_int, mode_t) -> c_int }
+next! { OPEN_2 __open_2: unsafe extern "C" fn(*const c_char, c_int) -> c_int }
+next! { OPEN64_2 __open64_2: unsafe extern "C" fn(*const c_char, c_int) -> c_int }
+next! { OPENAT openat: unsafe extern "C" fn(c_int, *const c_char, c_int, mode_t) -> c_int }
+next! { OPENAT64 openat64: unsafe extern "C" fn(c_int, *const c_char, c_int, mode_t) -> c_int }
+next! { OPENAT_2 __openat_2: unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int }
+next! { OPENAT64_2 __openat64_2: unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int }
 
 macro_rules! opens {
     ($($export:literal $next:ident $name:ident(
@@ -380,8 +305,8 @@ opens! {
 
 type File = *mut libc::FILE;
 
-next! { FOPEN fopen(*const c_char, *const c_char) -> File }
-next! { FOPEN64 fopen64(*const c_char, *const c_char) -> File }
+next! { FOPEN fopen: unsafe extern "C" fn(*const c_char, *const c_char) -> File }
+next! { FOPEN64 fopen64: unsafe extern "C" fn(*const c_char, *const c_char) -> File }
 
 macro_rules! fopens {
     ($($export:literal $next:ident $name:ident;)*) => {
@@ -475,9 +400,9 @@ fn open_now(path: *const c_char, flags: c_int) -> Option<OwnedFd> {
 
 // ---- resolving a path ----
 
-next! { REALPATH realpath(*const c_char, *mut c_char) -> *mut c_char }
-next! { REALPATH_CHK __realpath_chk(*const c_char, *mut c_char, size_t) -> *mut c_char }
-next! { CANONICALIZE canonicalize_file_name(*const c_char) -> *mut c_char }
+next! { REALPATH realpath: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char }
+next! { REALPATH_CHK __realpath_chk: unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> *mut c_char }
+next! { CANONICALIZE canonicalize_file_name: unsafe extern "C" fn(*const c_char) -> *mut c_char }
 
 /// Implements `realpath(3)`. The path of a file of ours is the path that programs know, not the path in the
 /// tree.

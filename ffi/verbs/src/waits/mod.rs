@@ -20,32 +20,3 @@ mod call;
 mod epoll;
 mod poll;
 mod select;
-
-use crate::ffi::next::Resolve;
-
-/// All functions of libc that these files call.
-static ALL: [&(dyn Resolve + Sync); 12] = [
-    &epoll::EPOLL_CREATE,
-    &epoll::EPOLL_CREATE1,
-    &epoll::EPOLL_CTL,
-    &epoll::EPOLL_WAIT,
-    &epoll::EPOLL_PWAIT,
-    &epoll::EPOLL_PWAIT2,
-    &poll::POLL,
-    &poll::POLL_CHK,
-    &poll::PPOLL,
-    &poll::PPOLL_CHK,
-    &select::SELECT,
-    &select::PSELECT,
-];
-
-/// Finds all functions when the library is loaded, as `files/calls.rs` does.
-extern "C" fn resolve_all() {
-    for next in ALL {
-        next.resolve();
-    }
-}
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_START: extern "C" fn() = resolve_all;

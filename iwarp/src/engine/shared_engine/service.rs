@@ -3,11 +3,12 @@
 //! A caller stops serving, *then* checks whether the thread is parked, and sets the thread's alarm if so. The
 //! thread announces that it is about to park, *then* checks whether a caller serves. Each side has a
 //! sequentially consistent fence between its two steps ([`Handover`]), so at least one side sees the other.
-//! So while the thread is parked without an alarm, a caller serves.
+//! So while the thread is parked without an alarm, a caller serves. The first caller that stops serving while
+//! the thread is parked sets the alarm, and later callers leave this alarm as it is.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
-use super::atomic::{AtomicU64, Ordering};
+use super::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::handover::Handover;
 
 /// No caller serves: the thread serves, or has an alarm.
@@ -18,11 +19,13 @@ pub(crate) struct Service {
     serving: AtomicU64,
     /// How a caller that stops serving learns that the thread is parked.
     watch: Handover,
+    /// Whether a caller sets the alarm of this park, or has set it.
+    is_alarmed: AtomicBool,
 }
 
 impl Service {
     pub(crate) fn new() -> Self {
-        Self { serving: AtomicU64::new(NOBODY), watch: Handover::new() }
+        Self { serving: AtomicU64::new(NOBODY), watch: Handover::new(), is_alarmed: AtomicBool::new(false) }
     }
 
     /// From now on, the caller of this wait serves, in place of any other caller. `wait` is not zero.
@@ -45,11 +48,19 @@ impl Service {
     /// alarm.
     pub(crate) fn end(&self, wait: u64) -> bool {
         let ended = self.serving.compare_exchange(wait, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
-        ended.is_ok() && self.watch.give()
+        if ended.is_err() || !self.watch.give() {
+            return false;
+        }
+        // Pairs with the fence in `park`: a caller that sees that the thread is about to park also sees that
+        // the alarm is not set.
+        fence(Ordering::SeqCst);
+        !self.is_alarmed.swap(true, Ordering::Relaxed)
     }
 
     /// Announces that the thread is about to park. Returns whether the thread may park.
     pub(crate) fn park(&self) -> bool {
+        self.is_alarmed.store(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         self.watch.withdraw();
         self.watch.step_back() && self.any_serves()
     }
