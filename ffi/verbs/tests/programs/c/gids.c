@@ -1,11 +1,12 @@
 /*
- * Tests the table of GIDs: its types, that all queries agree, and that each pair of GIDs connects two processes. The
- * first argument is the IPv4 address that GIDs 2 and 3 contain. The second argument, 0 or 1, is the end of this
- * process. Without a second argument, the program forks before it uses verbs.
+ * Tests the table of GIDs: its types, that all queries agree, entries of other sizes, and that each pair of GIDs
+ * connects two processes. The first argument is the IPv4 address that GIDs 2 and 3 contain. The second argument, 0
+ * or 1, is the end of this process. Without a second argument, the program forks before it uses verbs.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <net/if.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -60,8 +61,36 @@ static void table(struct ibv_context *context, const char *address)
 	CHECK(ibv_query_gid(context, 1, gid_count, &entry.gid) && ibv_query_gid(context, 1, -1, &entry.gid));
 	CHECK(ibv_query_gid_ex(context, 1, gid_count, &entry, 0) == EINVAL);
 	CHECK(ibv_query_gid_table(context, entries, gid_count - 1, 0) == -EINVAL);
+	CHECK(ibv_query_gid_table(context, entries, gid_count, 0) == gid_count);
+	/* No flags are defined. */
+	CHECK(ibv_query_gid_ex(context, 1, 0, &entry, 1) == EINVAL);
+	CHECK(ibv_query_gid_table(context, entries, gid_count + 1, 1) == -EINVAL);
 	CHECK(ibv_query_gid_type(context, 1, gid_count, &type) && ibv_query_gid_type(context, 2, 0, &type));
 	CHECK(ibv_query_gid(context, 2, 0, &entry.gid) && ibv_query_gid_ex(context, 2, 0, &entry, 0) == EINVAL);
+}
+
+/* Programs that were compiled with a later or an earlier libibverbs have longer or shorter entries. */
+static void other_entries(struct ibv_context *context)
+{
+	enum { SHORT = offsetof(struct ibv_gid_entry, ndev_ifindex) };
+	struct {
+		struct ibv_gid_entry entry;
+		uint64_t later;
+	} wide[MOST_GIDS];
+	uint8_t narrow[MOST_GIDS][SHORT], after;
+	struct ibv_gid_entry entry;
+	memset(wide, 0xa5, sizeof(wide));
+	CHECK(_ibv_query_gid_table(context, &wide[0].entry, gid_count, 0, sizeof(wide[0])) == gid_count);
+	CHECK(_ibv_query_gid_table(context, (void *)narrow, gid_count, 0, SHORT) == gid_count);
+	for (int i = 0; i < gid_count; i++) {
+		CHECK(!ibv_query_gid_ex(context, 1, i, &entry, 0));
+		CHECK(!memcmp(&entry, &wide[i].entry, SHORT) && wide[i].entry.ndev_ifindex == entry.ndev_ifindex);
+		CHECK(!memcmp(&entry, narrow[i], SHORT));
+	}
+	memset(&entry, 0xa5, sizeof(entry));
+	CHECK(!_ibv_query_gid_ex(context, 1, 0, &entry, 0, SHORT) && !memcmp(&entry, narrow[0], SHORT));
+	after = ((uint8_t *)&entry)[SHORT];
+	CHECK(after == 0xa5);
 }
 
 struct name {
@@ -169,6 +198,7 @@ int main(int argc, char **argv)
 	struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
 	CHECK(pd && cq);
 	table(context, argc > 1 ? argv[1] : NULL);
+	other_entries(context);
 	within(pd, cq);
 	/* One end has GID `i`, and the other end has GID `j`. */
 	for (int i = 0; i < gid_count; i++)
