@@ -84,15 +84,21 @@ fn a_long_message_alone_is_copied_twice() {
     let ports = |pair: &Pair| [&pair.a, &pair.b].map(|host| host.engine.counters().port);
     for len in [1 << 10, 4 << 10, 20 << 10, 64 << 10, 2 << 20] {
         at_a.write_at(0, &pattern(len as u64, len)).unwrap();
-        let before = ports(&pair);
-        let write = SendOp::Write { remote: remote_addr(&at_b, len) };
+        let (before, placed) = (ports(&pair), pair.b.engine.counters().rx_placed_bytes);
+        let write = SendOp::Write { remote: remote_addr(&at_b, 0) };
         c.qp_a.post_send(&SendRequest::new(1, write, at_a.sge(0, len))).unwrap();
         assert_eq!(pair.wc_a().status, WcStatus::Success);
-        pair.until(|_| (read_bytes(&at_b, 0, len) == pattern(len as u64, len)).then_some(()));
-        let after = ports(&pair);
+        let end = placed + len as u64;
+        pair.until(|pair| (pair.b.engine.counters().rx_placed_bytes == end).then_some(()));
+        assert!(read_bytes(&at_b, 0, len) == pattern(len as u64, len));
+        // The sender counts lent bytes in its next poll.
+        let after = pair.until(|pair| {
+            let after = ports(pair);
+            let lent = after[0].tx_lent_bytes - before[0].tx_lent_bytes;
+            (lent == after[1].rx_borrowed_bytes - before[1].rx_borrowed_bytes).then_some(after)
+        });
         let frames = after[0].tx_frames - before[0].tx_frames;
         let lent = after[0].tx_lent_bytes - before[0].tx_lent_bytes;
-        assert_eq!(lent, after[1].rx_borrowed_bytes - before[1].rx_borrowed_bytes, "{len}");
         // A frame of at least 4 KiB lends all but its first 192 bytes. The last frame of a message may be shorter.
         let least = (len as u64).saturating_sub(192 * frames + (4 << 10));
         assert!((least..=len as u64).contains(&lent), "{lent} of {len} bytes in {frames} frames");
