@@ -20,8 +20,8 @@ pub struct LocalConfig {
     /// Number of buffers in the pool of the port, at least 64. Each buffer has room for the MTU, but at least
     /// 2 KiB and at most 9 KiB. Default: 4096.
     pub mbufs: usize,
-    /// Number of buffers for bulk sending, at least 8. Each buffer has room for the MTU, and at least 32 KiB. The port has the same
-    /// number of buffers of 64 KiB for receiving superframes. Default: 256.
+    /// Number of buffers for bulk sending, at least 8. Each buffer has room for the MTU, and at least 32
+    /// KiB. The port has the same number of buffers of 64 KiB for receiving superframes. Default: 256.
     pub bulk_mbufs: usize,
     /// Maximum number of bytes of each of the two rings that the port makes for a peer: a power of two from
     /// 256 KiB to 256 MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full.

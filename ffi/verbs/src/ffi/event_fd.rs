@@ -252,9 +252,9 @@ impl<T> LockedQueue<'_, T> {
         Ok(self.items.waiting.pop_front())
     }
 
-    /// Lowers the descriptor's count by one, unless the event is not counted. The count equals the number of items, or is
-    /// zero if all are not counted, unless the program has read the descriptor itself. So the read does not
-    /// block.
+    /// Lowers the descriptor's count by one, unless the event is not counted. The count equals the number of
+    /// items, or is zero if all are not counted, unless the program has read the descriptor itself. So the
+    /// read does not block.
     fn uncount(&self) -> Outcome<()> {
         if unwritten::take(self.queue.fd()) {
             return Ok(());

@@ -68,8 +68,8 @@ impl<F: Copy> Next<F> {
 }
 
 /// Defines a static with libc's function of this name, and finds the function when the library is loaded.
-/// Later, another thread could hold the lock of the dynamic linker when this process forks. A function that is
-/// called earlier, by the start of another library, finds itself.
+/// Later, another thread could hold the lock of the dynamic linker when this process forks. A function that
+/// is called earlier, by the start of another library, finds itself.
 macro_rules! next {
     ($next:ident $name:ident: $type:ty) => {
         // SAFETY: libc's function of this name has this type.

@@ -1,5 +1,5 @@
-//! In which epoll instance the descriptor of a channel is registered, and with which data. A thread that waits
-//! for the instance reports events of the channel from memory ([`unwritten`]).
+//! In which epoll instance the descriptor of a channel is registered, and with which data. A thread that
+//! waits for the instance reports events of the channel from memory ([`unwritten`]).
 //!
 //! The entries are as good as the marks of `fd_marks.rs`: only calls of libc change them.
 

@@ -5,8 +5,8 @@
 //! the thread first polls for up to 50 us without sleeping. Then the thread sleeps until one of its own
 //! descriptors or one of the engine's descriptors is readable.
 //!
-//! The thread reports the events that it finds itself from memory (`unwritten.rs`). In this case, and in a row
-//! of waits that find nothing else, it looks at the program's descriptors every 25 us.
+//! The thread reports the events that it finds itself from memory (`unwritten.rs`). In this case, and in a
+//! row of waits that find nothing else, it looks at the program's descriptors every 25 us.
 //!
 //! The thread may be cancelled while it sleeps (`cancel.rs`). So no function here that sleeps, and no
 //! function that calls such a function, owns anything. The wait of a cancelled thread ends when the
@@ -93,8 +93,8 @@ pub(crate) trait Wait: Copy {
     /// Returns at once: how many descriptors are ready, and writes which for the program.
     fn look(&self) -> c_int;
 
-    /// Adds the descriptors whose events are not counted ([`unwritten`]) to the `found` descriptors of a look,
-    /// or reports only them if there was no look. Returns how many are ready, and writes which.
+    /// Adds the descriptors whose events are not counted ([`unwritten`]) to the `found` descriptors of a
+    /// look, or reports only them if there was no look. Returns how many are ready, and writes which.
     fn report(&self, found: Option<c_int>) -> c_int;
 
     /// Sleeps until one of the call's descriptors or one of `more` is readable, for at most `limit` with the

@@ -44,8 +44,9 @@ impl Wait for EpollWait {
             if let Some(event) = REGISTRATIONS.event(self.epfd, fd)
                 && found < self.most
             {
-                // SAFETY: the program's array has `most` elements.
-                unsafe { self.events.add(found as usize).write_unaligned(event) };
+                let at = self.events.wrapping_add(found as usize);
+                // SAFETY: the program's array has `most` elements, and `found` is less than `most`.
+                unsafe { at.write_unaligned(event) };
                 found += 1;
             }
             found < self.most
@@ -167,7 +168,8 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
     result
 }
 
-/// Takes the mark and the registrations from the number of a new instance: an instance that was closed may have had this number.
+/// Takes the mark and the registrations from the number of a new instance: an instance that was closed may
+/// have had this number.
 fn unmarked(epfd: c_int) -> c_int {
     if fd_marks::SETS.has(epfd) {
         REGISTRATIONS.forget_set(epfd);

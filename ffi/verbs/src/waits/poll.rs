@@ -43,7 +43,8 @@ impl Wait for PollWait {
     }
 
     fn report(&self, found: Option<c_int>) -> c_int {
-        // SAFETY: the program's array has `count` elements, and the program does not change it during the call.
+        // SAFETY: the program's array has `count` elements, and the program does not change it during the
+        // call.
         let fds = unsafe { slice::from_raw_parts_mut(self.fds, self.count) };
         if found.is_none() {
             fds.iter_mut().for_each(|fd| fd.revents = 0);

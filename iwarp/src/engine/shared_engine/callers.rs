@@ -3,10 +3,11 @@
 //! The other callers only wait for their descriptors. When the serving caller returns, another caller begins
 //! to serve.
 //!
-//! The waits of an engine with a thread (`waiters.rs`) differ in both respects, so they have other code. There
-//! the last caller serves, and a caller that leaves wakes no other caller, since the thread steps in. Here
-//! each caller has to wake another one, which would cost a program with an idle second caller two wake-ups per
-//! message. Here the port needs no descriptor, since the serving caller takes naps as the thread does.
+//! The waits of an engine with a thread (`waiters.rs`) differ in both respects, so they have other code.
+//! There the last caller serves, and a caller that leaves wakes no other caller, since the thread steps in.
+//! Here each caller has to wake another one, which would cost a program with an idle second caller two
+//! wake-ups per message. Here the port needs no descriptor, since the serving caller takes naps as the
+//! thread does.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -8,10 +8,10 @@
 //! while its other threads wait for rare events. The caller that served before notices when it wakes.
 //!
 //! While a caller serves, the thread is parked: it waits without a limit. A caller that stops serving sets
-//! the thread's alarm, but only if the thread is parked without an alarm. So a program that waits often makes
-//! one system call for each alarm, and the thread wakes about once per millisecond. If the alarm finds that no caller serves,
-//! and callers neither wait nor poll, the thread polls the engine, as it does for a program that stops
-//! polling.
+//! the thread's alarm, but only if the thread is parked without an alarm. So a program that waits often
+//! makes one system call for each alarm, and the thread wakes about once per millisecond. If the alarm finds
+//! that no caller serves, and callers neither wait nor poll, the thread polls the engine, as it does for a
+//! program that stops polling.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -72,8 +72,8 @@ fn writes_of_both_ends_arrive_without_a_broadcast() {
     }
 }
 
-/// A message of 4 KiB and more is copied twice, even if nothing else is queued: to a page of the sender's TCP,
-/// and from this page to the receiver's memory. Only the front of each frame, with the headers, is also
+/// A message of 4 KiB and more is copied twice, even if nothing else is queued: to a page of the sender's
+/// TCP, and from this page to the receiver's memory. Only the front of each frame, with the headers, is also
 /// copied through the ring.
 #[test]
 fn a_long_message_alone_is_copied_twice() {
@@ -99,7 +99,8 @@ fn a_long_message_alone_is_copied_twice() {
         });
         let frames = after[0].tx_frames - before[0].tx_frames;
         let lent = after[0].tx_lent_bytes - before[0].tx_lent_bytes;
-        // A frame of at least 4 KiB lends all but its first 192 bytes. The last frame of a message may be shorter.
+        // A frame of at least 4 KiB lends all but its first 192 bytes. The last frame of a message may be
+        // shorter.
         let least = (len as u64).saturating_sub(192 * frames + (4 << 10));
         assert!((least..=len as u64).contains(&lent), "{lent} of {len} bytes in {frames} frames");
         assert_eq!(lent > 0, len >= 4 << 10, "{lent} of {len} bytes in {frames} frames");

@@ -26,9 +26,9 @@ impl ConnectionPages {
         self.open
     }
 
-    /// The page to which the next segment of up to `bytes` bytes is written, and the maximum number of bytes of
-    /// this segment: `bytes`, or fewer if a small buffer is shorter. If needed, opens a new page from one of
-    /// the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection, and
+    /// The page to which the next segment of up to `bytes` bytes is written, and the maximum number of bytes
+    /// of this segment: `bytes`, or fewer if a small buffer is shorter. If needed, opens a new page from one
+    /// of the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection, and
     /// `following` the number of bytes that its user is known to write next.
     ///
     /// # Errors
