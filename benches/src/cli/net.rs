@@ -47,8 +47,9 @@ pub struct NetArgs {
     /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
     pub no_huge: bool,
-    /// IP MTU. Without this option: 1500, with --packet the MTU of the interface, and with --wire 9000.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
+    /// IP MTU, up to 9698, and with --wire up to 65000. Without this option: 1500, with --packet the MTU of
+    /// the interface, and with --wire 65000.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(576..=65_000))]
     pub mtu: Option<u16>,
     /// Receive descriptors, 1024 by default. Use few descriptors if a full ring makes the sender wait, as on
     /// a vhost-user wire without a switch: the packet buffers then stay in the cache. On other wires, bursts
@@ -87,11 +88,14 @@ pub struct NetArgs {
     pub pcap: Option<PathBuf>,
 }
 
+/// Maximum MTU of devices other than a wire in shared memory.
+const MAX_DEVICE_MTU: u16 = 9698;
+
 impl NetArgs {
-    /// Checks that a device is given.
+    /// Checks that a device is given, and that the MTU is not too large for the device.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if no device is given.
+    /// Returns [`Error::Usage`] if one of these is not so.
     pub fn check(&self) -> Result<(), Error> {
         let devices = [&self.pci, &self.vdev, &self.packet, &self.wire];
         if devices.iter().all(|device| device.is_none()) {
@@ -99,6 +103,9 @@ impl NetArgs {
                 "no device: give --wire NAME, --packet IF, --vdev STRING or --pci ADDR (or use `iwperf local`)"
                     .into(),
             ));
+        }
+        if self.wire.is_none() && self.mtu.is_some_and(|mtu| mtu > MAX_DEVICE_MTU) {
+            return Err(Error::Usage(format!("an MTU above {MAX_DEVICE_MTU} needs --wire")));
         }
         Ok(())
     }

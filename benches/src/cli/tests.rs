@@ -239,6 +239,24 @@ fn no_device_is_a_usage_error() {
 }
 
 #[test]
+fn only_a_wire_in_shared_memory_has_an_mtu_above_9698() {
+    for (device, mtu, is_accepted) in [
+        ("--packet eth0", 9698, true),
+        ("--packet eth0", 9699, false),
+        ("--vdev net_vhost0", 65_000, false),
+        ("--wire a", 65_000, true),
+    ] {
+        let line = format!("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 {device} --mtu {mtu}");
+        let Command::WriteBw(args) = parse(&line).unwrap().command else { panic!() };
+        let checked = args.net.check().map_err(|error| error.to_string());
+        let expected = if is_accepted { Ok(()) } else { Err("an MTU above 9698 needs --wire".to_owned()) };
+        assert_eq!(checked, expected, "{line}");
+    }
+    let line = "iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --wire a --mtu 65001";
+    assert!(refusal(line).contains("65001"));
+}
+
+#[test]
 fn an_interface_is_taken_without_dpdk() {
     let line = "iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --packet eth0";
     let Command::WriteBw(args) = parse(&format!("{line} --mac 02:00:00:00:0a:ff")).unwrap().command else {
