@@ -56,7 +56,7 @@ pub struct PortInfo {
     /// `true` if the port notices that a neighbour has ended
     /// ([`Link::next_departed`](crate::Link::next_departed)).
     pub tells_departures: bool,
-    /// `Some` if the port does not copy the buffers of its [bulk pool](crate::PortLayer::bulk_mempool) when
+    /// `Some` if the port does not copy the buffers of its [bulk pool](crate::Port::bulk_mempool) when
     /// it sends long frames. The value is the minimum number of bytes of such a frame.
     pub lent_from: Option<usize>,
 }
