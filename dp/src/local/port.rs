@@ -536,10 +536,7 @@ impl Sleep for LocalPort {
         if self.is_forked() {
             return true;
         }
-        // A message that has arrived since the last read of the sockets ends the sleep at once.
-        if self.now_us >= self.look_at_us {
-            self.look();
-        }
+        self.look();
         self.each_ring(Consumer::mark_sleeping);
         wake::settle();
         let sleeps = !self.has_news();
