@@ -76,7 +76,7 @@ use crate::secrets::Secrets;
 use crate::slow_path::SlowPath;
 use crate::steering::Member;
 use crate::syn_cookie::SynCookies;
-use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
+use crate::tcp::{BulkPool, Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
 /// Maximum number of queued answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. The limit
@@ -107,8 +107,7 @@ pub struct Stack {
     secrets: Secrets,
     syn_cookies: SynCookies,
     pool: Mempool,
-    /// The pool of large buffers, and the minimum length of a message that always gets such a buffer.
-    bulk_pool: Option<(Mempool, Option<usize>)>,
+    bulk_pool: Option<BulkPool>,
     connections: Connections,
     listeners: Listeners,
     neighbors: Neighbors,
@@ -202,7 +201,7 @@ impl Stack {
     /// these buffers ([`PortInfo::lent_from`](dp::PortInfo::lent_from)), `long_message` is the minimum number
     /// of bytes of a message that is written to a large buffer even if nothing else is queued.
     pub fn set_bulk_pool(&mut self, pool: Mempool, long_message: Option<usize>) {
-        self.bulk_pool = Some((pool, long_message));
+        self.bulk_pool = Some(BulkPool { pool, long_message });
     }
 
     /// Sets the limits of the trains of segments that the port can cut. Without this call, the stack assumes

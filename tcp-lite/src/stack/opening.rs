@@ -106,8 +106,8 @@ impl Stack {
     pub(super) fn own_mss(&self, remote: &IpAddress) -> u16 {
         let path = mss(remote, usize::from(self.config.mtu));
         // A segment has to fit a page. If the port lends large buffers, long segments are in such buffers.
-        let bulk = self.bulk_pool.as_ref().filter(|(_, long_message)| long_message.is_some());
-        let page = self.pool.data_bytes().max(bulk.map_or(0, |(pool, _)| pool.data_bytes()));
+        let bulk = self.bulk_pool.as_ref().filter(|bulk| bulk.long_message.is_some());
+        let page = self.pool.data_bytes().max(bulk.map_or(0, |bulk| bulk.pool.data_bytes()));
         path.min(u16::try_from(page).unwrap_or(u16::MAX))
     }
 

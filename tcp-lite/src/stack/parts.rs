@@ -15,7 +15,7 @@ pub(super) struct StackParts<'a> {
     pub(super) config: &'a StackConfig,
     pub(super) framing: &'a Framing,
     pub(super) pool: &'a Mempool,
-    pub(super) bulk_pool: Option<BulkPool<'a>>,
+    pub(super) bulk_pool: Option<&'a BulkPool>,
     pub(super) segments: &'a mut SegmentSlab,
     pub(super) out_of_order: &'a mut OutOfOrderSlab,
     pub(super) searches: &'a mut SearchSlab,
@@ -82,9 +82,7 @@ impl Stack {
             config,
             framing,
             pool,
-            bulk_pool: bulk_pool
-                .as_ref()
-                .map(|(pool, long_message)| BulkPool { pool, long_message: *long_message }),
+            bulk_pool: bulk_pool.as_ref(),
             segments,
             out_of_order,
             searches,

@@ -23,7 +23,7 @@ pub(crate) struct Ctx<'a> {
     /// The pool for new packet buffers.
     pub(crate) pool: &'a Mempool,
     /// The pool for large buffers that hold many segments; `None` if the user has set no such pool.
-    pub(crate) bulk_pool: Option<BulkPool<'a>>,
+    pub(crate) bulk_pool: Option<&'a BulkPool>,
     /// The segments of all connections that are queued for transmission.
     pub(crate) segments: &'a mut SegmentSlab,
     /// Out-of-order ranges of the connections that have a hole.

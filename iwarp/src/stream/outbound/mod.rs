@@ -180,6 +180,12 @@ impl Current {
     }
 }
 
+/// Number of payload bytes of the next request.
+#[inline(never)]
+fn next_bytes(state: &StreamState) -> u32 {
+    state.consumer.next_send().map_or(0, |request| request.length)
+}
+
 impl Outbound {
     /// Creates a send direction. If this side has to send the RTR, the RTR is the first message.
     pub(super) fn new(rtr: Rtr) -> Self {
@@ -226,11 +232,15 @@ impl Outbound {
         // send when the sender is dropped.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
-        let mut usual = self.is_usual_next(cx.state);
+        let mut usual_bytes = self.usual_next(cx.state);
+        let mut usual = usual_bytes.is_some();
         let mut more = usual || self.prepare(&mut cx)?;
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
-            let following = self.following(&cx) as usize;
+            let following = match &self.current {
+                Some(current) => current.message.segmenter.bytes_left(),
+                None => usual_bytes.take().unwrap_or_else(|| next_bytes(cx.state)),
+            } as usize;
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment(following)) {
                 Ok(segment) => segment,
                 Err(SendError::BufferFull) => return Ok(SendOutcome::Full),
@@ -260,16 +270,6 @@ impl Outbound {
             return Ok(ended);
         }
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
-    }
-
-    /// Number of payload bytes that are left of the current message, or of the next request if there is no
-    /// current message.
-    #[inline]
-    fn following(&self, cx: &SendContext<'_>) -> u32 {
-        match &self.current {
-            Some(current) => current.message.segmenter.bytes_left(),
-            None => cx.state.consumer.next_send().map_or(0, |request| request.length),
-        }
     }
 
     /// Fills one TCP segment with whole FPDUs. `usual` says that the next request was found to be usual.

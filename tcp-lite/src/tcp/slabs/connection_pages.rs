@@ -39,7 +39,7 @@ impl ConnectionPages {
     pub(in crate::tcp) fn page(
         &mut self,
         slab: &mut SegmentSlab,
-        (small, bulk): (&Mempool, Option<BulkPool<'_>>),
+        (small, bulk): (&Mempool, Option<&BulkPool>),
         bytes: usize,
         (queued, following): (u64, usize),
     ) -> Result<(PageKey, usize), SendError> {
@@ -50,7 +50,7 @@ impl ConnectionPages {
             }
         }
         // The previous page is freed when its last segment is freed.
-        let bulk = bulk.filter(|bulk| bulk.is_for(bytes, queued, following)).map(|bulk| bulk.pool);
+        let bulk = bulk.filter(|bulk| bulk.is_for(bytes, queued, following)).map(|bulk| &bulk.pool);
         let (page, kind) = slab.open_page((small, bulk), bytes, self.small)?;
         let segment_bytes = match kind {
             PageKind::Small => small.data_bytes(),
@@ -67,11 +67,11 @@ impl ConnectionPages {
     pub(in crate::tcp) fn may_have_page(
         &self,
         slab: &SegmentSlab,
-        bulk: Option<BulkPool<'_>>,
+        bulk: Option<&BulkPool>,
         bytes: usize,
         queued: u64,
     ) -> bool {
-        let bulk = bulk.filter(|bulk| bulk.is_for(bytes, queued, 0)).map(|bulk| bulk.pool);
+        let bulk = bulk.filter(|bulk| bulk.is_for(bytes, queued, 0)).map(|bulk| &bulk.pool);
         let most = bytes.min(self.segment_bytes as usize);
         self.open.is_some_and(|open| slab.has_room(open, most)) || slab.may_open_page(bulk, bytes, self.small)
     }
@@ -149,9 +149,9 @@ mod tests {
         /// length of the segment.
         fn write_of(&mut self, bytes: usize, (queued, following): (u64, usize)) -> (PageKind, usize) {
             let [small, bulk] = &self.pools;
-            let bulk = BulkPool { pool: bulk, long_message: self.long_message };
-            assert!(self.own.may_have_page(&self.slab, Some(bulk), bytes, queued));
-            let pools = (small, Some(bulk));
+            let bulk = BulkPool { pool: bulk.clone(), long_message: self.long_message };
+            assert!(self.own.may_have_page(&self.slab, Some(&bulk), bytes, queued));
+            let pools = (small, Some(&bulk));
             let place = self.own.page(&mut self.slab, pools, bytes, (queued, following));
             let (page, bytes) = place.expect("a page");
             self.segments.push(self.slab.insert(page, bytes, 1, None));
@@ -238,8 +238,8 @@ mod tests {
         assert!(connection.own.open().is_some(), "it has a segment");
         connection.free();
         let [small, bulk] = &connection.pools;
-        let bulk = BulkPool { pool: bulk, long_message: None };
-        connection.own.page(&mut connection.slab, (small, Some(bulk)), BYTES, (0, 0)).expect("a page");
+        let bulk = BulkPool { pool: bulk.clone(), long_message: None };
+        connection.own.page(&mut connection.slab, (small, Some(&bulk)), BYTES, (0, 0)).expect("a page");
         connection.own.close_if_empty(&mut connection.slab);
         assert_eq!((connection.own.open(), connection.own.small), (None, 0));
     }

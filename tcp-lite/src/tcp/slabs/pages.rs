@@ -22,20 +22,20 @@ pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 const SPARE_MIN: usize = 64;
 
 /// The pool of large buffers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BulkPool<'a> {
-    pub(crate) pool: &'a Mempool,
+#[derive(Debug)]
+pub(crate) struct BulkPool {
+    pub(crate) pool: Mempool,
     /// Minimum number of bytes of a message for which a connection gets a large buffer although it has little
     /// to send otherwise. `None` if the length of a message does not matter.
     pub(crate) long_message: Option<usize>,
 }
 
-impl BulkPool<'_> {
+impl BulkPool {
     /// Whether a connection uses a large buffer for a segment of up to `bytes` bytes. `queued` is the number
     /// of unacknowledged bytes of the connection, and `following` the number of bytes that its user is known
     /// to write next.
     #[inline]
-    pub(in crate::tcp) fn is_for(self, bytes: usize, queued: u64, following: usize) -> bool {
+    pub(in crate::tcp) fn is_for(&self, bytes: usize, queued: u64, following: usize) -> bool {
         queued >= BULK_SEGMENTS * bytes as u64 || self.long_message.is_some_and(|long| following >= long)
     }
 }

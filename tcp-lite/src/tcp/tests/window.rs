@@ -6,7 +6,7 @@ use dp::Mempool;
 use super::stream::each;
 use super::wire::*;
 use crate::tcp::header::Flags;
-use crate::tcp::{SegmentSlab, State};
+use crate::tcp::{BulkPool, SegmentSlab, State};
 use crate::{CloseReason, Duration, Event, Keepalive, SendError, TcpConfig};
 
 /// Returns an acknowledgement of `acked` bytes by `b`, without payload and with the window field `window`.
@@ -397,7 +397,8 @@ fn a_fin_beyond_the_window_is_not_taken() {
 fn segments_in_large_buffers_leave_a_connection_its_share_of_the_small_ones() {
     let mut pair = alone();
     pair.a.segments = SegmentSlab::new(512, 16);
-    pair.a.bulk_pool = Some(Mempool::heap("bulk", 1, 32_000));
+    let bulk = BulkPool { pool: Mempool::heap("bulk", 1, 32_000), long_message: None };
+    pair.a.bulk_pool = Some(bulk);
     let now = pair.now;
     let push = |pair: &mut Pair| pair.a.push(now, &pattern(0, EMSS));
     let pushed = std::iter::from_fn(|| push(&mut pair).ok()).count();

@@ -120,7 +120,7 @@ impl SendQueue {
     pub(super) fn page(
         &mut self,
         slab: &mut SegmentSlab,
-        pools: (&Mempool, Option<BulkPool<'_>>),
+        pools: (&Mempool, Option<&BulkPool>),
         bytes: usize,
         following: usize,
     ) -> Result<(PageKey, usize), SendError> {
@@ -130,7 +130,7 @@ impl SendQueue {
 
     /// Whether [`page`](Self::page) has space for `bytes` bytes, so that `page` does not return
     /// [`SendError::BufferFull`].
-    pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<BulkPool<'_>>, bytes: usize) -> bool {
+    pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&BulkPool>, bytes: usize) -> bool {
         self.pages.may_have_page(slab, bulk, bytes, self.positions.queued())
     }
 
