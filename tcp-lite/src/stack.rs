@@ -447,7 +447,7 @@ impl Stack {
         let sent = self.with_live(conn, |tcb, ctx| {
             let mut rest = bytes;
             while !rest.is_empty() {
-                let (page, emss) = match tcb.page_for_segment(ctx, rest.len()) {
+                let (page, emss) = match tcb.page_for_segment(ctx, || rest.len()) {
                     Ok(place) => place,
                     Err(error) if rest.len() == bytes.len() => return Err(error),
                     Err(_) => break,

@@ -33,6 +33,18 @@ impl<'s> Sender<'s> {
     /// packet buffers.
     #[inline(always)]
     pub fn segment(&mut self, following: usize) -> Result<SegmentBuf<'_, 's>, SendError> {
+        self.segment_before(|| following)
+    }
+
+    /// Like [`segment`](Self::segment). The number of bytes is asked for only if it matters.
+    ///
+    /// # Errors
+    /// The errors of [`segment`](Self::segment).
+    #[inline(always)]
+    pub fn segment_before(
+        &mut self,
+        following: impl FnOnce() -> usize,
+    ) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx, following)?;
         self.opened = true;
         Ok(SegmentBuf { sender: self, page, capacity, len: 0, checksum: None, external: None })

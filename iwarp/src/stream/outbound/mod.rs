@@ -180,12 +180,6 @@ impl Current {
     }
 }
 
-/// Number of payload bytes of the next request.
-#[inline(never)]
-fn next_bytes(state: &StreamState) -> u32 {
-    state.consumer.next_send().map_or(0, |request| request.length)
-}
-
 impl Outbound {
     /// Creates a send direction. If this side has to send the RTR, the RTR is the first message.
     pub(super) fn new(rtr: Rtr) -> Self {
@@ -232,16 +226,12 @@ impl Outbound {
         // send when the sender is dropped.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
-        let mut usual_bytes = self.usual_next(cx.state);
-        let mut usual = usual_bytes.is_some();
+        let mut usual = self.is_usual_next(cx.state);
         let mut more = usual || self.prepare(&mut cx)?;
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
-            let following = match &self.current {
-                Some(current) => current.message.segmenter.bytes_left(),
-                None => usual_bytes.take().unwrap_or_else(|| next_bytes(cx.state)),
-            } as usize;
-            let mut segment = match profile::within(Layer::TcpOut, || sender.segment(following)) {
+            let following = || self.following(cx.state) as usize;
+            let mut segment = match profile::within(Layer::TcpOut, || sender.segment_before(following)) {
                 Ok(segment) => segment,
                 Err(SendError::BufferFull) => return Ok(SendOutcome::Full),
                 Err(SendError::NoMbuf) => return Ok(SendOutcome::NoMbuf),
@@ -270,6 +260,16 @@ impl Outbound {
             return Ok(ended);
         }
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
+    }
+
+    /// Number of payload bytes that are left of the current message, or of the next request if there is no
+    /// current message.
+    #[inline(never)]
+    fn following(&self, state: &StreamState) -> u32 {
+        match &self.current {
+            Some(current) => current.message.segmenter.bytes_left(),
+            None => state.consumer.next_send().map_or(0, |request| request.length),
+        }
     }
 
     /// Fills one TCP segment with whole FPDUs. `usual` says that the next request was found to be usual.

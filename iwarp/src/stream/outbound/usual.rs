@@ -36,13 +36,12 @@ pub(super) enum FillOutcome {
 }
 
 impl Outbound {
-    /// If [`allows_usual`](Self::allows_usual) returns `true` and the payload of the oldest posted request is
-    /// ready, returns the number of bytes of the payload. If the request also fits one FPDU, it may be
-    /// written directly from its queue.
+    /// Whether [`allows_usual`](Self::allows_usual) returns `true` and the payload of the oldest posted
+    /// request is ready. If the request also fits one FPDU, it may be written directly from its queue.
     #[inline]
-    pub(super) fn usual_next(&self, state: &StreamState) -> Option<u32> {
-        let request = state.consumer.next_send().filter(|_| self.allows_usual(state))?;
-        request.prepared.is_ready().then_some(request.length)
+    pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
+        self.allows_usual(state)
+            && state.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
     }
 
     /// Whether nothing has to be sent before the oldest posted request, and nothing has to complete before

@@ -111,7 +111,7 @@ impl Tcb {
     pub(crate) fn page_for_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
-        following: usize,
+        following: impl FnOnce() -> usize,
     ) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
             return Err(SendError::Closed);

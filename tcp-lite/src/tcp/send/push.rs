@@ -16,7 +16,7 @@ impl SendHalf {
     pub(in crate::tcp) fn page_for_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
-        following: usize,
+        following: impl FnOnce() -> usize,
     ) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.queued(), self.path.emss());
         // The limits of a connection do not apply to an empty queue.

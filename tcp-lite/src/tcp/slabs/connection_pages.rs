@@ -41,7 +41,7 @@ impl ConnectionPages {
         slab: &mut SegmentSlab,
         (small, bulk): (&Mempool, Option<&BulkPool>),
         bytes: usize,
-        (queued, following): (u64, usize),
+        (queued, following): (u64, impl FnOnce() -> usize),
     ) -> Result<(PageKey, usize), SendError> {
         if let Some(open) = self.open {
             let most = bytes.min(self.segment_bytes as usize);
@@ -71,7 +71,7 @@ impl ConnectionPages {
         bytes: usize,
         queued: u64,
     ) -> bool {
-        let bulk = bulk.filter(|bulk| bulk.is_for(bytes, queued, 0)).map(|bulk| &bulk.pool);
+        let bulk = bulk.filter(|bulk| bulk.is_for(bytes, queued, || 0)).map(|bulk| &bulk.pool);
         let most = bytes.min(self.segment_bytes as usize);
         self.open.is_some_and(|open| slab.has_room(open, most)) || slab.may_open_page(bulk, bytes, self.small)
     }
@@ -152,7 +152,7 @@ mod tests {
             let bulk = BulkPool { pool: bulk.clone(), long_message: self.long_message };
             assert!(self.own.may_have_page(&self.slab, Some(&bulk), bytes, queued));
             let pools = (small, Some(&bulk));
-            let place = self.own.page(&mut self.slab, pools, bytes, (queued, following));
+            let place = self.own.page(&mut self.slab, pools, bytes, (queued, || following));
             let (page, bytes) = place.expect("a page");
             self.segments.push(self.slab.insert(page, bytes, 1, None));
             self.check().expect("invariants");
@@ -239,7 +239,7 @@ mod tests {
         connection.free();
         let [small, bulk] = &connection.pools;
         let bulk = BulkPool { pool: bulk.clone(), long_message: None };
-        connection.own.page(&mut connection.slab, (small, Some(&bulk)), BYTES, (0, 0)).expect("a page");
+        connection.own.page(&mut connection.slab, (small, Some(&bulk)), BYTES, (0, || 0)).expect("a page");
         connection.own.close_if_empty(&mut connection.slab);
         assert_eq!((connection.own.open(), connection.own.small), (None, 0));
     }

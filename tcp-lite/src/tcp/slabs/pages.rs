@@ -35,8 +35,13 @@ impl BulkPool {
     /// of unacknowledged bytes of the connection, and `following` the number of bytes that its user is known
     /// to write next.
     #[inline]
-    pub(in crate::tcp) fn is_for(&self, bytes: usize, queued: u64, following: usize) -> bool {
-        queued >= BULK_SEGMENTS * bytes as u64 || self.long_message.is_some_and(|long| following >= long)
+    pub(in crate::tcp) fn is_for(
+        &self,
+        bytes: usize,
+        queued: u64,
+        following: impl FnOnce() -> usize,
+    ) -> bool {
+        queued >= BULK_SEGMENTS * bytes as u64 || self.long_message.is_some_and(|long| following() >= long)
     }
 }
 

@@ -284,7 +284,7 @@ impl Host {
 
     pub(super) fn push(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SendError> {
         self.with(now, |tcb, ctx| {
-            let (page, emss) = tcb.page_for_segment(ctx, bytes.len())?;
+            let (page, emss) = tcb.page_for_segment(ctx, || bytes.len())?;
             assert!(bytes.len() <= emss);
             ctx.segments.room(page)[..bytes.len()].copy_from_slice(bytes);
             match bytes.len() {

@@ -122,7 +122,7 @@ impl SendQueue {
         slab: &mut SegmentSlab,
         pools: (&Mempool, Option<&BulkPool>),
         bytes: usize,
-        following: usize,
+        following: impl FnOnce() -> usize,
     ) -> Result<(PageKey, usize), SendError> {
         let queued = self.positions.queued();
         self.pages.page(slab, pools, bytes, (queued, following))

@@ -26,7 +26,7 @@ impl TestQueue {
 
     /// Pushes a segment of `bytes` bytes. Returns whether there was space for the segment.
     pub(in crate::tcp::send) fn push(&mut self, bytes: usize) -> bool {
-        let has_space = self.queue.page(&mut self.slab, (&self.pool, None), bytes, 0).is_ok();
+        let has_space = self.queue.page(&mut self.slab, (&self.pool, None), bytes, || 0).is_ok();
         if has_space {
             self.queue.push(&mut self.slab, bytes, None);
         }
