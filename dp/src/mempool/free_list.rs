@@ -46,15 +46,8 @@ pub(super) struct FreeList<T> {
 impl<T> FreeList<T> {
     /// Makes a list of `items`. The list never has more items than these.
     pub(super) fn new(items: Vec<T>) -> Self {
-        let limit = items.len();
-        Self::of_limit(items, limit)
-    }
-
-    /// Makes a list of `items` that never has more than `limit` items.
-    pub(super) fn of_limit(mut items: Vec<T>, limit: usize) -> Self {
-        items.reserve(limit.saturating_sub(items.len()));
         // All caches together have at most a quarter of the items.
-        let share = (limit / (4 * SLOTS)).min(CACHE_MAX);
+        let share = (items.len() / (4 * SLOTS)).min(CACHE_MAX);
         let cache_max = if share < CACHE_MIN { 0 } else { share };
         let caches = std::array::from_fn(|_| Cache::new(cache_max));
         Self { depot: Depot::new(items), caches, cache_max, distance: None }

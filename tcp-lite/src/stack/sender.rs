@@ -92,7 +92,7 @@ pub struct SegmentBuf<'a, 's> {
 }
 
 impl SegmentBuf<'_, '_> {
-    /// The number of bytes that the segment can hold (EMSS).
+    /// The number of bytes that the segment can hold: EMSS, or fewer if the segment is in a shorter buffer.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

@@ -25,7 +25,7 @@ pub(crate) static SETS: Marks = Marks::new();
 /// True after the process has made its first channel.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process has made a channel, which it may have destroyed since.
+/// Whether this process has ever made a channel.
 #[inline]
 pub(crate) fn any() -> bool {
     ANY.load(Ordering::Relaxed)

@@ -19,7 +19,7 @@ pub(crate) struct Service {
     serving: AtomicU64,
     /// How a caller that stops serving learns that the thread is parked.
     watch: Handover,
-    /// Whether a caller sets the alarm of this park, or has set it.
+    /// True after a caller has begun to set the alarm of the thread that is parked now.
     is_alarmed: AtomicBool,
 }
 

@@ -31,9 +31,8 @@ pub(crate) struct BulkPool {
 }
 
 impl BulkPool {
-    /// Whether a connection uses a large buffer for a segment of up to `bytes` bytes. `queued` is the number
-    /// of unacknowledged bytes of the connection, and `following` the number of bytes that its user is known
-    /// to write next.
+    /// Whether a connection writes its next segment of at most `bytes` bytes to a large buffer. The
+    /// connection has `queued` unacknowledged bytes, and its user is known to write `following` bytes next.
     #[inline]
     pub(in crate::tcp) fn is_for(
         &self,
