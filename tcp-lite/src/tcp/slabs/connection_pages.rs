@@ -230,6 +230,21 @@ mod tests {
         assert_eq!(connection.own.small, 3);
     }
 
+    /// Otherwise the page would have no segment, and nothing would ever free it.
+    #[test]
+    fn an_empty_page_that_is_shorter_than_a_segment_is_used_again() {
+        let mut connection = Connection::new();
+        for _ in 0..2 {
+            assert_eq!(connection.write_of(5000, (0, 0)), (PageKind::Small, 2048));
+        }
+        let Connection { slab, pools: [small, _], own, .. } = &mut connection;
+        let mut page = || own.page(slab, (small, None), 5000, (0, || 0)).expect("a page");
+        let first = page();
+        assert_eq!((first.1, page()), (2048, first));
+        assert_eq!(own.small, 3);
+        assert!(own.may_have_page(slab, None, 5000, 0), "the share is used up, but the page is open");
+    }
+
     #[test]
     fn a_page_that_nothing_was_written_to_is_freed() {
         let mut connection = Connection::new();
