@@ -28,7 +28,7 @@ use rustix::thread::futex;
 
 use crate::ffi::abi::{Errno as Number, Outcome};
 use crate::ffi::waits::{self, Readable, Served};
-use crate::ffi::{ending, fd_marks, unwritten};
+use crate::ffi::{ending, unwritten};
 
 /// A queue with a descriptor: see the module's documentation.
 pub(crate) struct EventQueue<T> {
@@ -85,7 +85,7 @@ impl<T: Send + 'static> Waited for EventQueue<T> {
 
 impl<T> Drop for EventQueue<T> {
     fn drop(&mut self) {
-        fd_marks::channel_closes(self.fd());
+        unwritten::channel_closes(self.fd());
     }
 }
 
@@ -93,7 +93,7 @@ impl<T> EventQueue<T> {
     pub(crate) fn new() -> Outcome<Self> {
         let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         let items = Mutex::new(Items { waiting: VecDeque::new(), waiters: 0 });
-        fd_marks::channel_made(fd.as_raw_fd());
+        unwritten::channel_made(fd.as_raw_fd());
         Ok(Self { fd, items, added: AtomicU32::new(0), has_futex: AtomicBool::new(false) })
     }
 
@@ -102,8 +102,8 @@ impl<T> EventQueue<T> {
     pub(crate) fn above(least: c_int) -> Outcome<Self> {
         let mut queue = Self::new()?;
         if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&queue.fd, least) {
-            fd_marks::channel_closes(queue.fd());
-            fd_marks::channel_made(fd.as_raw_fd());
+            unwritten::channel_closes(queue.fd());
+            unwritten::channel_made(fd.as_raw_fd());
             queue.fd = fd;
         }
         Ok(queue)

@@ -7,9 +7,6 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::ffi::registrations::REGISTRATIONS;
-use crate::ffi::unwritten;
-
 /// The number of descriptors in a table.
 pub(crate) const FDS: usize = 1 << 16;
 
@@ -75,14 +72,12 @@ impl Marks {
 pub(crate) fn channel_made(fd: c_int) {
     CHANNELS.set(fd);
     WAITED.clear(fd);
-    REGISTRATIONS.clear(fd);
     ANY.store(true, Ordering::Relaxed);
 }
 
 /// Called before the descriptor of a channel is closed.
 pub(crate) fn channel_closes(fd: c_int) {
     CHANNELS.clear(fd);
-    unwritten::forget(fd);
 }
 
 #[cfg(test)]

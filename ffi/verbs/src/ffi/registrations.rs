@@ -1,5 +1,5 @@
 //! In which epoll instance the descriptor of a channel is registered, and with which data. A thread that
-//! waits for the instance reports events of the channel from memory ([`unwritten`]).
+//! waits for the instance reports events of the channel from memory (`unwritten.rs`).
 //!
 //! The entries are as good as the marks of `fd_marks.rs`: only calls of libc change them.
 
@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use libc::epoll_event;
 
 use crate::ffi::fd_marks::{CHANNELS, FDS};
-use crate::ffi::unwritten;
 
 /// The descriptor is registered in no instance.
 const NONE: u32 = 0;
@@ -57,11 +56,12 @@ impl Registrations {
     }
 
     /// Called after the program has added or changed the registration of a channel in an instance. `event` is
-    /// `None` after the program has removed it.
-    pub(crate) fn change(&self, epfd: c_int, fd: c_int, event: Option<epoll_event>) {
+    /// `None` after the program has removed it. Returns whether other calls than before may find the channel
+    /// ready.
+    pub(crate) fn change(&self, epfd: c_int, fd: c_int, event: Option<epoll_event>) -> bool {
         let before = self.set_of(fd);
         let is_known = before == NONE || before != SEVERAL && before & !OTHER == of(epfd);
-        let Some(set) = usize::try_from(fd).ok().and_then(|fd| self.sets.get(fd)) else { return };
+        let Some(set) = usize::try_from(fd).ok().and_then(|fd| self.sets.get(fd)) else { return false };
         let now = match event {
             _ if !is_known => SEVERAL,
             None => NONE,
@@ -71,9 +71,7 @@ impl Registrations {
             }
         };
         set.store(now, Ordering::Release);
-        if now != before {
-            unwritten::write_of(fd);
-        }
+        now != before
     }
 
     /// Called when a channel with this descriptor is made.
@@ -106,9 +104,9 @@ mod tests {
         let data = |epfd, fd| all.event(epfd, fd).map(|event| (event.events, event.u64));
         let of_in = libc::EPOLLIN as u32;
         assert!(all.allows(5) && data(0, 5).is_none());
-        all.change(0, 5, event(libc::EPOLLIN, 77));
+        assert!(all.change(0, 5, event(libc::EPOLLIN, 77)));
         assert_eq!((data(0, 5), data(1, 5), data(0, 6)), (Some((of_in, 77)), None, None));
-        all.change(0, 5, event(libc::EPOLLIN, 78));
+        assert!(!all.change(0, 5, event(libc::EPOLLIN, 78)), "only the data are new");
         assert_eq!((data(0, 5), all.allows(5)), (Some((of_in, 78)), true));
         for other in [libc::EPOLLOUT, libc::EPOLLET, libc::EPOLLONESHOT] {
             all.change(0, 5, event(libc::EPOLLIN | other, 79));
@@ -116,7 +114,7 @@ mod tests {
             all.change(0, 5, event(libc::EPOLLIN, 80));
             assert_eq!((data(0, 5), all.allows(5)), (Some((of_in, 80)), true));
         }
-        all.change(0, 5, None);
+        assert!(all.change(0, 5, None));
         assert!(all.allows(5) && data(0, 5).is_none());
         // A second set.
         all.change(0, 5, event(libc::EPOLLIN, 1));
@@ -128,7 +126,7 @@ mod tests {
         assert!(all.allows(5));
         // Numbers beyond the table.
         for fd in [-1, FDS as c_int, c_int::MAX] {
-            all.change(0, fd, event(libc::EPOLLIN, 1));
+            assert!(!all.change(0, fd, event(libc::EPOLLIN, 1)));
             all.clear(fd);
             assert!(!all.allows(fd) && data(0, fd).is_none());
         }

@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use libc::epoll_event;
+
 use crate::ffi::registrations::REGISTRATIONS;
 use crate::ffi::{fd_marks, fork};
 
@@ -181,8 +183,15 @@ pub(crate) fn take(fd: c_int) -> bool {
     true
 }
 
-/// Called before the descriptor is closed.
-pub(crate) fn forget(fd: c_int) {
+/// Called when a channel with this descriptor is made.
+pub(crate) fn channel_made(fd: c_int) {
+    REGISTRATIONS.clear(fd);
+    fd_marks::channel_made(fd);
+}
+
+/// Called before the descriptor of a channel is closed.
+pub(crate) fn channel_closes(fd: c_int) {
+    fd_marks::channel_closes(fd);
     if any() {
         let mut list = list();
         list.retain(|(kept, _)| *kept != fd);
@@ -212,10 +221,10 @@ pub(crate) fn write_all() {
     }
 }
 
-/// Counts the kept events of this descriptor.
-#[inline]
-pub(crate) fn write_of(fd: c_int) {
-    if any() {
+/// Called after the program has registered a channel in an epoll instance, has changed the registration, or
+/// has removed it (`event` is `None`).
+pub(crate) fn registered(epfd: c_int, fd: c_int, event: Option<epoll_event>) {
+    if REGISTRATIONS.change(epfd, fd, event) && any() {
         write(|kept| kept == fd);
     }
 }
@@ -257,7 +266,7 @@ mod tests {
     impl Channel {
         fn new() -> Self {
             let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-            fd_marks::channel_made(fd.as_raw_fd());
+            channel_made(fd.as_raw_fd());
             fd_marks::WAITED.set(fd.as_raw_fd());
             Self(fd)
         }
@@ -275,8 +284,12 @@ mod tests {
 
     impl Drop for Channel {
         fn drop(&mut self) {
-            fd_marks::channel_closes(self.fd());
+            channel_closes(self.fd());
         }
+    }
+
+    fn registration(events: c_int) -> Option<epoll_event> {
+        Some(epoll_event { events: events as u32, u64: 0 })
     }
 
     fn alone() -> MutexGuard<'static, ()> {
@@ -306,10 +319,10 @@ mod tests {
         });
         assert_eq!(calls, 1);
         assert!(take(second.fd()) && !take(second.fd()) && !has(second.fd()));
-        write_of(second.fd());
+        registered(9, second.fd(), registration(libc::EPOLLIN));
         assert!(has(first.fd()));
         assert!(keep(second.fd(), 0, 0));
-        write_of(first.fd());
+        registered(9, first.fd(), registration(libc::EPOLLIN));
         assert!(has(second.fd()) && !has(first.fd()) && !take(first.fd()));
         assert!(take(second.fd()) && !any());
         assert!(!keep(first.fd(), 2, 0), "either all events are kept, or none");
@@ -346,8 +359,22 @@ mod tests {
         assert!(!keep(fd, 0, 0), "the library has not seen a wait for this channel");
         fd_marks::WAITED.set(fd);
         assert!(keep(fd, 0, 0) && take(fd));
-        REGISTRATIONS.change(7, fd, Some(libc::epoll_event { events: libc::EPOLLET as u32, u64: 0 }));
+        registered(7, fd, registration(libc::EPOLLIN | libc::EPOLLET));
         assert!(!keep(fd, 0, 0));
+        registered(7, fd, None);
+        assert!(keep(fd, 0, 0));
+        registered(7, fd, registration(libc::EPOLLIN));
+        assert_eq!((channel.counted(), keep(fd, 0, 0)), (1, true));
+        registered(7, fd, registration(libc::EPOLLIN));
+        assert!(take(fd), "nothing has changed");
+        // A second instance, until a new channel has the number.
+        registered(8, fd, registration(libc::EPOLLIN));
+        assert!(!keep(fd, 0, 0));
+        channel_closes(fd);
+        channel_made(fd);
+        assert!(!keep(fd, 0, 0), "no wait for the new channel");
+        fd_marks::WAITED.set(fd);
+        assert!(keep(fd, 0, 0) && take(fd));
     }
 
     #[test]

@@ -157,13 +157,13 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
     let result = unsafe { pass_on!(EPOLL_CTL(epfd, operation, fd, event)) };
     if fd_marks::any() && result == 0 && fd_marks::CHANNELS.has(fd) {
         if operation == libc::EPOLL_CTL_DEL {
-            REGISTRATIONS.change(epfd, fd, None);
+            unwritten::registered(epfd, fd, None);
             return result;
         }
         fd_marks::SETS.set(epfd);
         fd_marks::WAITED.set(fd);
         // SAFETY: as above. The call has succeeded, so the pointer is not NULL.
-        REGISTRATIONS.change(epfd, fd, unsafe { value_of(event) });
+        unwritten::registered(epfd, fd, unsafe { value_of(event) });
     }
     result
 }
