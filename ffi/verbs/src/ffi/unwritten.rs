@@ -251,7 +251,7 @@ pub(crate) fn after_poll() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::fd::{AsRawFd, OwnedFd};
 
     use rustix::event::{EventfdFlags, eventfd};
@@ -261,17 +261,18 @@ mod tests {
     /// The list is of the whole process, so the tests run one after the other.
     static ONE: Mutex<()> = Mutex::new(());
 
-    struct Channel(OwnedFd);
+    /// A channel for which a call has waited.
+    pub(crate) struct Channel(OwnedFd);
 
     impl Channel {
-        fn new() -> Self {
+        pub(crate) fn new() -> Self {
             let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
             channel_made(fd.as_raw_fd());
             fd_marks::WAITED.set(fd.as_raw_fd());
             Self(fd)
         }
 
-        fn fd(&self) -> c_int {
+        pub(crate) fn fd(&self) -> c_int {
             self.0.as_raw_fd()
         }
 
@@ -288,11 +289,11 @@ mod tests {
         }
     }
 
-    fn registration(events: c_int) -> Option<epoll_event> {
+    pub(crate) fn registration(events: c_int) -> Option<epoll_event> {
         Some(epoll_event { events: events as u32, u64: 0 })
     }
 
-    fn alone() -> MutexGuard<'static, ()> {
+    pub(crate) fn alone() -> MutexGuard<'static, ()> {
         let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         assert!(!any());
         one
@@ -329,8 +330,10 @@ mod tests {
         assert_eq!((first.counted(), second.counted()), (2, 0));
         // An event of a queue whose other events are counted.
         assert!(keep(second.fd(), 0, 0) && !keep(second.fd(), 2, 0));
+        let number = second.fd();
         drop(second);
         assert!(!any(), "the descriptor is closed");
+        assert!(!fd_marks::CHANNELS.has(number));
         assert!(keep(first.fd(), 0, 0));
         write_all();
         assert!(!any() && first.counted() == 1);

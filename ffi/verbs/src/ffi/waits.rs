@@ -143,7 +143,6 @@ impl Begun {
 impl Drop for Own {
     fn drop(&mut self) {
         if let Some(begun) = self.0.take() {
-            begun.engine.end_sleep(begun.wait);
             begun.end();
         }
     }
@@ -542,3 +541,6 @@ impl Wait for Readable {
         Slept { result, is_own: fds[0].revents != 0 }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -197,3 +197,28 @@ pub(crate) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the caller meets the conditions of libc's function.
     unmarked(unsafe { pass_on!(EPOLL_CREATE1(flags)) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::unwritten::tests::{Channel, alone, registration};
+
+    #[test]
+    fn kept_events_are_added_to_those_of_the_kernel_while_there_is_room() {
+        let _one = alone();
+        let channels = [Channel::new(), Channel::new(), Channel::new()];
+        unwritten::enter(None);
+        for (channel, epfd) in channels.iter().zip([70, 71, 70]) {
+            unwritten::registered(epfd, channel.fd(), registration(libc::EPOLLIN));
+            assert!(unwritten::keep(channel.fd(), 0, 0));
+        }
+        for (earlier, most, expected) in [(None, 4, 2), (Some(1), 4, 3), (Some(2), 3, 3), (Some(3), 3, 3)] {
+            let mut events = [epoll_event { events: 7, u64: 7 }; 4];
+            let call = EpollWait { epfd: 70, events: events.as_mut_ptr(), most };
+            assert_eq!(call.report(earlier), expected, "{earlier:?} of {most}");
+            let earlier = earlier.unwrap_or(0);
+            let of_in = |at: c_int| earlier <= at && at < expected;
+            assert!((0..4).all(|at| (events[at as usize].events == libc::EPOLLIN as u32) == of_in(at)));
+        }
+    }
+}

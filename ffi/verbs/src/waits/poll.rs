@@ -202,3 +202,50 @@ pub(crate) unsafe extern "C-unwind" fn ppoll_chk(
         None => unsafe { wait_in_libc!(PPOLL_CHK(fds, count, timeout, mask, bytes)) },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::unwritten::tests::{Channel, alone};
+
+    #[test]
+    fn kept_events_are_added_to_those_of_the_kernel() {
+        let _one = alone();
+        let channel = Channel::new();
+        let fd = channel.fd();
+        unwritten::enter(None);
+        assert!(unwritten::keep(fd, 0, 0));
+        let entry = |fd, events, revents| pollfd { fd, events, revents };
+        let fds = |revents| {
+            [
+                entry(fd, libc::POLLIN, revents),
+                entry(fd, libc::POLLOUT, revents),
+                entry(fd, libc::POLLOUT | libc::POLLIN, revents),
+                entry(-1, libc::POLLIN, revents),
+            ]
+        };
+        let report = |mut fds: [pollfd; 4], found| {
+            let call = PollWait { fds: fds.as_mut_ptr(), count: fds.len() };
+            (call.report(found), fds.map(|fd| fd.revents))
+        };
+        let (of_in, of_out) = (libc::POLLIN, libc::POLLOUT);
+        // Without a look, the program's array has old results.
+        assert_eq!(report(fds(99), None), (2, [of_in, 0, of_in, 0]));
+        // The kernel has found the second and the third entry.
+        let mut found = fds(0);
+        (found[1].revents, found[2].revents) = (of_out, of_out);
+        assert_eq!(report(found, Some(2)), (3, [of_in, of_out, of_in | of_out, 0]));
+    }
+
+    #[test]
+    fn an_array_with_a_channel_marks_the_channel() {
+        let _one = alone();
+        let channel = Channel::new();
+        fd_marks::WAITED.clear(channel.fd());
+        let mut fds = [readable(-1), readable(channel.fd())];
+        // SAFETY: the array has one element and more.
+        assert!(!unsafe { has_channel(fds.as_mut_ptr(), 1) } && !fd_marks::WAITED.has(channel.fd()));
+        // SAFETY: the array has two elements.
+        assert!(unsafe { has_channel(fds.as_mut_ptr(), 2) } && fd_marks::WAITED.has(channel.fd()));
+    }
+}

@@ -244,3 +244,52 @@ pub(crate) unsafe extern "C-unwind" fn pselect_(
         None => unsafe { wait_in_libc!(PSELECT(count, read, write, except, timeout, mask)) },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::unwritten::tests::{Channel, alone};
+
+    /// The sets for reading and writing.
+    type Pair = [Words; 2];
+
+    fn call(count: c_int, sets: &mut Pair) -> SelectWait {
+        let [read, write] = sets.each_mut().map(|words| words.as_mut_ptr().cast());
+        // SAFETY: the sets have the size of a set, which is the largest count.
+        unsafe { SelectWait::new(count, [read, write, ptr::null_mut()]) }
+    }
+
+    #[test]
+    fn kept_events_are_added_to_those_of_the_kernel() {
+        let _one = alone();
+        let [first, second] = [Channel::new(), Channel::new()];
+        unwritten::enter(None);
+        assert!(unwritten::keep(first.fd(), 0, 0) && unwritten::keep(second.fd(), 0, 0));
+        let (at, bit) = (first.fd() as usize / 64, 1 << (first.fd() % 64));
+        // The program waits until the first channel is readable or writable.
+        let mut sets: Pair = [[0; WORDS]; 2];
+        (sets[0][at], sets[1][at]) = (bit, bit);
+        let wait = call(libc::FD_SETSIZE as c_int, &mut sets);
+        let of_first = [sets[0], [0; WORDS]];
+        assert_eq!((wait.report(None), sets), (1, of_first));
+        // The kernel has found the channel writable, or readable.
+        sets = [[0; WORDS], of_first[0]];
+        assert_eq!((wait.report(Some(1)), sets), (2, [of_first[0]; 2]));
+        sets = of_first;
+        assert_eq!((wait.report(Some(1)), sets), (1, of_first));
+        // The program has asked for descriptors below the first channel.
+        let wait = call(first.fd(), &mut sets);
+        assert_eq!(wait.report(None), 0);
+    }
+
+    #[test]
+    fn sets_with_a_channel_mark_the_channel() {
+        let _one = alone();
+        let channel = Channel::new();
+        fd_marks::WAITED.clear(channel.fd());
+        let mut sets: Pair = [[0; WORDS]; 2];
+        sets[0][channel.fd() as usize / 64] = 1 << (channel.fd() % 64);
+        assert!(!call(channel.fd(), &mut sets).has_channel() && !fd_marks::WAITED.has(channel.fd()));
+        assert!(call(channel.fd() + 1, &mut sets).has_channel() && fd_marks::WAITED.has(channel.fd()));
+    }
+}

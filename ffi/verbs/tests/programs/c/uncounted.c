@@ -193,6 +193,13 @@ static void registrations(void)
 	cause(end);
 	CHECK(by_epoll(end, MINUTE) == 1 && !change(epfd, EPOLL_CTL_MOD, end, EPOLLIN, 99));
 	CHECK(epoll_wait(epfd, events, 4, 0) == 1 && events[0].data.u64 == 99);
+	/* A registration that the program removes before it takes the event. */
+	take(end);
+	CHECK(!change(epfd, EPOLL_CTL_MOD, end, EPOLLIN, data));
+	cause(end);
+	CHECK(by_epoll(end, MINUTE) == 1 && !change(epfd, EPOLL_CTL_DEL, end, 0, 0));
+	CHECK(epoll_wait(epfd, events, 4, 0) == 0 && by_poll(end, 0) == 1);
+	CHECK(!change(epfd, EPOLL_CTL_ADD, end, EPOLLIN, data) && by_epoll(end, 0) == 1);
 	/* Flags that are ready in any case. */
 	CHECK(!change(epfd, EPOLL_CTL_MOD, end, EPOLLIN | EPOLLOUT, 98));
 	CHECK(epoll_wait(epfd, events, 4, 0) == 1 && events[0].events == (EPOLLIN | EPOLLOUT) && events[0].data.u64 == 98);
