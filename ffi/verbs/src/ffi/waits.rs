@@ -143,6 +143,7 @@ impl Begun {
 impl Drop for Own {
     fn drop(&mut self) {
         if let Some(begun) = self.0.take() {
+            begun.engine.end_sleep(begun.wait);
             begun.end();
         }
     }
