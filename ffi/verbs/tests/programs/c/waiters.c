@@ -558,6 +558,7 @@ static void cancel(void *(*run)(void *), const void *argument)
 static void after_cancel(const struct call *call, int begins)
 {
 	char mark = 'c';
+	set_blocking(0);
 	if (begins) {
 		from_other(&mark, 1);
 		post_send(9);
