@@ -107,8 +107,8 @@ fn events_of_channels_do_not_hide_other_descriptors() {
     assert!(looks.get() >= 2 && looks.get() <= rounds, "{} looks in {rounds} waits", looks.get());
 }
 
-/// A look at the start of a call is left out only after many that have found nothing, and only if no event has
-/// been queued since the last one.
+/// A call does not look at its start if many looks in a row have found nothing, and no event has been queued
+/// since the last one.
 #[test]
 fn a_call_looks_before_it_blocks_signals_if_it_may_find_something() {
     let _one = alone();
