@@ -180,21 +180,16 @@ pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Reads a bounded number of wake-up messages. Returns `false` if another message arrives, if the other side
-/// has closed the socket, or if reading the socket fails. Otherwise returns `true`.
-pub(super) fn take_wakes(socket: impl AsFd) -> bool {
-    /// Maximum number of wake-up messages that one call reads. A correct peer sends at most one message for
-    /// each sleep.
-    const MOST: usize = 16;
-    let socket = socket.as_fd();
+/// Reads a wake-up message, if any. Returns `false` if another message arrives, if the other side has closed
+/// the socket, or if reading the socket fails. Otherwise returns `true`.
+///
+/// A correct peer sends at most one message for each sleep. The socket stays readable while it has further
+/// messages, so a later call reads them.
+pub(super) fn take_wake(socket: impl AsFd) -> bool {
     let mut bytes = [0; 2];
-    for _ in 0..MOST {
-        match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((1, _)) if bytes[..1] == WAKE => {}
-            Ok(_) => return false,
-            Err(Errno::AGAIN | Errno::INTR) => return true,
-            Err(_) => return false,
-        }
+    match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+        Ok((1, _)) => bytes[..1] == WAKE,
+        Err(Errno::AGAIN | Errno::INTR) => true,
+        Ok(_) | Err(_) => false,
     }
-    true
 }

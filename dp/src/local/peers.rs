@@ -480,7 +480,7 @@ impl Peers {
             PeerState::Dialing { .. } => {}
             PeerState::Paired(pair) => {
                 if let Some(socket) = &pair.socket
-                    && !hello::take_wakes(socket)
+                    && !hello::take_wake(socket)
                 {
                     forget(&self.epoll, pair.socket.take());
                 }

@@ -536,7 +536,10 @@ impl Sleep for LocalPort {
         if self.is_forked() {
             return true;
         }
-        self.look();
+        // A message that has arrived since the last read of the sockets ends the sleep at once.
+        if self.now_us >= self.look_at_us {
+            self.look();
+        }
         self.each_ring(Consumer::mark_sleeping);
         wake::settle();
         let sleeps = !self.has_news();

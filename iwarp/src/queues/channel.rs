@@ -100,9 +100,8 @@ pub(crate) struct Notifier {
     /// eventfd.
     writable: Option<OwnedFd>,
     /// Number of notifications that were added and not consumed. Because of this count, a reader that found
-    /// no item need not make a system call to check whether the descriptor is readable. The count changes
-    /// after the descriptor: a reader may consume a notification before it is counted, so that the count
-    /// wraps for a moment.
+    /// no item need not make a system call to check whether the descriptor is readable. A notification is
+    /// counted before it is written, so the count is not zero while the descriptor is readable.
     added: AtomicU64,
 }
 
@@ -126,6 +125,7 @@ impl Notifier {
     /// Adds a notification. If the counter (or the pipe) is full, nothing is added, since the descriptor is
     /// already readable.
     pub(crate) fn notify(&self) {
+        self.added.fetch_add(1, Ordering::Release);
         let result = match &self.writable {
             None => rustix::io::write(&self.readable, &1u64.to_ne_bytes()),
             Some(pipe) => rustix::io::write(pipe, &[1]),
@@ -134,8 +134,8 @@ impl Notifier {
             matches!(result, Ok(_) | Err(rustix::io::Errno::AGAIN)),
             "a private descriptor stays open"
         );
-        if result.is_ok() {
-            self.added.fetch_add(1, Ordering::Release);
+        if result.is_err() {
+            self.added.fetch_sub(1, Ordering::Release);
         }
     }
 
@@ -150,6 +150,11 @@ impl Notifier {
         };
         self.added.fetch_sub(count, Ordering::AcqRel);
         Ok(count)
+    }
+
+    /// Does the same as [`take`](Self::take), without a system call if there are no notifications.
+    pub(crate) fn take_if_any(&self) -> io::Result<u64> {
+        if self.added.load(Ordering::Acquire) == 0 { Ok(0) } else { self.take() }
     }
 
     /// Consumes the notifications if the queue is empty. The reader of a queue calls this function each time
@@ -204,8 +209,13 @@ mod tests {
         let notifier = Notifier::new().unwrap();
         let is_readable = || notifier.wait(Some(Duration::ZERO)).unwrap();
         notifier.settle(true, || true).unwrap();
+        assert_eq!(notifier.take_if_any().unwrap(), 0);
+        notifier.notify();
         notifier.notify();
         assert!(is_readable());
+        assert_eq!((notifier.take_if_any().unwrap(), notifier.take_if_any().unwrap()), (2, 0));
+        assert!(!is_readable());
+        notifier.notify();
         notifier.settle(false, || true).unwrap();
         assert!(!is_readable());
         notifier.notify();

@@ -85,7 +85,7 @@ impl Doorbells {
     /// Consumes the notifications that woke the engine. The engine calls this function when it is awake.
     pub(crate) fn end_sleep(&self) -> std::io::Result<()> {
         self.slots.end_sleep();
-        self.waker.take().map(drop)
+        self.waker.take_if_any().map(drop)
     }
 
     /// The descriptor that becomes readable to wake the engine.

@@ -167,6 +167,7 @@ fn wait_while_ending() -> c_int {
 /// to run, since the compiler must not give it a table of destructors.
 #[inline(never)]
 fn wait(seen: Seen) -> c_int {
+    seen.will_wait();
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let no_limit = ptr::null::<libc::timespec>();
     // The counter is in a queue that this thread holds.

@@ -4,7 +4,8 @@
 //! with `fcntl`, and reads one event with a call of the library. In this library the descriptor is a
 //! semaphore (`EFD_SEMAPHORE`) that counts the items. The count and the items change together, under the lock
 //! of the items. So no call reads the descriptor while the queue is empty, and removing an object's items
-//! also lowers the count.
+//! also lowers the count. For a short time, the thread that waits for the items itself may leave them
+//! uncounted ([`unwritten`]).
 //!
 //! Therefore a thread that waits for an item does not read the descriptor. The waiting thread serves the
 //! engine until the descriptor is readable ([`waits`](super::waits)). If callers cannot serve the engine,
@@ -15,7 +16,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use iwarp::engine::SharedEngine;
@@ -27,7 +28,7 @@ use rustix::thread::futex;
 
 use crate::ffi::abi::{Errno as Number, Outcome};
 use crate::ffi::waits::{self, Readable, Served};
-use crate::ffi::{ending, fd_marks};
+use crate::ffi::{ending, unwritten};
 
 /// A queue with a descriptor: see the module's documentation.
 pub(crate) struct EventQueue<T> {
@@ -35,6 +36,8 @@ pub(crate) struct EventQueue<T> {
     items: Mutex<Items<T>>,
     /// A counter on which threads wait. The counter changes when an item is added while a thread waits.
     added: AtomicU32,
+    /// Whether a thread has waited for the counter. Other threads wait for the descriptor.
+    has_futex: AtomicBool,
 }
 
 struct Items<T> {
@@ -53,10 +56,19 @@ pub(crate) struct LockedQueue<'a, T> {
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) counter: *const AtomicU32,
+    has_futex: *const AtomicBool,
     pub(crate) value: u32,
     /// The queue's descriptor.
     pub(crate) fd: c_int,
     pub(crate) engine: &'static SharedEngine,
+}
+
+impl Seen {
+    /// Called before the thread waits for the counter.
+    pub(crate) fn will_wait(self) {
+        // SAFETY: the flag is in the queue that this thread holds.
+        unsafe { &*self.has_futex }.store(true, Ordering::SeqCst);
+    }
 }
 
 /// A queue of any items, for which a thread waits.
@@ -73,7 +85,7 @@ impl<T: Send + 'static> Waited for EventQueue<T> {
 
 impl<T> Drop for EventQueue<T> {
     fn drop(&mut self) {
-        fd_marks::channel_closes(self.fd());
+        unwritten::channel_closes(self.fd());
     }
 }
 
@@ -81,8 +93,8 @@ impl<T> EventQueue<T> {
     pub(crate) fn new() -> Outcome<Self> {
         let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         let items = Mutex::new(Items { waiting: VecDeque::new(), waiters: 0 });
-        fd_marks::channel_made(fd.as_raw_fd());
-        Ok(Self { fd, items, added: AtomicU32::new(0) })
+        unwritten::channel_made(fd.as_raw_fd());
+        Ok(Self { fd, items, added: AtomicU32::new(0), has_futex: AtomicBool::new(false) })
     }
 
     /// Makes a queue whose descriptor has a number of at least `least`, if the process's limit allows such a
@@ -90,8 +102,8 @@ impl<T> EventQueue<T> {
     pub(crate) fn above(least: c_int) -> Outcome<Self> {
         let mut queue = Self::new()?;
         if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&queue.fd, least) {
-            fd_marks::channel_closes(queue.fd());
-            fd_marks::channel_made(fd.as_raw_fd());
+            unwritten::channel_closes(queue.fd());
+            unwritten::channel_made(fd.as_raw_fd());
             queue.fd = fd;
         }
         Ok(queue)
@@ -116,9 +128,11 @@ impl<T> EventQueue<T> {
         if engine.has_thread() {
             return self.pop(take, |locked| {
                 if waits::may_serve() {
-                    drop(locked);
+                    locked.enter();
                     let call = Readable { fd: self.fd(), is_cancellable: false };
-                    return match waits::serve_channel(engine, call) {
+                    let served = waits::serve_channel(engine, call);
+                    self.lock().items.waiters -= 1;
+                    return match served {
                         Served::Result(0..) => Ok(()),
                         Served::Result(error) => Err(Number(-error)),
                         Served::NotServed => self.lock().wait(),
@@ -155,7 +169,13 @@ impl<T> EventQueue<T> {
             return Err(Errno::AGAIN.into());
         }
         let value = locked.enter();
-        Ok(Err(Seen { counter: &raw const self.added, value, fd: self.fd(), engine }))
+        Ok(Err(Seen {
+            counter: &raw const self.added,
+            has_futex: &raw const self.has_futex,
+            value,
+            fd: self.fd(),
+            engine,
+        }))
     }
 
     /// Does the work of [`next`](Self::next). `wait` waits until the queue may have an item.
@@ -184,15 +204,22 @@ impl<T> EventQueue<T> {
 impl<T> LockedQueue<'_, T> {
     /// Adds an item, and wakes a thread that waits for an item.
     pub(crate) fn push(&mut self, item: T) {
+        let earlier = self.items.waiting.len();
         self.items.waiting.push_back(item);
         waits::on_event();
-        let written = rustix::io::write(&self.queue.fd, &1u64.to_ne_bytes());
-        // The write succeeds: a semaphore counts to 2^64 - 2, and the descriptor is open until the queue is
-        // dropped, unless the program has closed it.
-        debug_assert!(written.is_ok(), "{written:?}");
+        if !unwritten::keep(self.queue.fd(), earlier, self.items.waiters) {
+            let written = rustix::io::write(&self.queue.fd, &1u64.to_ne_bytes());
+            // The write succeeds: a semaphore counts to 2^64 - 2, and the descriptor is open until the queue
+            // is dropped, unless the program has closed it.
+            debug_assert!(written.is_ok(), "{written:?}");
+        }
         if self.items.waiters > 0 {
-            self.queue.added.fetch_add(1, Ordering::Relaxed);
+            self.queue.added.fetch_add(1, Ordering::SeqCst);
             if ending::withholds(&self.queue.added) {
+                return;
+            }
+            // A thread that waits for the descriptor is awake already.
+            if !self.queue.has_futex.load(Ordering::SeqCst) {
                 return;
             }
             let woken = futex::wake(&self.queue.added, futex::Flags::PRIVATE, 1);
@@ -225,9 +252,13 @@ impl<T> LockedQueue<'_, T> {
         Ok(self.items.waiting.pop_front())
     }
 
-    /// Lowers the descriptor's count by one. The count equals the number of items unless the program has read
-    /// the descriptor itself, so the read does not block.
+    /// Lowers the descriptor's count by one, unless the event is not counted. The count equals the number of
+    /// items, or is zero if all are not counted, unless the program has read the descriptor itself. So the
+    /// read does not block.
     fn uncount(&self) -> Outcome<()> {
+        if unwritten::take(self.queue.fd()) {
+            return Ok(());
+        }
         let mut bytes = [0; 8];
         match rustix::io::read(&self.queue.fd, &mut bytes) {
             // `AGAIN` means that the program itself has read from the descriptor.
@@ -247,6 +278,7 @@ impl<T> LockedQueue<'_, T> {
     fn wait(self) -> Outcome<()> {
         let queue = self.queue;
         let seen = self.enter();
+        queue.has_futex.store(true, Ordering::SeqCst);
         let waited = futex::wait(&queue.added, futex::Flags::PRIVATE, seen, None);
         queue.lock().items.waiters -= 1;
         match waited {

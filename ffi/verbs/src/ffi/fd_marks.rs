@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The number of descriptors in a table.
-const FDS: usize = 1 << 16;
+pub(crate) const FDS: usize = 1 << 16;
 
 /// A mark for each descriptor.
 pub(crate) struct Marks([AtomicU64; FDS / 64]);

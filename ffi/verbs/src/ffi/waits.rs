@@ -5,6 +5,9 @@
 //! the thread first polls for up to 50 us without sleeping. Then the thread sleeps until one of its own
 //! descriptors or one of the engine's descriptors is readable.
 //!
+//! The thread reports the events that it finds itself from memory (`unwritten.rs`). In this case, and in a
+//! row of waits that find nothing else, it looks at the program's descriptors every 25 us.
+//!
 //! The thread may be cancelled while it sleeps (`cancel.rs`). So no function here that sleeps, and no
 //! function that calls such a function, owns anything. The wait of a cancelled thread ends when the
 //! thread-local variable `OWN` is dropped.
@@ -20,7 +23,7 @@ use iwarp::engine::{SharedEngine, Sleep, Waiting};
 use libc::{pollfd, sigset_t, timespec};
 
 use crate::ffi::signals::{self, Restart};
-use crate::ffi::{abi, fd_marks};
+use crate::ffi::{abi, fd_marks, unwritten};
 
 // The functions of libc that may unwind the thread.
 unsafe extern "C-unwind" {
@@ -44,7 +47,11 @@ const SPIN: Duration = Duration::from_micros(50);
 const SHORT: Duration = Duration::from_micros(200);
 
 /// How often a call that polls the engine looks at the program's other descriptors.
-const LOOK: Duration = Duration::from_micros(5);
+const LOOK: Duration = Duration::from_micros(25);
+
+/// If so many looks in a row have found nothing, a call that follows a look within [`LOOK`] does not look
+/// again at its start.
+const QUIET_LOOKS: u32 = 8;
 
 /// If a thread needs this time between two polls, other threads use its CPU.
 const DISPLACED: Duration = Duration::from_micros(200);
@@ -75,15 +82,33 @@ pub(crate) fn on_event() {
     QUEUED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The system call of a wait. The results of both functions are those of a system call: a negative result is
-/// an error number.
+/// The system call of a wait. The results are those of a system call: a negative result is an error number.
 pub(crate) trait Wait: Copy {
+    /// The channel for which the call waits, if it waits for one event of the channel. Other calls wait for a
+    /// set of descriptors.
+    fn channel(&self) -> Option<c_int> {
+        None
+    }
+
     /// Returns at once: how many descriptors are ready, and writes which for the program.
     fn look(&self) -> c_int;
 
+    /// Adds the descriptors whose events are not counted ([`unwritten`]) to the `found` descriptors of a
+    /// look, or reports only them if there was no look. Returns how many are ready, and writes which.
+    fn report(&self, found: Option<c_int>) -> c_int;
+
     /// Sleeps until one of the call's descriptors or one of `more` is readable, for at most `limit` with the
     /// signals of `mask` blocked. Writes nothing for the program.
-    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int;
+    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> Slept;
+}
+
+/// How a sleep has ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Slept {
+    /// The result of the system call.
+    pub(crate) result: c_int,
+    /// Whether a look may find one of the call's own descriptors ready.
+    pub(crate) is_own: bool,
 }
 
 /// The result of [`serve`].
@@ -96,19 +121,47 @@ pub(crate) enum Served {
 }
 
 /// The wait of this thread, which ends at the latest when the thread ends.
-struct Own(Cell<Option<(&'static SharedEngine, Waiting)>>);
+struct Own(Cell<Option<Begun>>);
+
+#[derive(Clone, Copy)]
+struct Begun {
+    engine: &'static SharedEngine,
+    wait: Waiting,
+    /// Whether the thread waits for a set of descriptors.
+    is_set: bool,
+}
+
+impl Begun {
+    fn end(self) {
+        if self.is_set {
+            unwritten::ends();
+        }
+        self.engine.end_wait(self.wait);
+    }
+}
 
 impl Drop for Own {
     fn drop(&mut self) {
-        if let Some((engine, wait)) = self.0.take() {
-            engine.end_sleep(wait);
-            engine.end_wait(wait);
+        if let Some(begun) = self.0.take() {
+            begun.engine.end_sleep(begun.wait);
+            begun.end();
         }
     }
 }
 
+/// The looks of a thread.
+#[derive(Clone, Copy)]
+struct Looks {
+    last: Option<Instant>,
+    /// The value of [`QUEUED`] before the last look.
+    queued: u64,
+    /// The number of looks in a row that have found nothing.
+    quiet: u32,
+}
+
 thread_local! {
     static OWN: Own = const { Own(Cell::new(None)) };
+    static LOOKS: Cell<Looks> = const { Cell::new(Looks { last: None, queued: 0, quiet: 0 }) };
 }
 
 /// How the last handlers that were looked at end a wait for a channel, as a [`Restart`]; looked at again at
@@ -153,14 +206,15 @@ pub(crate) fn serve(
     mask: Option<sigset_t>,
 ) -> Served {
     if timeout == Some(Duration::ZERO) {
-        turn(engine);
-        return Served::Result(call.look());
+        turn(engine, &call);
+        return Served::Result(find(&call, Instant::now(), false));
     }
-    let Some(wait) = begin(engine) else { return Served::NotServed };
+    let Some((own, before)) = begin(engine, &call) else { return Served::NotServed };
+    let wait = own.wait;
     let begun = Instant::now();
     let deadline = timeout.and_then(|timeout| begun.checked_add(timeout));
     poll(engine, wait);
-    let mut found = call.look();
+    let mut found = find(&call, begun, true);
     if found == 0 {
         // Until the sleep, a signal stays pending. So a signal that arrives after the call has begun ends
         // the sleep, as it would end the system call.
@@ -169,7 +223,7 @@ pub(crate) fn serve(
         signals::restore(&before);
         IS_SHORT.store(begun.elapsed() < SHORT, Ordering::Relaxed);
     }
-    end(engine, wait);
+    end(own, before);
     Served::Result(found)
 }
 
@@ -213,19 +267,59 @@ fn wait_blocked(
         refused = 0;
         let rest = deadline.map(|deadline| deadline.saturating_duration_since(now));
         let limit = [rest, limit].into_iter().flatten().min();
+        unwritten::write_all();
         let slept = call.sleep(more, limit, mask);
         end_sleep(engine, wait);
         poll(engine, wait);
-        let found = call.look();
+        worked = Instant::now();
+        if !slept.is_own {
+            looked(worked, QUEUED.load(Ordering::Relaxed), 0);
+        }
+        let found = find(&call, worked, true);
         if found != 0 {
             return found;
         }
         // A result of other errors would repeat for ever.
-        if slept < 0 {
-            return slept;
+        if slept.result < 0 {
+            return slept.result;
         }
-        worked = Instant::now();
     }
+}
+
+/// What the call finds ready now. If `may_skip` is true, the call does not look at the program's descriptors
+/// if a look a short time ago has found nothing.
+fn find(call: &impl Wait, now: Instant, may_skip: bool) -> c_int {
+    let looks = looks();
+    let queued = QUEUED.load(Ordering::Relaxed);
+    let is_recent = looks.last.is_some_and(|last| now.saturating_duration_since(last) < LOOK);
+    if unwritten::any() {
+        let found = if is_recent { report(call, None) } else { 0 };
+        if found != 0 {
+            return found;
+        }
+    } else if may_skip && is_recent && looks.quiet >= QUIET_LOOKS && looks.queued == queued {
+        return 0;
+    }
+    let mut found = call.look();
+    looked(now, queued, found);
+    if found >= 0 && unwritten::any() {
+        found = report(call, Some(found));
+        if found == 0 {
+            // These events are not for this call.
+            unwritten::write_all();
+        }
+    }
+    found
+}
+
+fn looks() -> Looks {
+    LOOKS.try_with(Cell::get).unwrap_or(Looks { last: None, queued: 0, quiet: 0 })
+}
+
+/// Called after a look that has found so many descriptors ready.
+fn looked(now: Instant, queued: u64, found: c_int) {
+    let quiet = if found == 0 { looks().quiet.saturating_add(1) } else { 0 };
+    let _ = LOOKS.try_with(|looks| looks.set(Looks { last: Some(now), queued, quiet }));
 }
 
 /// Whether this wait polls before it sleeps.
@@ -245,7 +339,7 @@ fn poll_and_look(
     spins: bool,
 ) -> (c_int, Instant) {
     let mut now = worked;
-    let mut looked = worked;
+    let mut looked = looks().last.unwrap_or(worked);
     loop {
         let queued = QUEUED.load(Ordering::Relaxed);
         let is_busy = poll(engine, wait);
@@ -253,8 +347,8 @@ fn poll_and_look(
         if is_busy {
             worked = now;
         }
-        if QUEUED.load(Ordering::Relaxed) != queued || now.duration_since(looked) >= LOOK {
-            let found = call.look();
+        if QUEUED.load(Ordering::Relaxed) != queued || now.saturating_duration_since(looked) >= LOOK {
+            let found = find(&call, now, false);
             if found != 0 {
                 return (found, now);
             }
@@ -267,7 +361,7 @@ fn poll_and_look(
         let limit = if spins { SPIN } else { Duration::ZERO };
         let is_over = deadline.is_some_and(|deadline| deadline <= now);
         if is_over || (!is_busy && now.duration_since(worked) >= limit) {
-            return (if is_over { call.look() } else { 0 }, now);
+            return (if is_over { find(&call, now, false) } else { 0 }, now);
         }
         std::hint::spin_loop();
     }
@@ -276,24 +370,39 @@ fn poll_and_look(
 // ---- steps during which the thread cannot be cancelled, and out of which no panic unwinds ----
 
 #[inline(never)]
-fn turn(engine: &'static SharedEngine) {
-    let _ = abi::guarded(|| Ok(engine.turn()));
+fn turn(engine: &'static SharedEngine, call: &impl Wait) {
+    let _ = abi::guarded(|| {
+        unwritten::enter(call.channel());
+        engine.turn();
+        unwritten::leave();
+        Ok(())
+    });
+}
+
+/// Begins a wait. Also returns the wait that a handler of a signal has interrupted, if any.
+#[inline(never)]
+fn begin(engine: &'static SharedEngine, call: &impl Wait) -> Option<(Begun, Option<Begun>)> {
+    let begun = abi::guarded(|| {
+        let Some(wait) = engine.begin_wait() else { return Ok(None) };
+        let channel = call.channel();
+        let begun = Begun { engine, wait, is_set: channel.is_none() };
+        if begun.is_set {
+            unwritten::begins();
+        }
+        let Ok(before) = OWN.try_with(|own| own.0.replace(Some(begun))) else {
+            // The thread is ending.
+            begun.end();
+            return Ok(None);
+        };
+        unwritten::enter(channel);
+        Ok(Some((begun, before)))
+    });
+    begun.ok().flatten()
 }
 
 #[inline(never)]
-fn begin(engine: &'static SharedEngine) -> Option<Waiting> {
-    let begun = abi::guarded(|| {
-        let wait = engine.begin_wait();
-        if let Some(wait) = wait
-            && OWN.try_with(|own| own.0.set(Some((engine, wait)))).is_err()
-        {
-            // The thread is ending.
-            engine.end_wait(wait);
-            return Ok(None);
-        }
-        Ok(wait)
-    });
-    begun.ok().flatten()
+fn report(call: &impl Wait, found: Option<c_int>) -> c_int {
+    abi::guarded(|| Ok(call.report(found))).unwrap_or(found.unwrap_or(0))
 }
 
 #[inline(never)]
@@ -315,12 +424,13 @@ fn end_sleep(engine: &'static SharedEngine, wait: Waiting) {
 }
 
 #[inline(never)]
-fn end(engine: &'static SharedEngine, wait: Waiting) {
+fn end(begun: Begun, before: Option<Begun>) {
     let _ = abi::guarded(|| {
-        engine.end_wait(wait);
+        let _ = OWN.try_with(|own| own.0.set(before));
+        begun.end();
+        unwritten::leave();
         Ok(())
     });
-    let _ = OWN.try_with(|own| own.0.set(None));
 }
 
 // ---- system calls ----
@@ -404,6 +514,14 @@ pub(crate) struct Readable {
 }
 
 impl Wait for Readable {
+    fn channel(&self) -> Option<c_int> {
+        Some(self.fd)
+    }
+
+    fn report(&self, found: Option<c_int>) -> c_int {
+        if unwritten::has(self.fd) { 1 } else { found.unwrap_or(0) }
+    }
+
     fn look(&self) -> c_int {
         let mut fds = [readable(self.fd)];
         let now = timespec { tv_sec: 0, tv_nsec: 0 };
@@ -411,15 +529,19 @@ impl Wait for Readable {
         system_call!(libc::SYS_ppoll, fds.as_mut_ptr(), 1usize, &raw const now, mask, SIGNALS_BYTES)
     }
 
-    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {
+    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> Slept {
         let [first, second] = more.unwrap_or([-1; 2]);
         // The kernel skips negative descriptors.
         let mut fds = [self.fd, first, second].map(readable);
-        if self.is_cancellable {
+        let result = if self.is_cancellable {
             // SAFETY: the field's promise.
             unsafe { cancellable_poll(&mut fds, limit, mask) }
         } else {
             poll_fds(&mut fds, limit, mask)
-        }
+        };
+        Slept { result, is_own: fds[0].revents != 0 }
     }
 }
+
+#[cfg(test)]
+mod tests;

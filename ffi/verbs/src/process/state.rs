@@ -29,7 +29,7 @@ use super::sidr::Sidr;
 use super::{identity, limits};
 use crate::ffi::abi::{self, EIO, Errno, Outcome, StartError};
 use crate::ffi::settings::{self, Key};
-use crate::ffi::{ending, fork, resources, signals, sys};
+use crate::ffi::{ending, fork, resources, signals, sys, unwritten};
 use crate::net::{self, Net, PerSpace};
 
 /// The limit of two waits at the exit of the process. First the library waits until peers have received their
@@ -181,6 +181,7 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
 /// Passes the events of a poll to the program. Events that occur before the process has started stay queued.
 fn after_poll() {
     assert_none_locked();
+    unwritten::after_poll();
     let Some(process) = started() else { return };
     // Most polls have no event, and these checks are cheaper than polling the channels.
     let Process { channel, ids, sidr, oob, retry_timeouts, loopback_qps, removal, .. } = process;

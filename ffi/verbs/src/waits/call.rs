@@ -28,6 +28,15 @@ macro_rules! pass_on {
 }
 pub(super) use pass_on;
 
+/// As [`pass_on`], for a call that waits. libc's function does not find events that are not counted.
+macro_rules! wait_in_libc {
+    ($next:ident($($argument:expr),*)) => {{
+        $crate::ffi::unwritten::write_all();
+        $crate::waits::call::pass_on!($next($($argument),*))
+    }};
+}
+pub(super) use wait_in_libc;
+
 /// The engine, if a waiting thread of the program may serve it.
 #[inline(never)]
 fn engine() -> Option<&'static SharedEngine> {

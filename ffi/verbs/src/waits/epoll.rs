@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use libc::{epoll_event, sigset_t, timespec};
 
-use super::call::{millis, pass_on, time_of, value_of, wait};
+use super::call::{millis, pass_on, time_of, value_of, wait, wait_in_libc};
 use crate::ffi::fd_marks;
 use crate::ffi::next::next;
-use crate::ffi::waits::{SIGNALS_BYTES, Wait, cancellable_poll, readable, system_call};
+use crate::ffi::registrations::REGISTRATIONS;
+use crate::ffi::unwritten;
+use crate::ffi::waits::{SIGNALS_BYTES, Slept, Wait, cancellable_poll, readable, system_call};
 
 next! { EPOLL_CREATE epoll_create: unsafe extern "C" fn(c_int) -> c_int }
 next! { EPOLL_CREATE1 epoll_create1: unsafe extern "C" fn(c_int) -> c_int }
@@ -36,11 +38,28 @@ impl Wait for EpollWait {
         system_call!(libc::SYS_epoll_pwait, self.epfd, self.events, self.most, 0, mask, SIGNALS_BYTES)
     }
 
-    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {
+    fn report(&self, found: Option<c_int>) -> c_int {
+        let mut found = found.unwrap_or(0);
+        unwritten::each(|fd| {
+            if let Some(event) = REGISTRATIONS.event(self.epfd, fd)
+                && found < self.most
+            {
+                let at = self.events.wrapping_add(found as usize);
+                // SAFETY: the program's array has `most` elements, and `found` is less than `most`.
+                unsafe { at.write_unaligned(event) };
+                found += 1;
+            }
+            found < self.most
+        });
+        found
+    }
+
+    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> Slept {
         let [first, second] = more.unwrap_or([-1; 2]);
         let mut fds = [self.epfd, first, second].map(readable);
         // SAFETY: the functions that call this function own nothing.
-        unsafe { cancellable_poll(&mut fds, limit, mask) }
+        let result = unsafe { cancellable_poll(&mut fds, limit, mask) };
+        Slept { result, is_own: fds[0].revents != 0 }
     }
 }
 
@@ -74,7 +93,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_wait(
     match wait_for_set(epfd, events, most, millis(timeout), None) {
         Some(found) => found,
         // SAFETY: the caller meets the conditions of libc's function.
-        None => unsafe { pass_on!(EPOLL_WAIT(epfd, events, most, timeout)) },
+        None => unsafe { wait_in_libc!(EPOLL_WAIT(epfd, events, most, timeout)) },
     }
 }
 
@@ -94,7 +113,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
     match wait_for_set(epfd, events, most, millis(timeout), unsafe { value_of(mask) }) {
         Some(found) => found,
         // SAFETY: the caller meets the conditions of libc's function.
-        None => unsafe { pass_on!(EPOLL_PWAIT(epfd, events, most, timeout, mask)) },
+        None => unsafe { wait_in_libc!(EPOLL_PWAIT(epfd, events, most, timeout, mask)) },
     }
 }
 
@@ -119,7 +138,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     match found {
         Some(found) => found,
         // SAFETY: the caller meets the conditions of libc's function.
-        None => unsafe { pass_on!(EPOLL_PWAIT2(epfd, events, most, timeout, mask)) },
+        None => unsafe { wait_in_libc!(EPOLL_PWAIT2(epfd, events, most, timeout, mask)) },
     }
 }
 
@@ -136,16 +155,26 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
 ) -> c_int {
     // SAFETY: the caller meets the conditions of libc's function.
     let result = unsafe { pass_on!(EPOLL_CTL(epfd, operation, fd, event)) };
-    if fd_marks::any() && result == 0 && operation != libc::EPOLL_CTL_DEL && fd_marks::CHANNELS.has(fd) {
+    if fd_marks::any() && result == 0 && fd_marks::CHANNELS.has(fd) {
+        if operation == libc::EPOLL_CTL_DEL {
+            unwritten::registered(epfd, fd, None);
+            return result;
+        }
         fd_marks::SETS.set(epfd);
         fd_marks::WAITED.set(fd);
+        // SAFETY: as above. The call has succeeded, so the pointer is not NULL.
+        unwritten::registered(epfd, fd, unsafe { value_of(event) });
     }
     result
 }
 
-/// Takes the mark from the number of a new instance: an instance that was closed may have had this number.
+/// Takes the mark and the registrations from the number of a new instance: an instance that was closed may
+/// have had this number.
 fn unmarked(epfd: c_int) -> c_int {
-    fd_marks::SETS.clear(epfd);
+    if fd_marks::SETS.has(epfd) {
+        REGISTRATIONS.forget_set(epfd);
+        fd_marks::SETS.clear(epfd);
+    }
     epfd
 }
 
@@ -167,4 +196,29 @@ pub(crate) unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 pub(crate) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the caller meets the conditions of libc's function.
     unmarked(unsafe { pass_on!(EPOLL_CREATE1(flags)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::unwritten::tests::{Channel, alone, registration};
+
+    #[test]
+    fn kept_events_are_added_to_those_of_the_kernel_while_there_is_room() {
+        let _one = alone();
+        let channels = [Channel::new(), Channel::new(), Channel::new()];
+        unwritten::enter(None);
+        for (channel, epfd) in channels.iter().zip([70, 71, 70]) {
+            unwritten::registered(epfd, channel.fd(), registration(libc::EPOLLIN));
+            assert!(unwritten::keep(channel.fd(), 0, 0));
+        }
+        for (earlier, most, expected) in [(None, 4, 2), (Some(1), 4, 3), (Some(2), 3, 3), (Some(3), 3, 3)] {
+            let mut events = [epoll_event { events: 7, u64: 7 }; 4];
+            let call = EpollWait { epfd: 70, events: events.as_mut_ptr(), most };
+            assert_eq!(call.report(earlier), expected, "{earlier:?} of {most}");
+            let earlier = earlier.unwrap_or(0);
+            let of_in = |at: c_int| earlier <= at && at < expected;
+            assert!((0..4).all(|at| (events[at as usize].events == libc::EPOLLIN as u32) == of_in(at)));
+        }
+    }
 }

@@ -6,10 +6,11 @@ use std::{ptr, slice};
 
 use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 
-use super::call::{millis, pass_on, time_of, value_of, wait};
+use super::call::{millis, time_of, value_of, wait, wait_in_libc};
 use crate::ffi::fd_marks;
 use crate::ffi::next::next;
-use crate::ffi::waits::{SIGNALS_BYTES, Wait, cancellable_poll, readable, system_call};
+use crate::ffi::unwritten;
+use crate::ffi::waits::{SIGNALS_BYTES, Slept, Wait, cancellable_poll, readable, system_call};
 
 next! { POLL poll: unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int }
 next! { POLL_CHK __poll_chk: unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int, size_t) -> c_int }
@@ -22,6 +23,9 @@ next! { PPOLL_CHK __ppoll_chk:
 
 /// The largest number of descriptors with which a call serves the engine.
 const MOST: usize = 64;
+
+/// The events of a readable channel.
+const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 
 /// A wait for descriptors of an array.
 #[derive(Clone, Copy)]
@@ -38,7 +42,25 @@ impl Wait for PollWait {
         system_call!(libc::SYS_ppoll, self.fds, self.count, &raw const now, mask, SIGNALS_BYTES)
     }
 
-    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {
+    fn report(&self, found: Option<c_int>) -> c_int {
+        // SAFETY: the program's array has `count` elements, and the program does not change it during the
+        // call.
+        let fds = unsafe { slice::from_raw_parts_mut(self.fds, self.count) };
+        if found.is_none() {
+            fds.iter_mut().for_each(|fd| fd.revents = 0);
+        }
+        let mut found = found.unwrap_or(0);
+        unwritten::each(|kept| {
+            for fd in fds.iter_mut().filter(|fd| fd.fd == kept && fd.events & READABLE != 0) {
+                found += c_int::from(fd.revents == 0);
+                fd.revents |= fd.events & READABLE;
+            }
+            true
+        });
+        found
+    }
+
+    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> Slept {
         let mut fds = [readable(-1); MOST + 2];
         // SAFETY: the program's array has `count` elements, which is no more than `MOST`.
         unsafe { ptr::copy_nonoverlapping(self.fds, fds.as_mut_ptr(), self.count) };
@@ -46,7 +68,8 @@ impl Wait for PollWait {
             *fd = readable(more);
         }
         // SAFETY: the functions that call this function own nothing.
-        unsafe { cancellable_poll(&mut fds[..self.count + 2], limit, mask) }
+        let result = unsafe { cancellable_poll(&mut fds[..self.count + 2], limit, mask) };
+        Slept { result, is_own: fds[..self.count].iter().any(|fd| fd.revents != 0) }
     }
 }
 
@@ -97,7 +120,7 @@ pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, tim
     match unsafe { wait_for_array(fds, count, millis(timeout), None) } {
         Some(found) => found,
         // SAFETY: as above.
-        None => unsafe { pass_on!(POLL(fds, count, timeout)) },
+        None => unsafe { wait_in_libc!(POLL(fds, count, timeout)) },
     }
 }
 
@@ -117,7 +140,7 @@ pub(crate) unsafe extern "C-unwind" fn poll_chk(
     match fits.then(|| unsafe { wait_for_array(fds, count, millis(timeout), None) }).flatten() {
         Some(found) => found,
         // SAFETY: as above.
-        None => unsafe { pass_on!(POLL_CHK(fds, count, timeout, bytes)) },
+        None => unsafe { wait_in_libc!(POLL_CHK(fds, count, timeout, bytes)) },
     }
 }
 
@@ -155,7 +178,7 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
     match unsafe { wait_until(fds, count, timeout, mask) } {
         Some(found) => found,
         // SAFETY: as above.
-        None => unsafe { pass_on!(PPOLL(fds, count, timeout, mask)) },
+        None => unsafe { wait_in_libc!(PPOLL(fds, count, timeout, mask)) },
     }
 }
 
@@ -176,6 +199,53 @@ pub(crate) unsafe extern "C-unwind" fn ppoll_chk(
     match fits.then(|| unsafe { wait_until(fds, count, timeout, mask) }).flatten() {
         Some(found) => found,
         // SAFETY: as above.
-        None => unsafe { pass_on!(PPOLL_CHK(fds, count, timeout, mask, bytes)) },
+        None => unsafe { wait_in_libc!(PPOLL_CHK(fds, count, timeout, mask, bytes)) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::unwritten::tests::{Channel, alone};
+
+    #[test]
+    fn kept_events_are_added_to_those_of_the_kernel() {
+        let _one = alone();
+        let channel = Channel::new();
+        let fd = channel.fd();
+        unwritten::enter(None);
+        assert!(unwritten::keep(fd, 0, 0));
+        let entry = |fd, events, revents| pollfd { fd, events, revents };
+        let fds = |revents| {
+            [
+                entry(fd, libc::POLLIN, revents),
+                entry(fd, libc::POLLOUT, revents),
+                entry(fd, libc::POLLOUT | libc::POLLIN, revents),
+                entry(-1, libc::POLLIN, revents),
+            ]
+        };
+        let report = |mut fds: [pollfd; 4], found| {
+            let call = PollWait { fds: fds.as_mut_ptr(), count: fds.len() };
+            (call.report(found), fds.map(|fd| fd.revents))
+        };
+        let (of_in, of_out) = (libc::POLLIN, libc::POLLOUT);
+        // Without a look, the program's array has old results.
+        assert_eq!(report(fds(99), None), (2, [of_in, 0, of_in, 0]));
+        // The kernel has found the second and the third entry.
+        let mut found = fds(0);
+        (found[1].revents, found[2].revents) = (of_out, of_out);
+        assert_eq!(report(found, Some(2)), (3, [of_in, of_out, of_in | of_out, 0]));
+    }
+
+    #[test]
+    fn an_array_with_a_channel_marks_the_channel() {
+        let _one = alone();
+        let channel = Channel::new();
+        fd_marks::WAITED.clear(channel.fd());
+        let mut fds = [readable(-1), readable(channel.fd())];
+        // SAFETY: the array has one element and more.
+        assert!(!unsafe { has_channel(fds.as_mut_ptr(), 1) } && !fd_marks::WAITED.has(channel.fd()));
+        // SAFETY: the array has two elements.
+        assert!(unsafe { has_channel(fds.as_mut_ptr(), 2) } && fd_marks::WAITED.has(channel.fd()));
     }
 }

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use libc::{fd_set, sigset_t, timespec, timeval};
 
-use super::call::{pass_on, time_of, value_of, wait};
+use super::call::{time_of, value_of, wait, wait_in_libc};
 use crate::ffi::fd_marks;
 use crate::ffi::next::next;
-use crate::ffi::waits::{SIGNALS_BYTES, Wait, cancellable, system_call, timespec_of};
+use crate::ffi::unwritten;
+use crate::ffi::waits::{SIGNALS_BYTES, Slept, Wait, cancellable, system_call, timespec_of};
 
 next! { SELECT select:
     unsafe extern "C-unwind" fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int
@@ -58,12 +59,27 @@ impl SelectWait {
     /// # Safety
     /// Each of the sets is NULL or has room for `count` descriptors, which are no more than a set has.
     unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Self {
-        let mut wanted = [[0; WORDS]; 3];
-        for (wanted, set) in wanted.iter_mut().zip(sets).filter(|(_, set)| !set.is_null()) {
-            // SAFETY: the caller's promise.
-            unsafe { ptr::copy_nonoverlapping(set.cast(), wanted.as_mut_ptr(), words(count)) };
+        let mut this = Self { count, sets, wanted: [[0; WORDS]; 3] };
+        let mut wanted = this.wanted;
+        this.copy_results(&mut wanted);
+        this.wanted = wanted;
+        this
+    }
+
+    /// Copies the program's sets.
+    fn copy_results(&self, to: &mut [Words; 3]) {
+        for (to, set) in to.iter_mut().zip(self.sets).filter(|(_, set)| !set.is_null()) {
+            // SAFETY: the program's sets have room for `count` descriptors.
+            unsafe { ptr::copy_nonoverlapping(set.cast(), to.as_mut_ptr(), words(self.count)) };
         }
-        Self { count, sets, wanted }
+    }
+
+    /// Writes the program's sets.
+    fn write_results(&self, from: &[Words; 3]) {
+        for (from, set) in from.iter().zip(self.sets).filter(|(_, set)| !set.is_null()) {
+            // SAFETY: the program's sets have room for `count` descriptors.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr(), set.cast(), words(self.count)) };
+        }
     }
 
     /// Whether the first set has a channel. Marks the channels.
@@ -95,15 +111,30 @@ impl Wait for SelectWait {
         }
         let found = pselect(self.count, sets, Some(Duration::ZERO), ptr::null());
         if found >= 0 {
-            for (words_of, place) in words_of.iter().zip(self.sets).filter(|(_, set)| !set.is_null()) {
-                // SAFETY: the program's sets have room for `count` descriptors.
-                unsafe { ptr::copy_nonoverlapping(words_of.as_ptr(), place.cast(), words(self.count)) };
-            }
+            self.write_results(&words_of);
         }
         found
     }
 
-    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> c_int {
+    fn report(&self, found: Option<c_int>) -> c_int {
+        let mut sets = [[0; WORDS]; 3];
+        if found.is_some() {
+            self.copy_results(&mut sets);
+        }
+        let mut found = found.unwrap_or(0);
+        unwritten::each(|fd| {
+            let (at, bit) = (fd as usize / 64, 1 << (fd % 64));
+            if fd < self.count && self.wanted[0][at] & bit != 0 {
+                found += c_int::from(sets[0][at] & bit == 0);
+                sets[0][at] |= bit;
+            }
+            true
+        });
+        self.write_results(&sets);
+        found
+    }
+
+    fn sleep(&self, more: Option<[c_int; 2]>, limit: Option<Duration>, mask: &sigset_t) -> Slept {
         let mut words_of = self.wanted;
         let mut count = self.count;
         for fd in more.into_iter().flatten() {
@@ -117,7 +148,11 @@ impl Wait for SelectWait {
         }
         let sets = words_of.each_mut().map(|words| words.as_mut_ptr().cast());
         // SAFETY: the functions that call this function own nothing.
-        unsafe { cancellable(|| pselect(count, sets, limit, mask)) }
+        let result = unsafe { cancellable(|| pselect(count, sets, limit, mask)) };
+        for fd in more.into_iter().flatten() {
+            words_of[0][fd as usize / 64] &= !(1 << (fd % 64));
+        }
+        Slept { result, is_own: words_of.as_flattened().iter().any(|word| *word != 0) }
     }
 }
 
@@ -178,7 +213,7 @@ pub(crate) unsafe extern "C-unwind" fn select(
     match found {
         Some(found) => found,
         // SAFETY: as above.
-        None => unsafe { pass_on!(SELECT(count, read, write, except, timeout)) },
+        None => unsafe { wait_in_libc!(SELECT(count, read, write, except, timeout)) },
     }
 }
 
@@ -206,6 +241,55 @@ pub(crate) unsafe extern "C-unwind" fn pselect_(
     match found {
         Some(found) => found,
         // SAFETY: as above.
-        None => unsafe { pass_on!(PSELECT(count, read, write, except, timeout, mask)) },
+        None => unsafe { wait_in_libc!(PSELECT(count, read, write, except, timeout, mask)) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::unwritten::tests::{Channel, alone};
+
+    /// The sets for reading and writing.
+    type Pair = [Words; 2];
+
+    fn call(count: c_int, sets: &mut Pair) -> SelectWait {
+        let [read, write] = sets.each_mut().map(|words| words.as_mut_ptr().cast());
+        // SAFETY: the sets have the size of a set, which is the largest count.
+        unsafe { SelectWait::new(count, [read, write, ptr::null_mut()]) }
+    }
+
+    #[test]
+    fn kept_events_are_added_to_those_of_the_kernel() {
+        let _one = alone();
+        let [first, second] = [Channel::new(), Channel::new()];
+        unwritten::enter(None);
+        assert!(unwritten::keep(first.fd(), 0, 0) && unwritten::keep(second.fd(), 0, 0));
+        let (at, bit) = (first.fd() as usize / 64, 1 << (first.fd() % 64));
+        // The program waits until the first channel is readable or writable.
+        let mut sets: Pair = [[0; WORDS]; 2];
+        (sets[0][at], sets[1][at]) = (bit, bit);
+        let wait = call(libc::FD_SETSIZE as c_int, &mut sets);
+        let of_first = [sets[0], [0; WORDS]];
+        assert_eq!((wait.report(None), sets), (1, of_first));
+        // The kernel has found the channel writable, or readable.
+        sets = [[0; WORDS], of_first[0]];
+        assert_eq!((wait.report(Some(1)), sets), (2, [of_first[0]; 2]));
+        sets = of_first;
+        assert_eq!((wait.report(Some(1)), sets), (1, of_first));
+        // The program has asked for descriptors below the first channel.
+        let wait = call(first.fd(), &mut sets);
+        assert_eq!(wait.report(None), 0);
+    }
+
+    #[test]
+    fn sets_with_a_channel_mark_the_channel() {
+        let _one = alone();
+        let channel = Channel::new();
+        fd_marks::WAITED.clear(channel.fd());
+        let mut sets: Pair = [[0; WORDS]; 2];
+        sets[0][channel.fd() as usize / 64] = 1 << (channel.fd() % 64);
+        assert!(!call(channel.fd(), &mut sets).has_channel() && !fd_marks::WAITED.has(channel.fd()));
+        assert!(call(channel.fd() + 1, &mut sets).has_channel() && fd_marks::WAITED.has(channel.fd()));
     }
 }

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by the names of their files.
-pub(crate) const ALL: [&str; 59] = [
+pub(crate) const ALL: [&str; 60] = [
     "one_process",
     "destroyed",
     "exported",
@@ -25,6 +25,7 @@ pub(crate) const ALL: [&str; 59] = [
     "channels",
     "sleepers",
     "waiters",
+    "uncounted",
     "migrated",
     "depths",
     "sections",

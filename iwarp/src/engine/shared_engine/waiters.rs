@@ -418,7 +418,10 @@ mod tests {
     #[test]
     fn a_waiting_caller_serves_in_place_of_the_thread() {
         let pair = Pair::new();
+        let turns = || pair.engine.inner.turns.load(Ordering::Relaxed);
+        let earlier = turns();
         let wait = pair.engine.begin_wait().unwrap();
+        assert_ne!(turns(), earlier, "a wait counts as a turn, so the thread steps back");
         pair.sleep(wait);
         // The thread may have been in the middle of a poll.
         until("the thread does not park", || {
@@ -436,6 +439,23 @@ mod tests {
         pair.thread_takes_over();
         assert!(!pair.engine.poll_waiting(wait), "this caller serves no more");
         assert!(matches!(pair.engine.begin_sleep(wait), Sleep::OfOthers));
+    }
+
+    /// The caller has to poll before it sleeps, since the frames that it receives have woken the thread.
+    #[test]
+    fn a_caller_does_not_sleep_while_the_thread_lets_the_engine_sleep() {
+        let pair = Pair::new();
+        until("the thread does not sleep", || pair.is_asleep());
+        let wait = pair.engine.begin_wait().unwrap();
+        // The thread may wake in between, but then it has not let the engine sleep on the caller's behalf.
+        if pair.is_asleep() {
+            assert!(matches!(pair.engine.begin_sleep(wait), Sleep::Busy));
+        }
+        pair.sleep(wait);
+        // A caller that polls during its sleep, for example in the handler of a signal, still serves.
+        pair.engine.poll_waiting(wait);
+        assert!(pair.engine.inner.waiters.any_serves());
+        pair.sleep(wait);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "common.h"
@@ -412,10 +413,13 @@ static void handle(int number, int flags)
 
 static pthread_t main_thread;
 
+/* The signal that signal_later sends. */
+static int number_later = SIGUSR1;
+
 static void *signal_later(void *nothing)
 {
 	usleep(30000);
-	CHECK(!pthread_kill(main_thread, SIGUSR1));
+	CHECK(!pthread_kill(main_thread, number_later));
 	return nothing;
 }
 
@@ -453,6 +457,15 @@ static void *send_later(void *nothing)
 	return nothing;
 }
 
+/* Whether the message that has caused an event has this number. */
+static int receive_blocking(uint64_t number)
+{
+	int is_recv = 0;
+	while (!is_recv)
+		CHECK(poll_one(&is_recv));
+	return words[0] == number;
+}
+
 /* A handler with SA_RESTART does not end the wait for a channel, and another handler does. */
 static void signals_of_channel(int waits)
 {
@@ -460,8 +473,10 @@ static void signals_of_channel(int waits)
 	void *user;
 	char mark;
 	if (!waits) {
-		from_other(&mark, 1);
-		post_send(7);
+		for (uint64_t number = 7; number <= 8; number++) {
+			from_other(&mark, 1);
+			post_send(number);
+		}
 		meet();
 		return;
 	}
@@ -480,9 +495,25 @@ static void signals_of_channel(int waits)
 	CHECK(!ibv_get_cq_event(channel, &of, &user) && of == cq && caught == 2);
 	ibv_ack_cq_events(cq, 1);
 	CHECK(!pthread_join(signaller, NULL) && !pthread_join(sender, NULL));
+	CHECK(receive_blocking(7));
+	/* Handlers of both kinds. The library knows both after a signal has ended a wait. */
+	handle(SIGUSR2, 0);
+	post_recv();
+	CHECK(!ibv_req_notify_cq(cq, 0));
+	number_later = SIGUSR2;
+	CHECK(!pthread_create(&signaller, NULL, signal_later, NULL));
+	CHECK(ibv_get_cq_event(channel, &of, &user) == -1 && errno == EINTR && caught == 3);
+	CHECK(!pthread_join(signaller, NULL));
+	number_later = SIGUSR1;
+	CHECK(!pthread_create(&signaller, NULL, signal_later, NULL));
+	CHECK(!pthread_create(&sender, NULL, send_later, NULL));
+	CHECK(!ibv_get_cq_event(channel, &of, &user) && of == cq && caught == 4);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(!pthread_join(signaller, NULL) && !pthread_join(sender, NULL));
+	CHECK(receive_blocking(8));
 	signal(SIGUSR1, SIG_DFL);
+	signal(SIGUSR2, SIG_DFL);
 	set_blocking(0);
-	CHECK(receive(NULL) == 7);
 	meet();
 }
 
@@ -518,6 +549,35 @@ static void cancel(void *(*run)(void *), const void *argument)
 	CHECK(!pthread_create(&thread, NULL, run, (void *)argument));
 	usleep(30000);
 	CHECK(!pthread_cancel(thread) && !pthread_join(thread, &result) && result == PTHREAD_CANCELED);
+}
+
+/*
+ * A thread that is cancelled while it waits serves no more. The library's thread takes over, although the program makes
+ * no call of the library.
+ */
+static void after_cancel(const struct call *call, int begins)
+{
+	char mark = 'c';
+	set_blocking(0);
+	if (begins) {
+		from_other(&mark, 1);
+		post_send(9);
+		settle();
+		meet();
+		return;
+	}
+	post_recv();
+	CHECK(!ibv_req_notify_cq(cq, 0));
+	set_blocking(!call);
+	cancel(call ? wait_for_ever : get_for_ever, call);
+	set_blocking(0);
+	to_other(&mark, 1);
+	struct pollfd wait = { channel->fd, POLLIN, 0 };
+	struct timespec limit = { 60, 0 };
+	CHECK(syscall(SYS_ppoll, &wait, 1, &limit, NULL, 8) == 1);
+	CHECK(receive(call) == 9);
+	settle();
+	meet();
 }
 
 static void *wait_long(void *call)
@@ -573,6 +633,7 @@ int main(void)
 		signals(call);
 		cancel(wait_for_ever, call);
 		cancel(wait_after, call);
+		after_cancel(call, begins);
 		exchange(call, begins);
 		computes(call, begins);
 		/* A thread waits for the same descriptors, and another thread waits after it. */
@@ -586,6 +647,8 @@ int main(void)
 	exchange(NULL, begins);
 	set_blocking(1);
 	cancel(get_for_ever, NULL);
+	after_cancel(NULL, begins);
+	set_blocking(1);
 	exchange(NULL, begins);
 	meet();
 	signals_of_channel(begins);
