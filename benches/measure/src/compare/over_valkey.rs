@@ -28,13 +28,24 @@ struct Load {
     clients: &'static str,
     pipeline: &'static str,
     requests: &'static str,
+    /// Whether each of the two cores has another process, which computes all the time.
+    busy: bool,
 }
 
-const ROWS: [Load; 4] = [
-    Load { id: "valkey_64", bytes: "64", clients: "1", pipeline: "1", requests: "40000" },
-    Load { id: "valkey_50", bytes: "64", clients: "50", pipeline: "1", requests: "100000" },
-    Load { id: "valkey_pipe", bytes: "64", clients: "50", pipeline: "32", requests: "800000" },
-    Load { id: "valkey_100k", bytes: "102400", clients: "1", pipeline: "1", requests: "15000" },
+const ROWS: [Load; 6] = [
+    Load { id: "valkey_64", bytes: "64", clients: "1", pipeline: "1", requests: "40000", busy: false },
+    Load { id: "valkey_50", bytes: "64", clients: "50", pipeline: "1", requests: "100000", busy: false },
+    Load { id: "valkey_pipe", bytes: "64", clients: "50", pipeline: "32", requests: "800000", busy: false },
+    Load { id: "valkey_100k", bytes: "102400", clients: "1", pipeline: "1", requests: "15000", busy: false },
+    Load { id: "valkey_busy_64", bytes: "64", clients: "1", pipeline: "1", requests: "15000", busy: true },
+    Load {
+        id: "valkey_busy_100k",
+        bytes: "102400",
+        clients: "1",
+        pipeline: "1",
+        requests: "5000",
+        busy: true,
+    },
 ];
 
 /// The two commands that are measured, as the directions of a row.
@@ -62,6 +73,9 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
 /// Returns the rates of SET and of GET in thousands a second.
 fn rates(session: &Session, folder: &Path, load: &Load, rdma: bool) -> Result<[f64; 2]> {
     let scratch = Scratch::new()?;
+    let computing = |cpu: &usize| Run::new("sh").pinned(*cpu).args(["-c", "while :; do :; done"]).spawn();
+    // They end when they are dropped.
+    let _others = session.cpus.iter().filter(|_| load.busy).map(computing).collect::<Result<Vec<_>>>()?;
     let end = |name: &str, at: usize| {
         let run = Run::new(folder.join(name)).pinned(session.cpus[at]);
         match rdma {
