@@ -68,7 +68,7 @@ impl Measure {
 
 /// All rows in the order of the table. The goal and the aim of `pingpong_64` are for Xeons. For EPYCs the
 /// goal would be 0.25, and the aim 0.2.
-pub(crate) const MEASURES: [Measure; 57] = [
+pub(crate) const MEASURES: [Measure; 59] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),
     row("default_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, plain iperf3", "Gb/s", 4.0, 5.0),
