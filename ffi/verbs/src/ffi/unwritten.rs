@@ -36,9 +36,10 @@ const KEPT: Duration = Duration::from_millis(1);
 /// The number of descriptors with kept events. Further events are counted at once.
 const MOST: usize = 64;
 
-/// How often a thread tries to lock the list. A handler of a signal may have interrupted the holder of the
-/// lock, and then never gets the lock.
+/// How often a thread tries to lock the list, and how often it spins before it yields the CPU to the holder of
+/// the lock. A handler of a signal may have interrupted the holder, and then never gets the lock.
 const TRIES: u32 = 10_000;
+const SPINS: u32 = 100;
 
 /// The descriptors with kept events, in the order of their first kept event, and the number of these events.
 static LIST: Mutex<Vec<(c_int, u64)>> = Mutex::new(Vec::new());
@@ -74,10 +75,11 @@ fn list() -> MutexGuard<'static, Vec<(c_int, u64)>> {
 
 /// The list, for a function that a handler of a signal may call.
 fn list_if_free() -> Option<MutexGuard<'static, Vec<(c_int, u64)>>> {
-    for _ in 0..TRIES {
+    for tries in 0..TRIES {
         match LIST.try_lock() {
             Ok(list) => return Some(list),
-            Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            Err(TryLockError::WouldBlock) if tries < SPINS => std::hint::spin_loop(),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
             Err(TryLockError::Poisoned(_)) => return None,
         }
     }
@@ -277,7 +279,7 @@ pub(crate) mod tests {
         }
 
         /// The number of counted events, which are no longer counted afterwards.
-        fn counted(&self) -> u64 {
+        pub(crate) fn counted(&self) -> u64 {
             let mut bytes = [0; 8];
             rustix::io::read(&self.0, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
         }

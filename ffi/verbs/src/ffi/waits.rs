@@ -292,7 +292,8 @@ fn find(call: &impl Wait, now: Instant, may_skip: bool) -> c_int {
     let looks = looks();
     let queued = QUEUED.load(Ordering::Relaxed);
     let is_recent = looks.last.is_some_and(|last| now.saturating_duration_since(last) < LOOK);
-    if unwritten::any() {
+    let any_kept = unwritten::any();
+    if any_kept {
         let found = if is_recent { report(call, None) } else { 0 };
         if found != 0 {
             return found;
@@ -308,6 +309,10 @@ fn find(call: &impl Wait, now: Instant, may_skip: bool) -> c_int {
             // These events are not for this call.
             unwritten::write_all();
         }
+    }
+    if found == 0 && any_kept {
+        // Another thread may have counted the events after the look.
+        found = call.look();
     }
     found
 }

@@ -130,3 +130,30 @@ fn a_call_looks_before_it_blocks_signals_if_it_may_find_something() {
         }
     }
 }
+
+/// Another thread counts the event in the descriptor after the call has looked at the descriptor.
+#[test]
+fn an_event_that_is_counted_during_the_call_is_found() {
+    let _one = alone();
+    let channel = Channel::new();
+    for writes in [true, false] {
+        let looks = Cell::new(0);
+        let look = || {
+            looks.set(looks.get() + 1);
+            if looks.get() == 1 && writes {
+                std::thread::spawn(unwritten::write_all).join().unwrap();
+                return 0;
+            }
+            c_int::from(channel.counted() != 0)
+        };
+        // The call reports only the events of another channel.
+        let call = Recorded { look: &look, sleep: &never, kept: -1 };
+        // The last look was long ago, so the call looks.
+        let begun = Instant::now();
+        while begun.elapsed() < LOOK {}
+        unwritten::enter(None);
+        assert!(unwritten::keep(channel.fd(), 0, 0));
+        assert_eq!(serve(engine(), call, Some(Duration::ZERO), None), Served::Result(1));
+        assert_eq!((looks.get(), unwritten::any()), (2, false));
+    }
+}
