@@ -36,10 +36,13 @@ const KEPT: Duration = Duration::from_millis(1);
 /// The number of descriptors with kept events. Further events are counted at once.
 const MOST: usize = 64;
 
-/// How often a thread tries to lock the list, and how often it spins before it yields the CPU to the holder of
-/// the lock. A handler of a signal may have interrupted the holder, and then never gets the lock.
-const TRIES: u32 = 10_000;
+/// How long a thread tries to lock the list. The holder may have lost its CPU for some milliseconds. But if a
+/// handler of a signal has interrupted the holder, the handler never gets the lock.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// How often a thread tries before it sleeps between two tries, and how long it sleeps.
 const SPINS: u32 = 100;
+const NAP: Duration = Duration::from_micros(20);
 
 /// The descriptors with kept events, in the order of their first kept event, and the number of these events.
 static LIST: Mutex<Vec<(c_int, u64)>> = Mutex::new(Vec::new());
@@ -75,15 +78,21 @@ fn list() -> MutexGuard<'static, Vec<(c_int, u64)>> {
 
 /// The list, for a function that a handler of a signal may call.
 fn list_if_free() -> Option<MutexGuard<'static, Vec<(c_int, u64)>>> {
-    for tries in 0..TRIES {
+    let mut spins = 0..SPINS;
+    let mut begun = None;
+    loop {
         match LIST.try_lock() {
             Ok(list) => return Some(list),
-            Err(TryLockError::WouldBlock) if tries < SPINS => std::hint::spin_loop(),
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
             Err(TryLockError::Poisoned(_)) => return None,
+            Err(TryLockError::WouldBlock) if spins.next().is_some() => std::hint::spin_loop(),
+            Err(TryLockError::WouldBlock) => {
+                if begun.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    return None;
+                }
+                std::thread::sleep(NAP);
+            }
         }
     }
-    None
 }
 
 fn set_count(list: &[(c_int, u64)]) {
@@ -410,6 +419,28 @@ pub(crate) mod tests {
         after_poll();
         assert!(!any() && channel.counted() == u64::from(kept));
         assert!(!keep(channel.fd(), 0, 0));
+    }
+
+    /// A thread that holds the lock may lose its CPU. A handler that has interrupted the holder gives up.
+    #[test]
+    fn events_are_found_although_another_thread_holds_the_lock_for_a_while() {
+        let _one = alone();
+        let channel = Channel::new();
+        enter(None);
+        assert!(keep(channel.fd(), 0, 0));
+        let (locked, is_locked) = std::sync::mpsc::channel();
+        let holder = std::thread::spawn(move || {
+            let _list = list();
+            locked.send(()).unwrap();
+            std::thread::sleep(PATIENCE / 10);
+        });
+        is_locked.recv().unwrap();
+        assert!(has(channel.fd()));
+        holder.join().unwrap();
+        let held = list();
+        assert!(!has(channel.fd()));
+        drop(held);
+        assert!(take(channel.fd()));
     }
 
     #[test]
