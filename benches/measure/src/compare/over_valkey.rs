@@ -74,7 +74,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
 fn rates(session: &Session, folder: &Path, load: &Load, rdma: bool) -> Result<[f64; 2]> {
     let scratch = Scratch::new()?;
     let computing = |cpu: &usize| Run::new("sh").pinned(*cpu).args(["-c", "while :; do :; done"]).spawn();
-    // They end when they are dropped.
+    // The busy processes end when this variable is dropped.
     let _others = session.cpus.iter().filter(|_| load.busy).map(computing).collect::<Result<Vec<_>>>()?;
     let end = |name: &str, at: usize| {
         let run = Run::new(folder.join(name)).pinned(session.cpus[at]);

@@ -36,9 +36,12 @@ fn of(epfd: c_int) -> u32 {
 }
 
 impl Registrations {
+    fn entry(&self, fd: c_int) -> Option<&AtomicU32> {
+        self.sets.get(usize::try_from(fd).ok()?)
+    }
+
     fn set_of(&self, fd: c_int) -> u32 {
-        let set = usize::try_from(fd).ok().and_then(|fd| self.sets.get(fd));
-        set.map_or(SEVERAL, |set| set.load(Ordering::Acquire))
+        self.entry(fd).map_or(SEVERAL, |set| set.load(Ordering::Acquire))
     }
 
     /// Whether events of the channel may be reported from memory. If the channel is not registered, calls
@@ -59,9 +62,9 @@ impl Registrations {
     /// `None` after the program has removed it. Returns whether other calls than before may find the channel
     /// ready.
     pub(crate) fn change(&self, epfd: c_int, fd: c_int, event: Option<epoll_event>) -> bool {
-        let before = self.set_of(fd);
+        let Some(set) = self.entry(fd) else { return false };
+        let before = set.load(Ordering::Acquire);
         let is_known = before == NONE || before != SEVERAL && before & !OTHER == of(epfd);
-        let Some(set) = usize::try_from(fd).ok().and_then(|fd| self.sets.get(fd)) else { return false };
         let now = match event {
             _ if !is_known => SEVERAL,
             None => NONE,
@@ -76,7 +79,7 @@ impl Registrations {
 
     /// Called when a channel with this descriptor is made.
     pub(crate) fn clear(&self, fd: c_int) {
-        if let Some(set) = usize::try_from(fd).ok().and_then(|fd| self.sets.get(fd)) {
+        if let Some(set) = self.entry(fd) {
             set.store(NONE, Ordering::Release);
         }
     }

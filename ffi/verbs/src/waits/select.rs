@@ -55,23 +55,25 @@ fn words(count: c_int) -> usize {
     (count as usize).div_ceil(64)
 }
 
+/// Copies the program's sets. A set that is NULL is empty.
+///
+/// # Safety
+/// Each of the sets is NULL or has room for `count` descriptors, which are no more than a set has.
+unsafe fn copy_of(count: c_int, sets: [*mut fd_set; 3]) -> [Words; 3] {
+    let mut copies = [[0; WORDS]; 3];
+    for (copy, set) in copies.iter_mut().zip(sets).filter(|(_, set)| !set.is_null()) {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(set.cast(), copy.as_mut_ptr(), words(count)) };
+    }
+    copies
+}
+
 impl SelectWait {
     /// # Safety
     /// Each of the sets is NULL or has room for `count` descriptors, which are no more than a set has.
     unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Self {
-        let mut this = Self { count, sets, wanted: [[0; WORDS]; 3] };
-        let mut wanted = this.wanted;
-        this.copy_results(&mut wanted);
-        this.wanted = wanted;
-        this
-    }
-
-    /// Copies the program's sets.
-    fn copy_results(&self, to: &mut [Words; 3]) {
-        for (to, set) in to.iter_mut().zip(self.sets).filter(|(_, set)| !set.is_null()) {
-            // SAFETY: the program's sets have room for `count` descriptors.
-            unsafe { ptr::copy_nonoverlapping(set.cast(), to.as_mut_ptr(), words(self.count)) };
-        }
+        // SAFETY: the caller's promise.
+        Self { count, sets, wanted: unsafe { copy_of(count, sets) } }
     }
 
     /// Writes the program's sets.
@@ -117,10 +119,11 @@ impl Wait for SelectWait {
     }
 
     fn report(&self, found: Option<c_int>) -> c_int {
-        let mut sets = [[0; WORDS]; 3];
-        if found.is_some() {
-            self.copy_results(&mut sets);
-        }
+        let mut sets = match found {
+            // SAFETY: the program's sets have room for `count` descriptors.
+            Some(_) => unsafe { copy_of(self.count, self.sets) },
+            None => [[0; WORDS]; 3],
+        };
         let mut found = found.unwrap_or(0);
         unwritten::each(|fd| {
             let (at, bit) = (fd as usize / 64, 1 << (fd % 64));
