@@ -18,8 +18,8 @@ use super::{LocalConfig, LocalCounters, LocalError};
 use crate::mbuf::HEADROOM;
 use crate::mempool::slab::{Backing, backing_bytes};
 use crate::{
-    Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortInfo, PortLayer,
-    Sleep, Statistics,
+    Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    PortLayer, Sleep, Statistics,
 };
 
 /// The first bytes of the Ethernet addresses of a wire. In an address, the number of the station follows.
@@ -569,6 +569,14 @@ impl Sleep for LocalPort {
 }
 
 impl Statistics for LocalPort {
+    fn counters(&self) -> PortCounters {
+        let counters = self.base.counters;
+        // The port counts the bytes of a lent frame as sent when it lends the frame, and as lent later.
+        let sent = counters.tx_bytes.saturating_sub(counters.tx_lent_bytes);
+        let received = counters.rx_bytes.saturating_sub(counters.rx_borrowed_bytes);
+        PortCounters { copied_bytes: sent + received, ..counters }
+    }
+
     fn shared_memory_bytes(&self) -> u64 {
         self.peers.memory_bytes() as u64
     }

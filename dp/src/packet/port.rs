@@ -465,6 +465,8 @@ impl Statistics for PacketPort {
         }
         PortCounters {
             rx_dropped: self.base.counters.rx_dropped + self.kernel_drops.get(),
+            // Each received frame is copied from the ring into packet buffers.
+            copied_bytes: self.base.counters.rx_bytes,
             ..self.base.counters
         }
     }
