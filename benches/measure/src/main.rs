@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `compare/` | the table: uwarp next to the kernel's TCP and the machine's own limits (`scripts/compare`) |
+//! | `overview/` | what people ask first, as bars (`scripts/run`) |
 //! | `pair/` | one comparison that needs no device, as a line of JSON |
 //! | `fpdus.rs` | Writes as FPDUs in a byte stream, for the baselines that are not uwarp |
 //! | `pattern.rs` | distinguishable bytes |
@@ -20,6 +21,7 @@ mod compare;
 mod fpdus;
 mod kinds;
 mod marked;
+mod overview;
 mod pacing;
 mod pair;
 mod pattern;
@@ -36,6 +38,7 @@ use clap::Parser;
 #[command(name = "measure", version)]
 enum Command {
     Compare(compare::options::CompareOptions),
+    Overview(overview::OverviewOptions),
     Pair(pair::PairOptions),
     Pacing(pacing::PacingOptions),
     Reach(reach::ReachOptions),
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
     benches::lines::end_when_output_is_lost("measure");
     match Command::parse() {
         Command::Compare(options) => compare::run(options),
+        Command::Overview(options) => overview::run(&options),
         Command::Pair(options) => pair::run(&options),
         Command::Pacing(options) => pacing::run(&options),
         Command::Reach(options) => reach::run(&options),

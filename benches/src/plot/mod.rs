@@ -18,5 +18,5 @@ mod scale;
 
 pub use chart::{Axis, Chart, Series, Stroke};
 pub use draw::DrawError;
-pub use page::Page;
+pub use page::{Bar, Page};
 pub use scale::{Scale, bytes, decimal, percent};

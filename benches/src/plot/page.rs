@@ -10,7 +10,21 @@ const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;ma
      h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}svg{max-width:100%;height:auto}\
      table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
      th,td{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}th{font-weight:600}\
-     th:first-child,td:first-child{text-align:left}pre{background:#f5f5f5;padding:.6em;overflow-x:auto}";
+     th:first-child,td:first-child{text-align:left}\
+     .bars{width:100%;margin:1.2em 0}.bars caption{text-align:left;font-weight:600;padding:.2em .7em}\
+     .bars td{border:0;white-space:nowrap;text-align:left}.bars td:nth-child(2){width:60%}\
+     .bars div{background:#9ab;height:1em;min-width:2px}.bars tr:first-of-type div{background:#2463c9}pre{background:#f5f5f5;padding:.6em;overflow-x:auto}";
+
+/// A figure that is drawn as a bar.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bar {
+    /// The name on the left.
+    pub name: String,
+    /// The length, in the unit of all bars of one group. It is not negative.
+    pub value: f64,
+    /// The text on the right.
+    pub note: String,
+}
 
 /// A page that is built from the top down.
 #[derive(Clone, Debug)]
@@ -51,6 +65,22 @@ impl Page {
         let head = line("th", &mut heads.iter().copied());
         let body: String = rows.iter().map(|row| line("td", &mut row.iter().map(String::as_str))).collect();
         self.put(format_args!("<table>\n{head}{body}</table>\n"));
+    }
+
+    /// Adds a group of bars under `title`. The longest bar has the whole width, and the first one another
+    /// colour.
+    pub fn bars(&mut self, title: &str, bars: &[Bar]) {
+        let longest = bars.iter().map(|bar| bar.value).fold(f64::MIN_POSITIVE, f64::max);
+        let line = |bar: &Bar| {
+            let (name, note) = (escaped(&bar.name), escaped(&bar.note));
+            let share = 100.0 * bar.value / longest;
+            format!(
+                "<tr><td>{name}</td><td><div style=\"width:{share:.1}%\"></div></td><td>{note}</td></tr>\n"
+            )
+        };
+        let lines: String = bars.iter().map(line).collect();
+        let title = escaped(title);
+        self.put(format_args!("<table class=\"bars\">\n<caption>{title}</caption>\n{lines}</table>\n"));
     }
 
     /// Adds a chart, which [`write`](Self::write) also writes as `NAME.svg`.
@@ -120,6 +150,19 @@ mod tests {
         for reference in ["src=", "href=", "@import", "url("] {
             assert!(!html.contains(reference), "{reference}");
         }
+    }
+
+    #[test]
+    fn bars_are_shares_of_the_longest() {
+        let bar = |name: &str, value| Bar { name: name.into(), value, note: format!("{value} <us>") };
+        let mut page = Page::new("t");
+        page.bars("us & less", &[bar("a", 1.0), bar("<b>", 4.0)]);
+        let html = page.html();
+        for part in ["width:25.0%", "width:100.0%", "us &amp; less", "&lt;b&gt;", "<td>4 &lt;us&gt;</td>"] {
+            assert!(html.contains(part), "{part}: {html}");
+        }
+        page.bars("nothing", &[bar("a", 0.0)]);
+        assert!(page.html().contains("width:0.0%"));
     }
 
     #[test]

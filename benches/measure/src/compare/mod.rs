@@ -15,6 +15,7 @@
 //! | `registering` | the time of `ibv_reg_mr` in a process with many mappings, whose program is `reg_mr.c` |
 //! | `over_ucx` | UCX and Open MPI on a local wire, next to the same programs over the kernel's TCP |
 //! | `over_valkey` | valkey over RDMA on a local wire, next to valkey over TCP |
+//! | `over_packet` | two `iwperf` processes on packet sockets, next to programs over the kernel's TCP on the same interfaces |
 //! | `asleep` | processes that sleep until a frame arrives |
 //! | `wake` | one of two processes that sleep, run as a separate process |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, small messages, and RDMA Writes over sockets |
@@ -52,13 +53,14 @@ mod loss;
 pub(crate) mod measures;
 pub(crate) mod options;
 mod over_local;
+mod over_packet;
 mod over_ucx;
 mod over_valkey;
 mod over_vhost;
 mod plots;
 mod registering;
 pub(crate) mod sample;
-mod session;
+pub(crate) mod session;
 pub(crate) mod table;
 mod vhost;
 pub(crate) mod wake;
@@ -85,19 +87,31 @@ pub(crate) fn run(options: CompareOptions) -> ExitCode {
     }
 }
 
+/// Measures the wanted rows, without a line for each pair.
+pub(crate) fn measured(session: &Session) -> Tally {
+    let mut tally = Tally::silent();
+    measure_into(session, &mut tally);
+    tally
+}
+
+fn measure_into(session: &Session, tally: &mut Tally) {
+    over_vhost::measure(session, tally);
+    over_local::measure(session, tally);
+    registering::measure(session, tally);
+    over_ucx::measure(session, tally);
+    over_valkey::measure(session, tally);
+    over_packet::measure(session, tally);
+    asleep::measure(session, tally);
+    burst::measure(session, tally);
+    in_memory::measure(session, tally);
+    loss::measure(session, tally);
+}
+
 /// Measures and prints the table. Returns whether all wanted rows and limits were measured.
 fn take(options: CompareOptions) -> Result<bool> {
     let (machine, session) = (MachineInfo::here(), Session::new(options)?);
     let mut tally = Tally::default();
-    over_vhost::measure(&session, &mut tally);
-    over_local::measure(&session, &mut tally);
-    registering::measure(&session, &mut tally);
-    over_ucx::measure(&session, &mut tally);
-    over_valkey::measure(&session, &mut tally);
-    asleep::measure(&session, &mut tally);
-    burst::measure(&session, &mut tally);
-    in_memory::measure(&session, &mut tally);
-    loss::measure(&session, &mut tally);
+    measure_into(&session, &mut tally);
     let (mut rows, mut missing): (Vec<Row>, Vec<(&str, String)>) = Default::default();
     println!("{machine}");
     if session.options.quick {

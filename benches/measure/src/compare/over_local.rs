@@ -1,19 +1,21 @@
 //! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, in two processes on
-//! two cores. The rows are compared with the kernel's TCP over loopback, with `iwperf` on a local wire, and
-//! with a pipe between the two cores. The comparison with `iwperf` shows the cost of the functions of
-//! libibverbs and librdmacm. The comparison with the pipe shows the cost of everything but two copies.
+//! two cores. The rows are compared with the kernel's TCP over loopback, with `iwperf` on a local wire, with a
+//! pipe between the two cores, and with UCX over shared memory. The comparison with `iwperf` shows the cost of
+//! the functions of libibverbs and librdmacm. The comparison with the pipe shows the cost of everything but
+//! two copies.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testing::lab::{Process, Result, Run, Scratch};
-use testing::lab_error;
+use testing::{ensure, lab_error};
 
 use crate::compare::kernel::iperf3;
-use crate::compare::kernel::program::{READY, RoundTrips};
+use crate::compare::kernel::program::{READY, Received, RoundTrips};
 use crate::compare::last_line::last_line;
 use crate::compare::limits::pipe;
+use crate::compare::over_ucx::{self, UcpTest};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::number;
@@ -22,6 +24,8 @@ use crate::compare::vhost::number;
 const MEBIBYTE: &str = "1048576";
 const LARGE: &str = "65536";
 const SMALL: &str = "64";
+/// Number of bytes of a small message.
+const MESSAGE: f64 = 64.0;
 
 /// The address of the server for the unmodified programs and for the kernel.
 const HERE: &str = "127.0.0.1";
@@ -60,6 +64,12 @@ const BANDWIDTHS: [Bandwidth; 6] = [
     Bandwidth { tool: "ib_read_bw", bytes: MEBIBYTE, rows: &[("local_read_1m", pipe)] },
 ];
 
+/// The rows of the rate of small Sends, and their baselines in millions of messages per second.
+const MESSAGES: [(&str, Baseline); 2] = [
+    ("local_rate_64", kernel_messages),
+    ("ucx_shm_rate_64", |session| over_ucx::in_shared_memory(session, UcpTest::Messages)),
+];
+
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     let wants = |id| session.options.wants(id);
     for _ in 0..session.pace.pairs {
@@ -74,7 +84,14 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
                 tally.add(id, "both", session.beside(&first, ours, || theirs(session)).map(Pair::from));
             }
         }
-        let of_half = ["shim_send_64", "shim_send_cost", "shim_ud_64"];
+        if MESSAGES.iter().any(|(id, _)| wants(id)) {
+            let ours = || messages(session);
+            let first = session.ranged(ours);
+            for (id, theirs) in MESSAGES.iter().filter(|(id, _)| wants(id)) {
+                tally.add(id, "both", session.beside(&first, ours, || theirs(session)).map(Pair::from));
+            }
+        }
+        let of_half = ["shim_send_64", "shim_send_cost", "shim_ud_64", "ucx_shm_64"];
         if of_half.into_iter().any(wants) {
             let half = || latency(session, "ib_send_lat", &[]);
             let first = session.ranged(half);
@@ -86,6 +103,10 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
                 let both = session.beside(&first, half, || kernel_round_trip(session));
                 let whole = both.map(|both| both.map(|(half, theirs)| (2.0 * half, theirs)));
                 tally.add("shim_send_64", "both", whole.map(Pair::from));
+            }
+            if wants("ucx_shm_64") {
+                let theirs = || over_ucx::in_shared_memory(session, UcpTest::Tag);
+                tally.add("ucx_shm_64", "both", session.beside(&first, half, theirs).map(Pair::from));
             }
             if wants("shim_send_cost") {
                 let both = session.beside(&first, half, || iwperf_latency(session));
@@ -120,6 +141,12 @@ fn bandwidth(session: &Session, tool: &str, bytes: &str) -> Result<f64> {
     let seconds = session.pace.seconds.to_string();
     let text = perftest(session, tool, &["-s", bytes, "-D", &seconds, "--report_gbits"])?;
     figure(&text, 3)
+}
+
+/// Measures the rate of small Sends that `ib_send_bw` reports, in millions per second.
+fn messages(session: &Session) -> Result<f64> {
+    let seconds = session.pace.seconds.to_string();
+    figure(&perftest(session, "ib_send_bw", &["-s", SMALL, "-D", &seconds])?, 4)
 }
 
 /// Measures the typical latency in us that a tool reports. Context switches do not indicate a disturbance
@@ -236,6 +263,23 @@ fn kernel_round_trip(session: &Session) -> Result<f64> {
     })
 }
 
+/// Measures the rate of messages in millions per second that a receiver counts. The sender hands each message
+/// to the kernel by itself, and the receiver spins.
+fn kernel_messages(session: &Session) -> Result<f64> {
+    let [address, seconds] = [format!("{HERE}:7402"), session.pace.seconds.to_string()];
+    let [at_sink, at_source] = session.cpus;
+    session.undisturbed(|| {
+        let end = |what| Session::part("kernel-tcp").map(|run| run.args([what, address.as_str()]));
+        let mut sink = end("sink")?.pinned(at_sink).spawn()?;
+        sink.wait_for(READY, START)?;
+        let source = end("source")?.args(["--size", SMALL, "--seconds", &seconds]).pinned(at_source);
+        source.spawn()?.finish(LIMIT)?.success()?;
+        let received: Received = last_line(&sink.finish(START)?.success()?)?;
+        ensure!(received.seconds > 0.0, "nothing came");
+        Ok(received.bytes as f64 / MESSAGE / received.seconds / 1e6)
+    })
+}
+
 /// Returns the median in us that `ping` reports while `pong` answers.
 pub(crate) fn round_trip([at_pong, at_ping]: [usize; 2], pong: Run, ping: Run) -> Result<f64> {
     let mut server = pong.pinned(at_pong).spawn()?;
@@ -254,6 +298,7 @@ mod tests {
     fn each_row_of_bandwidth_is_in_the_table() {
         let ids: Vec<&str> = BANDWIDTHS.iter().flat_map(|tool| tool.rows.iter().map(|(id, _)| *id)).collect();
         assert!(ids.iter().all(|id| find(id).is_some_and(|measure| measure.unit == "Gb/s")), "{ids:?}");
+        assert!(MESSAGES.iter().all(|(id, _)| find(id).is_some_and(|measure| measure.unit == "M/s")));
         let named = |measure: &&Measure| measure.id.starts_with("local_") && measure.unit == "Gb/s";
         assert!(MEASURES.iter().filter(named).all(|measure| ids.contains(&measure.id)), "{ids:?}");
     }

@@ -1,6 +1,7 @@
 //! The rows of UCX and of Open MPI: the same unmodified program with the library on a local wire, and over
 //! the kernel's TCP on the loopback interface. The program's two processes are on two cores. UCX and Open MPI
-//! can also use shared memory without verbs. These figures are beside the rows in the JSON.
+//! can also use shared memory without verbs. These figures are beside the rows in the JSON, and they are the
+//! baseline of the rows `mpi_vader_*` and `ucx_shm_*`.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 use testing::lab::{Process, Result, Run, Scratch};
 use testing::lab_error;
 
+use crate::compare::kernel::KernelHosts;
+use crate::compare::kernel::shape::{DEV, Shape};
 use crate::compare::session::{Session, Tally};
 
 /// The port at which the server of `ucx_perftest` tells its address, over the kernel's TCP.
@@ -44,24 +47,49 @@ enum Figure {
     Rate,
 }
 
-const ROWS: [(&str, Through, Figure); 6] = [
-    ("ucx_tag_64", Through::Ucp, Figure::Latency),
-    ("ucx_put_64k", Through::Ucp, Figure::Rate),
-    ("mpi_ucx_64", Through::MpiUcx, Figure::Latency),
-    ("mpi_ofi_64", Through::MpiOfi, Figure::Latency),
-    ("mpi_ucx_1m", Through::MpiUcx, Figure::Rate),
-    ("mpi_ofi_1m", Through::MpiOfi, Figure::Rate),
+/// What `ucx_perftest` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UcpTest {
+    /// The median of half of a round trip of 64 bytes, with tags, in us.
+    Tag,
+    /// The rate of puts of 64 KiB in GB/s.
+    Put,
+    /// The rate of active messages of 64 bytes in millions per second.
+    Messages,
+}
+
+impl From<Figure> for UcpTest {
+    fn from(figure: Figure) -> Self {
+        match figure {
+            Figure::Latency => Self::Tag,
+            Figure::Rate => Self::Put,
+        }
+    }
+}
+
+const ROWS: [(&str, Through, Figure, Over); 8] = [
+    ("ucx_tag_64", Through::Ucp, Figure::Latency, Over::KernelTcp),
+    ("ucx_put_64k", Through::Ucp, Figure::Rate, Over::KernelTcp),
+    ("mpi_ucx_64", Through::MpiUcx, Figure::Latency, Over::KernelTcp),
+    ("mpi_ofi_64", Through::MpiOfi, Figure::Latency, Over::KernelTcp),
+    ("mpi_ucx_1m", Through::MpiUcx, Figure::Rate, Over::KernelTcp),
+    ("mpi_ofi_1m", Through::MpiOfi, Figure::Rate, Over::KernelTcp),
+    ("mpi_vader_64", Through::MpiUcx, Figure::Latency, Over::SharedMemory),
+    ("mpi_vader_1m", Through::MpiUcx, Figure::Rate, Over::SharedMemory),
 ];
 
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     let wanted: Vec<_> = ROWS.into_iter().filter(|(id, ..)| session.options.wants(id)).collect();
     for _ in 0..session.pace.pairs {
-        for &(id, through, figure) in &wanted {
+        for &(id, through, figure, baseline) in &wanted {
             let of = |over| taken(session, through, figure, over);
-            tally.add(id, "both", session.pair(|| of(Over::Uwarp), || of(Over::KernelTcp)));
+            tally.add(id, "both", session.pair(|| of(Over::Uwarp), || of(baseline)));
         }
     }
-    for (id, through, figure) in wanted {
+    for (id, through, figure, baseline) in wanted {
+        if baseline == Over::SharedMemory {
+            continue;
+        }
         match taken(session, through, figure, Over::SharedMemory) {
             Ok(value) => tally.note(id, "shared_memory", value),
             Err(error) => tally.note(id, "shared_memory_error", error.to_string()),
@@ -80,7 +108,7 @@ fn taken(session: &Session, through: Through, figure: Figure, over: Over) -> Res
         Over::KernelTcp | Over::SharedMemory => Ok(run),
     };
     match through {
-        Through::Ucp => ucp(session, figure, |run| with_library(ucx(run, over))),
+        Through::Ucp => ucp(session, figure.into(), |run| with_library(ucx(run, over))),
         Through::MpiUcx | Through::MpiOfi => {
             let file = scratch.file("netpipe.out");
             let mpirun =
@@ -105,29 +133,61 @@ fn ucx(run: Run, over: Over) -> Run {
 
 // ---- UCP ----
 
-fn ucp(session: &Session, figure: Figure, with_library: impl Fn(Run) -> Result<Run>) -> Result<f64> {
-    let (test, size) = match figure {
-        Figure::Latency => ("tag_lat", "64"),
-        Figure::Rate => ("ucp_put_bw", "65536"),
-    };
-    let count = session.pace.round_trips.to_string();
-    let end = |at: usize| {
-        let run = Run::new("ucx_perftest").args(["-f", "-t", test, "-s", size, "-n", &count, "-w", "1000"]);
-        with_library(run.args(["-p", &PORT.to_string()]).pinned(session.cpus[at]))
-    };
-    let mut server = end(0)?.spawn()?;
-    wait_for_port(&mut server)?;
-    let text = end(1)?.arg("127.0.0.1").spawn()?.finish(LIMIT)?.success()?;
-    server.finish(LIMIT)?.success()?;
-    result_of_ucx(&text, figure)
+/// Measures UCX over shared memory.
+///
+/// # Errors
+/// Fails if `ucx_perftest` fails.
+pub(crate) fn in_shared_memory(session: &Session, test: UcpTest) -> Result<f64> {
+    ucp(session, test, |run| Ok(ucx(run, Over::SharedMemory)))
 }
 
-/// Waits until a program listens at [`PORT`] of the kernel's TCP.
+/// Measures UCX over the kernel's TCP between two hosts.
+///
+/// # Errors
+/// Fails if `ucx_perftest` fails.
+pub(crate) fn between(session: &Session, hosts: &KernelHosts, test: UcpTest) -> Result<f64> {
+    let end = |at: usize| {
+        let run = perftest(session, test).env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", DEV);
+        let server = (at == 1).then(|| hosts.address(Shape::Plain));
+        hosts.spawn(at, run.args(server))
+    };
+    both_ends(end, test)
+}
+
+fn ucp(session: &Session, test: UcpTest, with_library: impl Fn(Run) -> Result<Run>) -> Result<f64> {
+    let end = |at: usize| {
+        let run = with_library(perftest(session, test).pinned(session.cpus[at]))?;
+        run.args((at == 1).then_some("127.0.0.1")).spawn()
+    };
+    both_ends(end, test)
+}
+
+fn perftest(session: &Session, test: UcpTest) -> Run {
+    let (name, size, count) = match test {
+        UcpTest::Tag => ("tag_lat", "64", session.pace.round_trips),
+        UcpTest::Put => ("ucp_put_bw", "65536", session.pace.round_trips),
+        UcpTest::Messages => ("ucp_am_bw", "64", 10 * session.pace.round_trips),
+    };
+    let count = count.to_string();
+    let run = Run::new("ucx_perftest").args(["-f", "-t", name, "-s", size, "-n", &count, "-w", "1000"]);
+    run.args(["-p", &PORT.to_string()])
+}
+
+/// Starts the server, which is end 0, and the client, which is end 1. Returns the client's figure.
+fn both_ends(end: impl Fn(usize) -> Result<Process>, test: UcpTest) -> Result<f64> {
+    let mut server = end(0)?;
+    wait_for_port(&mut server)?;
+    let text = end(1)?.finish(LIMIT)?.success()?;
+    server.finish(LIMIT)?.success()?;
+    result_of_ucx(&text, test)
+}
+
+/// Waits until a program listens at [`PORT`] of the kernel's TCP, in the program's network namespace.
 fn wait_for_port(server: &mut Process) -> Result<()> {
     let started = Instant::now();
     while started.elapsed() < START {
-        let tables =
-            ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
+        let path = |table: &str| format!("/proc/{}/net/{table}", server.id());
+        let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(path(table)).unwrap_or_default());
         if tables.iter().any(|table| listens(table)) {
             return Ok(());
         }
@@ -148,17 +208,18 @@ fn listens(table: &str) -> bool {
     })
 }
 
-/// Returns the median latency in us, or the average rate in GB/s. The last line of numbers has the count,
-/// the latencies (50th percentile, average, overall), the rates in MB/s of 2^20 bytes (average, overall), and
-/// messages per second.
-fn result_of_ucx(text: &str, figure: Figure) -> Result<f64> {
+/// Returns the median latency in us, the average rate in GB/s, or the average rate in millions of messages
+/// per second. The last line of numbers has the count, the latencies (50th percentile, average, overall), the
+/// rates in MB/s of 2^20 bytes (average, overall), and messages per second (average, overall).
+fn result_of_ucx(text: &str, test: UcpTest) -> Result<f64> {
     let numbers =
         |line: &str| -> Option<Vec<f64>> { line.split_whitespace().map(|word| word.parse().ok()).collect() };
     let row = text.lines().rev().filter_map(numbers).find(|numbers| numbers.len() == 8);
     let row = row.ok_or_else(|| lab_error!("no figures of ucx_perftest in: {text}"))?;
-    Ok(match figure {
-        Figure::Latency => row[1],
-        Figure::Rate => row[4] * f64::from(1 << 20) / 1e9,
+    Ok(match test {
+        UcpTest::Tag => row[1],
+        UcpTest::Put => row[4] * f64::from(1 << 20) / 1e9,
+        UcpTest::Messages => row[6] / 1e6,
     })
 }
 
@@ -220,7 +281,7 @@ mod tests {
 
     #[test]
     fn each_row_is_in_the_table() {
-        for (id, _, figure) in ROWS {
+        for (id, _, figure, _) in ROWS {
             let unit = find(id).unwrap().unit;
             assert_eq!(unit, if figure == Figure::Latency { "us" } else { "GB/s" }, "{id}");
         }
@@ -230,9 +291,10 @@ mod tests {
     fn the_median_and_the_average_rate_of_ucx_count() {
         let text = "|   Test | # iterations | 50.0%ile |\n+---+\n     20000      1.356     7.126     \
                     7.200        1024.00       1025.00      140322      140323\n";
-        assert_eq!(result_of_ucx(text, Figure::Latency).unwrap(), 1.356);
-        assert_eq!(result_of_ucx(text, Figure::Rate).unwrap(), 1.073_741_824);
-        assert!(result_of_ucx("20000 1.356 7.126\n", Figure::Latency).is_err());
+        assert_eq!(result_of_ucx(text, UcpTest::Tag).unwrap(), 1.356);
+        assert_eq!(result_of_ucx(text, UcpTest::Put).unwrap(), 1.073_741_824);
+        assert_eq!(result_of_ucx(text, UcpTest::Messages).unwrap(), 0.140_322);
+        assert!(result_of_ucx("20000 1.356 7.126\n", UcpTest::Tag).is_err());
     }
 
     #[test]

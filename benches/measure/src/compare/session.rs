@@ -161,17 +161,29 @@ pub(crate) struct Tally {
     pairs: BTreeMap<&'static str, Vec<(&'static str, Vec<Pair>)>>,
     failures: BTreeMap<&'static str, String>,
     also: BTreeMap<&'static str, Map<String, Value>>,
+    is_silent: bool,
 }
 
 impl Tally {
+    /// Returns a tally that prints nothing. [`default`](Self::default) returns one that prints a line for each
+    /// pair and for each failure.
+    pub(crate) fn silent() -> Self {
+        Self { is_silent: true, ..Self::default() }
+    }
+
     /// Adds a pair of row `id`, or its error. The first error of a row is kept.
     pub(crate) fn add(&mut self, id: &'static str, direction: &'static str, pair: Result<Pair>) {
         let pair = match pair {
             Ok(pair) => pair,
             Err(error) => return self.fail(id, &error),
         };
-        let distances = pair.distances.map(|distances| format!("  {distances}")).unwrap_or_default();
-        eprintln!("  {id:<14} {direction:<18} {:>10.3} against {:>10.3}{distances}", pair.ours, pair.theirs);
+        if !self.is_silent {
+            let distances = pair.distances.map(|distances| format!("  {distances}")).unwrap_or_default();
+            eprintln!(
+                "  {id:<14} {direction:<18} {:>10.3} against {:>10.3}{distances}",
+                pair.ours, pair.theirs
+            );
+        }
         let directions = self.pairs.entry(id).or_default();
         match directions.iter_mut().find(|(name, _)| *name == direction) {
             Some((_, pairs)) => pairs.push(pair),
@@ -181,7 +193,9 @@ impl Tally {
 
     /// Records that row `id` cannot be measured.
     pub(crate) fn fail(&mut self, id: &'static str, error: &LabError) {
-        eprintln!("  {id:<14} {error}");
+        if !self.is_silent {
+            eprintln!("  {id:<14} {error}");
+        }
         self.failures.entry(id).or_insert_with(|| error.to_string());
     }
 

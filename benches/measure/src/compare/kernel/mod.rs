@@ -89,7 +89,10 @@ impl KernelHosts {
     }
 
     /// Starts a program on a host, pinned to the host's CPU.
-    fn spawn(&self, end: usize, run: Run) -> Result<Process> {
+    ///
+    /// # Errors
+    /// Fails if the program cannot be started.
+    pub(crate) fn spawn(&self, end: usize, run: Run) -> Result<Process> {
         run.pinned(self.cpus[end]).within(self.ends[end].name().to_owned()).spawn()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use testing::lab::{Namespace, Result};
 
 /// The name of the network device of each side.
-pub(super) const DEV: &str = "v0";
+pub(crate) const DEV: &str = "v0";
 
 /// Settings of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
