@@ -39,9 +39,9 @@ crate::counters! {
         /// Number of bytes of `rx_bytes` that were not copied: these bytes are in pages of the port that has
         /// sent them ([local wire](crate::local)).
         pub rx_borrowed_bytes: u64,
-        /// Number of bytes that the port itself has copied, as a [local wire](crate::local) copies short frames
-        /// into and out of its rings, and the front of each lent frame. Copies of the device and of the kernel
-        /// are not counted. Lent bytes are subtracted in the poll after the sending.
+        /// Number of bytes that the port itself has copied, as a [local wire](crate::local) copies short
+        /// frames into and out of its rings, and the front of each lent frame. Copies of the device and of
+        /// the kernel are not counted. Lent bytes are subtracted in the poll after the sending.
         pub copied_bytes: u64,
         /// Number of frames that an [impaired port](crate::Impaired) has lost on purpose.
         pub tx_lost: u64,

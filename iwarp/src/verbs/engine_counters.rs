@@ -79,8 +79,9 @@ impl EngineCounters {
     /// Returns the number of bytes that the engine and its port have copied: from registered memory to the
     /// buffers of TCP, from received frames to registered memory, and within the port
     /// ([`PortCounters::copied_bytes`](dp::PortCounters)). For each payload byte that two processes exchange
-    /// over a local wire, the sum over both ends grows by 2 if the messages are long. Copies of devices and of
-    /// the kernel are not counted, and neither is TCP's copy of a segment of at most 512 bytes into its frame.
+    /// over a local wire, the sum over both ends grows by 2 if the messages are long. Copies of devices and
+    /// of the kernel are not counted, and neither is TCP's copy of a segment of at most 512 bytes into its
+    /// frame.
     pub fn copied_bytes(&self) -> u64 {
         let fetched = self.tx_fetched_bytes.saturating_sub(self.tx_zero_copy_bytes);
         fetched + self.rx_placed_bytes + self.port.copied_bytes

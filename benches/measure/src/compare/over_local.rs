@@ -1,8 +1,8 @@
 //! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, in two processes on
-//! two cores. The rows are compared with the kernel's TCP over loopback, with `iwperf` on a local wire, with a
-//! pipe between the two cores, and with UCX over shared memory. The comparison with `iwperf` shows the cost of
-//! the functions of libibverbs and librdmacm. The comparison with the pipe shows the cost of everything but
-//! two copies.
+//! two cores. The rows are compared with the kernel's TCP over loopback, with `iwperf` on a local wire, with
+//! a pipe between the two cores, and with UCX over shared memory. The comparison with `iwperf` shows the cost
+//! of the functions of libibverbs and librdmacm. The comparison with the pipe shows the cost of everything
+//! but two copies.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! The rows of packet sockets: two `iwperf` processes on the two interfaces of a veth pair, each of which the
-//! process shares with the kernel. The baselines use the same interfaces: `iperf3` and small messages over the
-//! kernel's TCP, and UCX's transport `tcp`. Our frames have CRCs. All interfaces have their usual offloads.
+//! process shares with the kernel. The baselines use the same interfaces: `iperf3` and small messages over
+//! the kernel's TCP, and UCX's transport `tcp`. Our frames have CRCs. All interfaces have their usual
+//! offloads.
 
 use std::time::Duration;
 

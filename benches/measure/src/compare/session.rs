@@ -165,8 +165,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Returns a tally that prints nothing. [`default`](Self::default) returns one that prints a line for each
-    /// pair and for each failure.
+    /// Returns a tally that prints nothing. [`default`](Self::default) returns one that prints a line for
+    /// each pair and for each failure.
     pub(crate) fn silent() -> Self {
         Self { is_silent: true, ..Self::default() }
     }
