@@ -49,6 +49,10 @@ const RX_BYTES: usize = 256 << 10;
 /// Time between two reads of the sockets while the port is polled. Reading the sockets is a system call.
 const LOOK_US: u64 = 100;
 
+/// Time between the poll that has received the frames that have ended a sleep, and the read of the wake-up
+/// message. Reading the sockets takes two system calls, which would delay the answer to these frames.
+const ANSWER_US: u64 = 10;
+
 /// Time between two attempts to send frames that wait for space in a ring.
 const SPACE_US: u64 = 50;
 
@@ -69,6 +73,10 @@ pub struct LocalPort {
     /// The time of the caller's clock at which the sockets are read next. The sockets are also read after
     /// `LOOK_POLLS` polls without a frame.
     look_at_us: u64,
+    /// Whether the port has slept since the last poll.
+    has_slept: bool,
+    /// Whether a frame has ended a sleep since the sockets were read: a socket has a wake-up message.
+    has_wake: bool,
     /// Number of frames that are borrowed from all peers and not returned.
     borrowed: usize,
     idle_polls: u32,
@@ -108,6 +116,8 @@ impl LocalPort {
             latest: 0,
             turn: 0,
             look_at_us: 0,
+            has_slept: false,
+            has_wake: false,
             borrowed: 0,
             idle_polls: 0,
             now_us: 0,
@@ -344,6 +354,7 @@ impl LocalPort {
     /// Reads the sockets, and sets the time of the next read.
     fn look(&mut self) {
         self.idle_polls = 0;
+        self.has_wake = false;
         let more = self.peers.look(self.now_us);
         // During a handshake each poll reads the sockets, so that the first frame is not delayed.
         let at_once = more || self.peers.is_in_haste(self.now_us);
@@ -468,6 +479,11 @@ impl Port for LocalPort {
         }
         let taken = frames.len() - before;
         self.idle_polls = if taken == 0 { self.idle_polls + 1 } else { 0 };
+        if std::mem::take(&mut self.has_slept) {
+            // If frames have ended the sleep, the caller answers them before the port reads the sockets.
+            self.has_wake = taken > 0;
+            self.look_at_us = if taken > 0 { now_us + ANSWER_US } else { 0 };
+        }
         if now_us >= self.look_at_us || self.idle_polls >= LOOK_POLLS {
             self.look();
         }
@@ -537,7 +553,7 @@ impl Sleep for LocalPort {
             return true;
         }
         // A message that has arrived since the last read of the sockets ends the sleep at once.
-        if self.now_us >= self.look_at_us {
+        if self.now_us >= self.look_at_us || self.has_wake {
             self.look();
         }
         self.each_ring(Consumer::mark_sleeping);
@@ -554,8 +570,7 @@ impl Sleep for LocalPort {
             return;
         }
         self.each_ring(Consumer::mark_awake);
-        // The next poll reads the sockets after it has received the frames that have ended the sleep.
-        self.look_at_us = 0;
+        self.has_slept = true;
     }
 
     fn next_due_us(&self) -> Option<u64> {

@@ -469,7 +469,14 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert!(send(&mut b, first) && is_readable(&a));
     a.disarm_wakeup();
     assert_eq!(receive(&mut [&mut a], 1).len(), 1);
-    assert!(!is_readable(&a), "the wake-up was taken");
+    assert!(is_readable(&a), "the answer comes before the wake-up message is read");
+    assert!(a.arm_wakeup() && !is_readable(&a), "the message was read before the next sleep");
+    a.disarm_wakeup();
+    // Without a frame, the first poll after a sleep reads the sockets, and takes notice of a new peer.
+    let mut d = scratch.open(4);
+    let hello = frame(&d, 1, 9, 64);
+    assert!(send(&mut d, hello) && is_readable(&a));
+    assert!(poll_once(&mut a, 0).is_empty() && !is_readable(&a));
 
     // A frame that arrived before the process ended is received first.
     let second = frame(&b, 1, 2, 64);

@@ -371,6 +371,22 @@ impl Turned {
         self.poll(engine.as_mut())
     }
 
+    /// Does the same, but an acknowledgement waits for an answer of the user for up to `patience`.
+    fn poll_awaiting(
+        &self,
+        mut engine: MutexGuard<'_, Option<Engine>>,
+        wait: Option<Waiting>,
+        patience: Duration,
+    ) -> bool {
+        await_answers(&mut engine, patience);
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake(engine.as_mut(), wait);
+        }
+        let busy = self.poll(engine.as_mut());
+        await_answers(&mut engine, Duration::ZERO);
+        busy
+    }
+
     fn poll(&self, engine: Option<&mut Engine>) -> bool {
         let busy = engine.is_some_and(|engine| {
             let busy = engine.poll();
@@ -425,9 +441,6 @@ impl Turned {
             }
             absence.end();
             let mut engine = self.engine();
-            let await_answers = |engine: &mut Option<Engine>, patience| {
-                engine.as_mut().is_some_and(|engine| engine.await_answers(patience))
-            };
             await_answers(&mut engine, PATIENCE);
             if self.poll(engine.as_mut()) {
                 idle = 0;
@@ -489,4 +502,9 @@ impl Turned {
         let taken = self.call.take();
         debug_assert!(taken.is_ok(), "a private descriptor stays open");
     }
+}
+
+/// Sets how long an acknowledgement waits for an answer of the user. Returns whether one waits.
+fn await_answers(engine: &mut Option<Engine>, patience: Duration) -> bool {
+    engine.as_mut().is_some_and(|engine| engine.await_answers(patience))
 }

@@ -175,8 +175,15 @@ pub(crate) const MEASURES: [Measure; 71] = [
     .taken(Sampling::AsTheyCome),
     row("stream_1k", "a stream of iwarp-tokio, 1 KiB writes", "tokio's TCP over loopback", "GB/s", 2.0, 4.0)
         .taken(Sampling::AsTheyCome),
-    row("stream_64k", "a stream of iwarp-tokio, 64 KiB writes", "tokio's TCP over loopback", "GB/s", 1.0, 1.5)
-        .taken(Sampling::AsTheyCome),
+    row(
+        "stream_64k",
+        "a stream of iwarp-tokio, 64 KiB writes",
+        "tokio's TCP over loopback",
+        "GB/s",
+        1.0,
+        1.5,
+    )
+    .taken(Sampling::AsTheyCome),
     less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "bytes", 0.75, 0.5).taken(Sampling::Once),
     row("vs_smoltcp", "our TCP below MPA, MTU 1500", "smoltcp's TCP below it", "GB/s", 1.5, 2.0),
     row("loss_01", "Writes at 0.1 % loss, 200 Mb/s, 10 ms", "Linux to Linux", "Mb/s", 0.9, 1.2),

@@ -213,7 +213,7 @@ pub(crate) fn serve(
     let wait = own.wait;
     let begun = Instant::now();
     let deadline = timeout.and_then(|timeout| begun.checked_add(timeout));
-    poll(engine, wait);
+    poll_at_start(engine, wait);
     let mut found = find(&call, begun, true);
     if found == 0 {
         // Until the sleep, a signal stays pending. So a signal that arrives after the call has begun ends
@@ -413,6 +413,11 @@ fn report(call: &impl Wait, found: Option<c_int>) -> c_int {
 #[inline(never)]
 fn poll(engine: &'static SharedEngine, wait: Waiting) -> bool {
     abi::guarded(|| Ok(engine.poll_waiting(wait))).unwrap_or(false)
+}
+
+#[inline(never)]
+fn poll_at_start(engine: &'static SharedEngine, wait: Waiting) -> bool {
+    abi::guarded(|| Ok(engine.poll_at_start(wait))).unwrap_or(false)
 }
 
 #[inline(never)]

@@ -117,10 +117,10 @@ impl Drop for Image {
     }
 }
 
-/// Runs the server and the client in the README's section on unmodified programs. The first command of this
-/// section must be [`BUILD`].
+/// Runs the server and the client at the head of the README. The first command of this
+/// block must be [`BUILD`].
 fn readme() -> Result<(), String> {
-    let lines = chapter("../README.md")?.block("## Unmodified programs")?;
+    let lines = chapter("../README.md")?.block("It needs no kernel module and no root")?;
     let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
     let [build, server, client] = lines[..] else { return Err(format!("three lines, not {lines:?}")) };
     if build != BUILD {

@@ -46,6 +46,10 @@ pub enum Sleep<'a> {
     },
 }
 
+/// Maximum age of an acknowledgement that the first poll of a wait does not send by itself. A program that has
+/// received a message answers about so soon, if it answers at once.
+pub(super) const ANSWER: Duration = Duration::from_micros(20);
+
 /// No caller lets the engine sleep.
 const NOBODY: u64 = 0;
 
@@ -124,7 +128,8 @@ impl SharedEngine {
     /// Begins a wait for descriptors of the caller. From now on the caller serves the engine in place of the
     /// thread, as follows:
     ///
-    /// 1. [`poll_waiting`](Self::poll_waiting), which may make the caller's descriptors readable.
+    /// 1. [`poll_waiting`](Self::poll_waiting), which may make the caller's descriptors readable. The first
+    ///    time, [`poll_at_start`](Self::poll_at_start).
     /// 2. If none of them is readable, [`begin_sleep`](Self::begin_sleep).
     /// 3. Sleep as the result says, then [`end_sleep`](Self::end_sleep), and continue with the first step.
     ///
@@ -155,6 +160,20 @@ impl SharedEngine {
         }
     }
 
+    /// Does the same for the first poll of a wait. The wait may end at once, since one of the caller's
+    /// descriptors is readable already, and then the caller may answer messages that the engine has received
+    /// before. So this poll does not send an acknowledgement that is younger than [`ANSWER`] in a frame of its
+    /// own: the answer can carry it. A peer that sleeps is then woken once, and not twice.
+    pub fn poll_at_start(&self, wait: Waiting) -> bool {
+        let inner = &*self.inner;
+        match inner.engine.try_lock() {
+            Ok(engine) if inner.waiters.service.is_of(wait.0) => {
+                inner.poll_awaiting(engine, Some(wait), ANSWER)
+            }
+            _ => false,
+        }
+    }
+
     /// Prepares the caller's sleep.
     pub fn begin_sleep(&self, wait: Waiting) -> Sleep<'_> {
         let inner = &*self.inner;
@@ -170,6 +189,10 @@ impl SharedEngine {
         };
         if inner.asleep.load(Ordering::Relaxed) {
             // The thread has begun to sleep since the last poll.
+            return Sleep::Busy;
+        }
+        if engine.await_answers(Duration::ZERO) {
+            // The next poll sends an acknowledgement that is owed.
             return Sleep::Busy;
         }
         // The second limit is for ports without a descriptor.
