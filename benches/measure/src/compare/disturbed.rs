@@ -35,6 +35,12 @@ impl RunCount {
     pub(crate) fn any(&self) -> bool {
         self.runs > 0
     }
+
+    /// Returns the number of runs whose pollers lost their CPU and whose figure counts, and the number of all
+    /// runs.
+    pub(crate) fn counted(&self) -> [u32; 2] {
+        [self.counted, self.runs]
+    }
 }
 
 impl std::fmt::Display for RunCount {
@@ -79,7 +85,9 @@ fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Re
         if !is_disturbed {
             return Ok(figure);
         }
-        eprintln!("  disturbed: {per_s:.0} context switches a second");
+        if repeats > 0 {
+            eprintln!("  disturbed: {per_s:.0} context switches a second");
+        }
         if quietest.as_ref().is_none_or(|(_, least)| per_s < *least) {
             quietest = Some((figure, per_s));
         }

@@ -95,6 +95,10 @@ const QUICK: Pace = Pace {
     lossy_seconds: 4,
 };
 
+/// The pace of `measure overview`, which has to take 90 seconds in all.
+pub(crate) const OVERVIEW: Pace =
+    Pace { trials: 1, repeats: 0, moved: Repeats { pair: 0, time: Duration::ZERO }, ..QUICK };
+
 fn parse_id(text: &str) -> Result<&'static str, String> {
     let ids: Vec<&str> = MEASURES.iter().map(|measure| measure.id).collect();
     find(text).map(|measure| measure.id).ok_or_else(|| format!("no such row; use one of {}", ids.join(", ")))

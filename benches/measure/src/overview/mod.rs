@@ -22,7 +22,7 @@ use clap::Parser;
 use testing::lab::{LabError, Namespace, Result};
 
 use crate::compare;
-use crate::compare::options::CompareOptions;
+use crate::compare::options::{CompareOptions, OVERVIEW};
 use crate::compare::session::Session;
 use picture::Picture;
 use quantities::{GROUPS, Group};
@@ -63,6 +63,7 @@ fn show(options: &OverviewOptions) -> Result<usize> {
     page.paragraph("Each figure is from one short run. scripts/compare measures figures that may be quoted.");
     let has_hosts = Namespace::new();
     let mut failed = 0;
+    let mut runs = [0; 2];
     for group in GROUPS {
         println!("\n{}", group.heading);
         if let (true, Err(error)) = (group.needs_hosts, &has_hosts) {
@@ -70,11 +71,20 @@ fn show(options: &OverviewOptions) -> Result<usize> {
             continue;
         }
         page.heading(group.heading);
-        for picture in measured(group, options.no_huge)? {
+        let (pictures, of_group) = measured(group, options.no_huge)?;
+        runs = [runs[0] + of_group[0], runs[1] + of_group[1]];
+        for picture in pictures {
             failed += picture.failures.len();
             print!("{}", picture.text());
             picture.draw(&mut page);
         }
+    }
+    if let [lost @ 1..=u32::MAX, all] = runs {
+        let lost = format!(
+            "In {lost} of {all} runs, a program lost its processor to other work, so its figure is too low."
+        );
+        println!("\n{lost}");
+        page.paragraph(&lost);
     }
     println!("\n{} figures failed; measured in {} s", failed, started.elapsed().as_secs());
     if let Some(folder) = &options.page {
@@ -89,8 +99,9 @@ fn first_line(error: &LabError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// Measures the rows of a group.
-fn measured(group: &Group, no_huge: bool) -> Result<Vec<Picture>> {
+/// Measures the rows of a group. Also returns the number of runs whose programs lost their processors, and the
+/// number of all runs.
+fn measured(group: &Group, no_huge: bool) -> Result<(Vec<Picture>, [u32; 2])> {
     let only = group.quantities.iter().flat_map(|quantity| quantity.peers.iter().map(|peer| peer.row));
     let options = CompareOptions {
         quick: true,
@@ -101,6 +112,9 @@ fn measured(group: &Group, no_huge: bool) -> Result<Vec<Picture>> {
         keep: None,
         no_huge,
     };
-    let tally = compare::measured(&Session::new(options)?);
-    Ok(group.quantities.iter().map(|quantity| Picture::new(quantity, &tally)).collect())
+    let mut session = Session::new(options)?;
+    session.pace = OVERVIEW;
+    let tally = compare::measured(&session);
+    let pictures = group.quantities.iter().map(|quantity| Picture::new(quantity, &tally)).collect();
+    Ok((pictures, session.runs.get().counted()))
 }
