@@ -13,10 +13,10 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iwarp::engine::SharedEngine;
 use tokio::io::unix::AsyncFd;
@@ -32,6 +32,9 @@ const TURNS: usize = 8;
 /// its port soon. They take some hundred microseconds. Then the thread serves, which can sleep until then.
 const IDLE_ROUNDS: usize = 100;
 
+/// Requests that are posted within this time, behind others, are sent together.
+const TOGETHER_US: u64 = 3;
+
 /// A wait that has taken longer than this is not expected to be followed by a short wait.
 const SHORT: Duration = Duration::from_micros(200);
 
@@ -42,6 +45,9 @@ pub(crate) struct Served {
     calls: Arc<Notify>,
     /// Whether the last wait of a task of the program was short.
     waits_are_short: AtomicBool,
+    /// The time of the last poll of [`leave_behind`](Self::leave_behind), since `made`.
+    left_at_us: AtomicU64,
+    made: Instant,
 }
 
 impl Deref for Served {
@@ -55,7 +61,13 @@ impl Deref for Served {
 impl Served {
     /// Starts the task, in the current runtime.
     pub(crate) fn start(engine: SharedEngine) -> io::Result<(Arc<Self>, Option<AbortHandle>)> {
-        let served = Arc::new(Self { engine, calls: Arc::default(), waits_are_short: AtomicBool::new(true) });
+        let served = Arc::new(Self {
+            engine,
+            calls: Arc::default(),
+            waits_are_short: AtomicBool::new(true),
+            left_at_us: AtomicU64::new(0),
+            made: Instant::now(),
+        });
         let Some(fds) = served.descriptors() else { return Ok((served, None)) };
         let [port, doorbell] = fds.map(|fd| events::register(fd.try_clone_to_owned()?));
         let fds = [port?, doorbell?];
@@ -77,10 +89,17 @@ impl Served {
 
     /// Called when a task has posted a request that only a poll sends, and then continues with other work.
     /// A task that has posted usually posts again, or waits soon. So the engine stays awake, and the thread
-    /// serves it if no task polls for about a millisecond.
+    /// serves it if no task polls for about a millisecond. Requests that are posted shortly after each other
+    /// are sent together: the task that serves polls when the tasks of the program have run.
     pub(crate) fn leave_behind(&self) {
         if self.is_attended() {
-            self.turn();
+            let now_us = self.made.elapsed().as_micros() as u64;
+            if now_us - self.left_at_us.load(Ordering::Relaxed).min(now_us) < TOGETHER_US {
+                self.calls.notify_one();
+            } else {
+                self.left_at_us.store(now_us, Ordering::Relaxed);
+                self.turn();
+            }
         } else {
             self.engine.hand_over();
         }
