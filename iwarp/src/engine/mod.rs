@@ -148,10 +148,7 @@ impl Engine {
     /// announced on the descriptors. Returns how long the sleep may last. Returns `None` if there is work
     /// now; then the engine stays awake.
     fn begin_sleep(&mut self, limit: Duration) -> Option<Duration> {
-        let now = self.now();
-        // A deadline in the past is due now: without `max`, the difference would be the absolute value.
-        let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
-        let deadline = self.next_deadline(now).map(until);
+        let deadline = self.until_deadline();
         let limit = thread::longest_sleep(self.poller.poll_fd().is_some(), deadline, limit);
         if limit.is_zero() || !self.poller.handle().doorbells().prepare_sleep() {
             return None;
@@ -163,6 +160,21 @@ impl Engine {
             return None;
         }
         Some(limit)
+    }
+
+    /// Returns how long the engine, which sleeps on a port with a descriptor, may sleep further. Returns
+    /// `None` if it has to be polled now.
+    fn rest(&mut self) -> Option<Duration> {
+        let rest = thread::longest_sleep(true, self.until_deadline(), Duration::ZERO);
+        (!rest.is_zero()).then_some(rest)
+    }
+
+    /// Returns the time until the next deadline, if there is one.
+    fn until_deadline(&mut self) -> Option<Duration> {
+        let now = self.now();
+        // A deadline in the past is due now: without `max`, the difference would be the absolute value.
+        let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
+        self.next_deadline(now).map(until)
     }
 
     /// Marks the engine as awake.

@@ -14,8 +14,11 @@
 //! thread's work (`shared_engine/callers.rs`).
 
 mod absence;
+mod attendance;
 mod callers;
 mod handover;
+#[cfg(test)]
+mod pair;
 mod service;
 mod waiters;
 
@@ -34,6 +37,7 @@ use crate::verbs::VerbsError;
 
 use super::{Engine, EngineCounters, thread};
 use absence::Absence;
+use attendance::Attendance;
 use callers::Callers;
 use handover::Handover;
 use waiters::Waiters;
@@ -123,6 +127,7 @@ struct Turned {
     callers: Option<Callers>,
     /// The waiting callers of an engine with a thread.
     waiters: Waiters,
+    attendance: Attendance,
 }
 
 /// Counts by a load and a store, since locked instructions would be a large part of an empty turn. If two
@@ -329,6 +334,7 @@ impl Turned {
             longest_sleeps: [const { AtomicU64::new(u64::MAX) }; SLEEP_LIMITS],
             callers,
             waiters,
+            attendance: Attendance::new()?,
         })
     }
 
@@ -406,7 +412,7 @@ impl Turned {
         if let Some(engine) = engine {
             engine.end_sleep();
         }
-        if !self.waiters.replace_sleeper(wait) {
+        if !self.waiters.replace_sleeper(wait) && !self.attendance.replace_thread() {
             self.call.notify();
         }
     }
@@ -424,6 +430,8 @@ impl Turned {
         let mut turns = self.turns.load(Ordering::Relaxed);
         let mut absence = Absence::new(options.step_back, options.longest_step_back);
         let mut idle: u32 = 0;
+        // Whether the thread has left a readable descriptor to the task that serves the engine.
+        let mut is_left = false;
         while !self.stop.load(Ordering::SeqCst) && !until.is_some_and(callers::is_readable) {
             let now = self.turns.load(Ordering::Relaxed);
             let new_turns = now.wrapping_sub(std::mem::replace(&mut turns, now));
@@ -435,15 +443,32 @@ impl Turned {
                 continue;
             }
             if new_turns != 0 && !self.handover.take() {
-                self.step_back(absence.next(new_turns), until);
-                idle = 0;
+                let absence = absence.next(new_turns);
+                let is_attended = self.attendance.is_attended();
+                self.step_back(if is_attended { absence.max(attendance::STEP) } else { absence }, until);
+                (idle, is_left) = (0, false);
                 continue;
             }
             absence.end();
             let mut engine = self.engine();
+            if self.asleep.load(Ordering::Relaxed) && !self.waiters.any_sleeps() {
+                let limit = engine.as_mut().and_then(Engine::rest);
+                if let Some(limit) = limit.filter(|_| !is_left) {
+                    self.attendance.watch();
+                    drop(engine);
+                    is_left = self.sleep(limit, port, until);
+                    continue;
+                }
+                self.wake_for_thread(engine.as_mut());
+            }
+            let was_left = std::mem::take(&mut is_left);
             await_answers(&mut engine, PATIENCE);
             if self.poll(engine.as_mut()) {
                 idle = 0;
+                // Without work, the descriptor was readable because of an earlier wake-up.
+                if was_left {
+                    self.attendance.miss();
+                }
             } else {
                 idle = idle.saturating_add(1);
             }
@@ -455,9 +480,12 @@ impl Turned {
             } else if idle > options.spin_polls {
                 let limit = engine.as_mut().and_then(|engine| engine.begin_sleep(options.max_sleep));
                 self.asleep.store(limit.is_some(), Ordering::Relaxed);
+                if limit.is_some() {
+                    self.attendance.watch();
+                }
                 drop(engine);
                 if let Some(limit) = limit {
-                    self.sleep(limit.min(self.longest_sleep()), port, until);
+                    is_left = self.sleep(limit, port, until);
                 }
             } else {
                 drop(engine);
@@ -483,24 +511,38 @@ impl Turned {
 
     /// Sleeps until a doorbell rings, a frame arrives on a port with a descriptor, another thread notifies
     /// `call`, `until` is readable, or `limit` passes. Another thread that has woken the engine in the
-    /// meantime may have let it sleep again.
-    fn sleep(&self, limit: Duration, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) {
-        let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 4>::new();
+    /// meantime may have let it sleep again. Returns whether a descriptor was readable whose work the thread
+    /// has left to a task, for [`attendance::STEP`].
+    fn sleep(&self, limit: Duration, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) -> bool {
+        let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 5>::new();
         fds.push(PollFd::from_borrowed_fd(self.handle.doorbells().waker(), PollFlags::IN));
         fds.push(PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN));
+        fds.push(PollFd::from_borrowed_fd(self.attendance.alarm(), PollFlags::IN));
         fds.extend(port.map(|port| PollFd::new(port, PollFlags::IN)));
         fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let waited = wait_any(&mut fds, Some(limit));
+        let waited = wait_any(&mut fds, Some(limit.min(self.longest_sleep())));
         debug_assert!(waited.is_ok(), "the engine's descriptors stay open");
-        let mut engine = self.engine();
-        if self.asleep.load(Ordering::Relaxed) && !self.waiters.any_sleeps() {
-            self.asleep.store(false, Ordering::Relaxed);
-            if let Some(engine) = engine.as_mut() {
-                engine.end_sleep();
-            }
+        let is_called = waited.is_ok_and(|any| any);
+        let is_readable = |at| fds.get(at).is_some_and(|fd: &PollFd<'_>| !fd.revents().is_empty());
+        let has_work = is_readable(0) || (port.is_some() && is_readable(3));
+        if is_readable(2) {
+            self.attendance.take_alarm();
         }
+        let mut engine = self.engine();
+        self.attendance.end_watch();
+        let is_asleep = self.asleep.load(Ordering::Relaxed) && !self.waiters.any_sleeps();
+        let is_of_task = is_called && self.attendance.is_attended();
+        if is_asleep && !is_of_task {
+            self.wake_for_thread(engine.as_mut());
+        }
+        drop(engine);
         let taken = self.call.take();
         debug_assert!(taken.is_ok(), "a private descriptor stays open");
+        let is_left = is_of_task && is_asleep && has_work;
+        if is_left {
+            self.step_back(attendance::STEP, until);
+        }
+        is_left
     }
 }
 

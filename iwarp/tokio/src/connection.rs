@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use iwarp::engine::SharedEngine;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     AtomicOp, CmId, ConnectionError, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RemoteAddr,
@@ -20,6 +19,7 @@ use crate::options::ConnectionOptions;
 use crate::receives::Receives;
 use crate::region::{Region, RemoteRegion, Slice};
 use crate::router::{Pinned, Received, Router};
+use crate::served::Served;
 
 /// A connection. Clones refer to the same connection, and any task may use it at any time. Dropping the last
 /// clone resets the connection; [`close`](Self::close) ends it gracefully.
@@ -508,7 +508,7 @@ impl Connection {
         read
     }
 
-    pub(crate) fn engine(&self) -> &SharedEngine {
+    pub(crate) fn engine(&self) -> &Served {
         &self.shared.endpoint.engines[self.shared.engine]
     }
 
@@ -537,6 +537,9 @@ impl Connection {
     fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
         let qp = self.shared.qp();
         let is_first = !qp.has_open_sends();
+        if is_first {
+            self.engine().before_post();
+        }
         post(qp).map_err(|error| {
             self.shared.router.cancel(wr_id);
             let is_closed_here = self.shared.is_closed_here.load(Ordering::Relaxed);

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use crate::error::{Error, Result};
 use crate::events::{self, Channel, Routes};
 use crate::region::Region;
+use crate::served::Served;
 
 /// A device with its own IP address. Each queue of the device has an engine, which runs in its own thread.
 /// Clones refer to the same endpoint. Connections and listeners keep the endpoint alive.
@@ -35,7 +36,9 @@ pub(crate) struct Shared {
     events: AbortHandle,
     addresses: Vec<IpAddr>,
     /// The engines, by index.
-    pub(crate) engines: Vec<SharedEngine>,
+    pub(crate) engines: Vec<Arc<Served>>,
+    /// The tasks that serve the engines.
+    services: Vec<AbortHandle>,
     #[cfg(all(feature = "status", target_os = "linux"))]
     _shown: Option<iwarp::status::StatusSocket>,
 }
@@ -43,6 +46,7 @@ pub(crate) struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.events.abort();
+        self.services.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -90,10 +94,14 @@ impl Endpoint {
         let addresses = config.stack.addresses.iter().map(|cidr| cidr.address().into()).collect();
         let share = |(at, engine)| {
             let cpu = options.cpus.get(at).copied().or(options.thread.cpu);
-            SharedEngine::spawn(engine, SharedOptions { cpu, ..options.thread }, Box::new(|| {}))
+            let options = SharedOptions { cpu, ..options.thread };
+            let engine = SharedEngine::spawn(engine, options, Box::new(|| {}))?;
+            Served::start(engine).map_err(Error::from)
         };
         let engines = Engine::on_queues(&context, ports, config, &options.cpus)?;
-        let engines = engines.into_iter().enumerate().map(share).collect::<Result<_, _>>()?;
+        let engines = engines.into_iter().enumerate().map(share).collect::<Result<Vec<_>>>()?;
+        let (engines, services): (Vec<_>, Vec<_>) = engines.into_iter().unzip();
+        let services = services.into_iter().flatten().collect();
         let events = tokio::spawn(events::deliver_all(Arc::clone(&channel), Arc::clone(&routes)));
         let events = events.abort_handle();
         let shared = Shared {
@@ -106,6 +114,7 @@ impl Endpoint {
             events,
             addresses,
             engines,
+            services,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -136,7 +145,7 @@ impl Endpoint {
 
     /// Returns the counters of each engine.
     pub fn counters(&self) -> Vec<EngineCounters> {
-        self.shared.engines.iter().map(SharedEngine::counters).collect()
+        self.shared.engines.iter().map(|engine| engine.counters()).collect()
     }
 
     /// Returns the endpoint's verbs context, for calls that this crate does not wrap.
@@ -173,7 +182,7 @@ impl Shared {
 
     /// Makes the engines' threads poll, since the caller may not poll for a while.
     pub(crate) fn hand_over(&self) {
-        self.engines.iter().for_each(SharedEngine::hand_over);
+        self.engines.iter().for_each(|engine| engine.hand_over());
     }
 }
 
@@ -184,7 +193,7 @@ pub struct EndpointOptions {
     pub context: ContextConfig,
     /// How the threads of the endpoint's engines poll. Default: as [`SharedOptions::default`], but a thread
     /// that has stepped back for a task checks after 100 us, and after at most 500 us, whether the task still
-    /// polls.
+    /// polls. While the runtime serves the engine, the thread checks at most once per millisecond.
     pub thread: SharedOptions,
     /// The CPUs to which the engines' threads are pinned, by the index of the engine. A thread without an
     /// entry uses `thread.cpu`. Default: none, so any CPU.

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnectionError, EventChannel};
@@ -152,6 +153,15 @@ impl Channel {
     pub(crate) fn events(&self) -> &EventChannel {
         self.0.get_ref()
     }
+}
+
+/// Lets tokio's reactor watch a descriptor.
+#[allow(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
+pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the `OwnedFd` keeps its descriptor open until it is dropped, and the `AsyncFd` owns it. No call
+    // replaces the descriptor.
+    let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    fd.map_err(io::Error::from)
 }
 
 /// The receivers of events. Wakers are called without the lock, since a waker runs code of an async runtime.

@@ -51,12 +51,13 @@
 //!   [`Error::Connection`], and [`Connection::closed`] waits for the cause. [`Error`] converts to
 //!   [`std::io::Error`].
 //! * **An idle endpoint does not spin.** A task that waits for a request or a message polls the engine for 50
-//!   us and then sleeps. While no task polls, the engine's thread polls for some tens of microseconds, and
-//!   then also sleeps ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
+//!   us, if its last wait was short, and then sleeps. Then tokio's reactor waits for the engine's frames
+//!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait) describes.
-//! * **While a task computes, its peers wait.** If the task has polled the engine just before, the thread
-//!   begins to poll within 100 us, or within 500 us if the task has polled for a long time. Until then no
-//!   acknowledgements and no Read Responses are sent.
+//! * **While a task computes, its peers wait.** If no worker of the endpoint's runtime serves the engine for
+//!   one to three milliseconds, a thread of the endpoint serves. Until then no acknowledgements and no Read
+//!   Responses are sent. When the runtime ends, the thread serves within a
+//!   millisecond.
 //! * **A stream** ([`Connection::into_stream`]) implements `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`]. On Linux,
@@ -90,6 +91,7 @@ mod options;
 mod receives;
 mod region;
 mod router;
+mod served;
 #[cfg(all(feature = "status", target_os = "linux"))]
 mod shown;
 mod spin;

@@ -15,13 +15,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use iwarp::engine::SharedEngine;
 use iwarp::verbs::{CompletionQueue, ConnectionError, VerbsError, WcStatus, WorkCompletion};
 use slab::Slab;
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
 use crate::region::{Region, Slice};
+use crate::served::Served;
 use crate::spin::Spin;
 use crate::wr_id::{Tag, WrId};
 
@@ -203,7 +203,7 @@ impl Router {
     }
 
     /// Waits for the completion of a request. If the wait is dropped, the request continues.
-    pub(crate) fn wait<'a>(&'a self, wr_id: u64, engine: &'a SharedEngine) -> Wait<'a> {
+    pub(crate) fn wait<'a>(&'a self, wr_id: u64, engine: &'a Served) -> Wait<'a> {
         Wait { router: self, engine, key: Tag::number(wr_id), spin: Spin::default(), done: false }
     }
 
@@ -316,7 +316,7 @@ impl Router {
 
     /// Waits for a received message, for any task, and returns the oldest message. The task polls the engine
     /// for a moment before it sleeps.
-    pub(crate) async fn received(&self, engine: &SharedEngine) -> Result<Received> {
+    pub(crate) async fn received(&self, engine: &Served) -> Result<Received> {
         let mut receiver = Receiver { router: self, key: None };
         let mut spin = Spin::default();
         std::future::poll_fn(|cx| {
@@ -454,7 +454,7 @@ impl Drop for Receiver<'_> {
 /// A future that waits for the completion of a request.
 pub(crate) struct Wait<'a> {
     router: &'a Router,
-    engine: &'a SharedEngine,
+    engine: &'a Served,
     key: usize,
     spin: Spin,
     done: bool,

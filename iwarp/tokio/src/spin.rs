@@ -1,18 +1,20 @@
 //! How a task waits: the task polls the engine for a moment, and then sleeps until it is woken.
 //!
 //! A task that polls the engine itself receives its answer without a context switch, and does not compete
-//! with the engine's thread for a CPU ([`SharedEngine`]). Before the task sleeps, it hands the engine over to
-//! the engine's thread.
+//! with the engine's thread for a CPU ([`SharedEngine`](iwarp::engine::SharedEngine)). Before the task
+//! sleeps, the task lets the engine sleep, and tokio's reactor watches the engine ([`Served`]). If no reactor
+//! watches the engine, the task hands the engine over to the engine's thread.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use iwarp::engine::SharedEngine;
 use tokio::task::yield_now;
 
-/// How long a task polls before it sleeps: about the time to wake the engine's thread and then the runtime's
-/// thread. If two peers answer each other at once, both tasks stay awake.
+use crate::served::Served;
+
+/// How long a task polls before it sleeps, if the last wait was short: about the time to wake a sleeping
+/// peer. If two peers answer each other at once, both tasks stay awake.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Number of polls of the engine before other tasks run. If no poll finds work, these polls take about a
@@ -22,7 +24,7 @@ const TURNS: usize = 8;
 /// The state of one wait of a task.
 #[derive(Default)]
 pub(crate) struct Spin {
-    until: Option<Instant>,
+    begun: Option<Instant>,
     is_over: bool,
 }
 
@@ -31,15 +33,31 @@ impl Spin {
     /// of the task. When the time is over, `register` registers the task to be woken.
     pub(crate) fn poll<T>(
         &mut self,
-        engine: &SharedEngine,
+        engine: &Served,
         cx: &Context<'_>,
         mut find: impl FnMut() -> Option<T>,
+        register: impl FnOnce(),
+    ) -> Poll<T> {
+        let found = self.look(engine, cx, &mut find, register);
+        if found.is_ready()
+            && let Some(begun) = self.begun
+        {
+            engine.on_waited(begun.elapsed());
+        }
+        found
+    }
+
+    fn look<T>(
+        &mut self,
+        engine: &Served,
+        cx: &Context<'_>,
+        find: &mut impl FnMut() -> Option<T>,
         register: impl FnOnce(),
     ) -> Poll<T> {
         if let Some(found) = find() {
             return Poll::Ready(found);
         }
-        if self.goes_on() {
+        if self.goes_on(engine) {
             for _ in 0..TURNS {
                 engine.turn();
                 if let Some(found) = find() {
@@ -58,9 +76,10 @@ impl Spin {
         find().map_or(Poll::Pending, Poll::Ready)
     }
 
-    fn goes_on(&mut self) -> bool {
+    fn goes_on(&mut self, engine: &Served) -> bool {
         let now = Instant::now();
-        self.is_over = self.is_over || now >= *self.until.get_or_insert(now + SPIN);
+        let begun = *self.begun.get_or_insert(now);
+        self.is_over = self.is_over || now.duration_since(begun) >= SPIN || !engine.waits_are_short();
         !self.is_over
     }
 }

@@ -49,7 +49,9 @@ pub struct Stream {
 struct Inner {
     connection: Connection,
     flow: Flow,
-    spin: Spin,
+    /// The waits of both directions.
+    reading: Spin,
+    writing: Spin,
     /// The time limits for the peer after the stream was dropped.
     linger: Linger,
 }
@@ -83,7 +85,13 @@ impl Connection {
         let incoming = Incoming::new(ring, receives as u64 - RESERVE);
         let outgoing = Outgoing::new(&self, peer_ring, window)?;
         let flow = Flow { incoming, outgoing, failed: None };
-        let inner = Inner { connection: self, flow, spin: Spin::default(), linger: Linger::default() };
+        let inner = Inner {
+            connection: self,
+            flow,
+            reading: Spin::default(),
+            writing: Spin::default(),
+            linger: Linger::default(),
+        };
         Ok(Stream { inner: Some(Box::new(inner)) })
     }
 }
@@ -100,35 +108,46 @@ impl Stream {
 }
 
 impl Inner {
-    /// Calls [`Flow::receive`] for a call that writes.
-    fn receive(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        self.flow.receive(&self.connection, Direction::Write, cx)
-    }
-
-    /// Calls [`Flow::send`] at the end of a call, after which the task may do other work. Requests that
-    /// follow earlier requests are sent only in a poll of the engine, so the engine's thread has to poll
-    /// then.
-    fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        let is_behind_others = self.connection.queue_pair().has_open_sends();
-        self.flow.send(&self.connection, Direction::Write, cx)?;
-        if is_behind_others {
-            self.connection.engine().hand_over();
+    /// Receives and sends for a call that writes, until `is_done` returns a result. The task polls the engine
+    /// for a moment before it sleeps. A call that returns may be followed by other work of the task. Requests
+    /// behind earlier requests are sent only in a poll of the engine, so such a call polls or hands over.
+    fn poll_sent<T>(
+        &mut self,
+        cx: &Context<'_>,
+        mut is_done: impl FnMut(&mut Outgoing) -> io::Result<Option<T>>,
+        on_error: impl Fn(&Outgoing, io::Error) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let Self { connection, flow, writing, .. } = self;
+        let find = || {
+            let is_behind_others = connection.queue_pair().has_open_sends();
+            let done = flow.receive(connection, Direction::Write, cx).and_then(|()| {
+                let done = is_done(&mut flow.outgoing)?;
+                flow.send(connection, Direction::Write, cx)?;
+                Ok(done)
+            });
+            let done = match done {
+                Ok(None) => is_done(&mut flow.outgoing),
+                done => done,
+            };
+            if is_behind_others && !matches!(done, Ok(None)) {
+                connection.engine().leave_behind();
+            }
+            done.map_or_else(|error| Some(on_error(&flow.outgoing, error)), |done| done.map(Ok))
+        };
+        // A `receive` or `send` that cannot continue registers the task to be woken.
+        let done = writing.poll(connection.engine(), cx, find, || {});
+        if done.is_ready() {
+            *writing = Spin::default();
         }
-        Ok(())
-    }
-
-    /// Returns `Pending`. The task sleeps, so the engine's thread has to poll.
-    fn pending<T>(&self) -> Poll<T> {
-        self.connection.engine().hand_over();
-        Poll::Pending
+        done
     }
 
     fn poll_read(&mut self, cx: &Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { connection, flow, spin, .. } = self;
+        let Self { connection, flow, reading, .. } = self;
         // A `try_read` that finds nothing registers the task to be woken.
-        let read = spin.poll(connection.engine(), cx, || flow.try_read(connection, cx, out), || {});
+        let read = reading.poll(connection.engine(), cx, || flow.try_read(connection, cx, out), || {});
         if read.is_ready() {
-            *spin = Spin::default();
+            *reading = Spin::default();
         }
         read
     }
@@ -137,33 +156,24 @@ impl Inner {
         if self.flow.outgoing.is_ended() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        self.receive(cx).map_err(closed_to_writes)?;
-        let count = self.flow.outgoing.gather(parts)?;
-        self.send_and_leave(cx).map_err(closed_to_writes)?;
-        if count == 0 && parts.iter().any(|part| !part.is_empty()) {
-            return self.pending();
-        }
-        Poll::Ready(Ok(count))
+        let is_empty = parts.iter().all(|part| part.is_empty());
+        let gather = |outgoing: &mut Outgoing| {
+            let count = outgoing.gather(parts)?;
+            Ok((count > 0 || is_empty).then_some(count))
+        };
+        self.poll_sent(cx, gather, |_, error| Err(closed_to_writes(error)))
     }
 
     fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        match self.receive(cx).and_then(|()| self.send_and_leave(cx)) {
-            Err(error) => Poll::Ready(self.unless_complete(error)),
-            Ok(()) if self.flow.outgoing.is_sent() => Poll::Ready(Ok(())),
-            Ok(()) => self.pending(),
-        }
+        self.poll_sent(cx, |outgoing| Ok(outgoing.is_sent().then_some(())), unless_complete)
     }
 
     fn poll_shutdown(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         self.flow.outgoing.end();
-        let state = self.receive(cx).and_then(|()| self.send_and_leave(cx));
-        if self.flow.outgoing.is_end_sent() {
-            return Poll::Ready(Ok(()));
-        }
-        match state {
-            Err(error) => Poll::Ready(self.unless_complete(error)),
-            Ok(()) => self.pending(),
-        }
+        let is_sent = |outgoing: &mut Outgoing| Ok(outgoing.is_end_sent().then_some(()));
+        self.poll_sent(cx, is_sent, |outgoing, error| {
+            if outgoing.is_end_sent() { Ok(()) } else { unless_complete(outgoing, error) }
+        })
     }
 
     /// Sends the remaining bytes, and closes the connection; resets it if the peer exceeds the time limits.
@@ -181,13 +191,13 @@ impl Inner {
         }
         self.connection.abort();
     }
+}
 
-    /// Returns `Ok` if the peer has closed after all bytes were sent: then it is no error that the end
-    /// message was not sent. Otherwise returns `error`, converted for writers.
-    fn unless_complete(&self, error: io::Error) -> io::Result<()> {
-        let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && self.flow.outgoing.is_sent();
-        if is_complete { Ok(()) } else { Err(closed_to_writes(error)) }
-    }
+/// Returns `Ok` if the peer has closed after all bytes were sent: then it is no error that the end message
+/// was not sent. Otherwise returns `error`, converted for writers.
+fn unless_complete(outgoing: &Outgoing, error: io::Error) -> io::Result<()> {
+    let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && outgoing.is_sent();
+    if is_complete { Ok(()) } else { Err(closed_to_writes(error)) }
 }
 
 fn invalid(reason: &str) -> Error {

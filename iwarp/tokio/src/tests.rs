@@ -1,5 +1,6 @@
 //! Two endpoints on an in-memory wire. The threads of their engines do not poll after a task has polled.
 
+mod attended;
 mod requests;
 mod turns;
 
@@ -21,14 +22,19 @@ pub(crate) const RING: usize = 10_000;
 /// hour, unless the engine is handed over.
 pub(crate) fn endpoints() -> (Endpoint, Endpoint) {
     let (a, b) = pair(&LinkConfig::default());
-    let hour = Duration::from_secs(3600);
-    let thread = SharedOptions { step_back: hour, longest_step_back: hour, ..SharedOptions::default() };
-    let options = EndpointOptions { thread, ..EndpointOptions::default() };
+    let options = without_thread();
     let open = |port: Box<dyn dp::Port>, address| {
         let config = EngineConfig::new(&*port, &[address]).unwrap();
         Endpoint::on_queues(vec![port], &config, &options).unwrap()
     };
     (open(a, "10.0.0.1/24"), open(b, "10.0.0.2/24"))
+}
+
+/// After a task has polled an engine, the engine's thread steps back for an hour.
+fn without_thread() -> EndpointOptions {
+    let hour = Duration::from_secs(3600);
+    let thread = SharedOptions { step_back: hour, longest_step_back: hour, ..SharedOptions::default() };
+    EndpointOptions { thread, ..EndpointOptions::default() }
 }
 
 pub(crate) fn options() -> ConnectionOptions {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use iwarp_tokio::{Connection, Endpoint, Listener};
 use testkit::idle::are_idle;
+use tokio::time::sleep;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2, crate = "crate::limited")]
 async fn connections_that_wait_for_messages_spin_nowhere() {
@@ -24,5 +25,11 @@ async fn connections_that_wait_for_messages_spin_nowhere() {
         }
     }
     are_idle(Duration::from_secs(3), &[("this process", std::process::id())]).unwrap();
+    // Neither the threads nor the tasks poll. A poll would cost little processor time.
+    let polls = || [&client, &server].map(|endpoint| endpoint.counters()[0].polls);
+    let before = polls();
+    sleep(Duration::from_secs(1)).await;
+    let polled: Vec<u64> = polls().iter().zip(before).map(|(after, before)| after - before).collect();
+    assert!(polled.iter().all(|polls| *polls < 1000), "{polled:?} polls in a second");
     assert!(waiting.iter().all(|task| !task.is_finished()));
 }

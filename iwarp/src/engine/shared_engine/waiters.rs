@@ -92,6 +92,11 @@ impl Waiters {
         self.port.as_ref()
     }
 
+    /// The descriptor of received frames, if callers may serve.
+    pub(super) fn port_of_callers(&self) -> Option<&OwnedFd> {
+        self.port().filter(|_| self.may_serve)
+    }
+
     /// Whether a caller serves.
     #[inline]
     pub(super) fn any_serves(&self) -> bool {
@@ -249,18 +254,18 @@ impl Turned {
 
 /// A timer that wakes the thread.
 #[cfg(target_os = "linux")]
-struct Alarm(OwnedFd);
+pub(super) struct Alarm(OwnedFd);
 
 #[cfg(target_os = "linux")]
 impl Alarm {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
     /// Makes the timer ring once after `time`.
-    fn set(&self, time: Duration) {
+    pub(super) fn set(&self, time: Duration) {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
         // Zero would stop the timer.
         let time = Timespec::try_from(time.max(Duration::from_nanos(1))).unwrap_or_default();
@@ -270,171 +275,46 @@ impl Alarm {
     }
 
     /// Returns whether the timer has rung since the last call.
-    fn has_rung(&self) -> bool {
+    pub(super) fn has_rung(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
 
-    fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
 /// Without timers that are descriptors, the alarm wakes the thread at once, and the thread then waits.
 #[cfg(not(target_os = "linux"))]
-struct Alarm(crate::queues::Notifier);
+pub(super) struct Alarm(crate::queues::Notifier);
 
 #[cfg(not(target_os = "linux"))]
 impl Alarm {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         Ok(Self(crate::queues::Notifier::new()?))
     }
 
-    fn set(&self, _: Duration) {
+    pub(super) fn set(&self, _: Duration) {
         self.0.notify();
     }
 
-    fn has_rung(&self) -> bool {
+    pub(super) fn has_rung(&self) -> bool {
         self.0.take().is_ok_and(|rung| rung != 0)
     }
 
-    fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-    use std::sync::{Arc, Mutex};
-    use std::thread::{self, ThreadId};
-    use std::time::Instant;
+    use std::thread;
 
-    use dp::local::{self, LocalConfig};
-    use tcp_lite::AddressProbing;
-    use testkit::folder::Folder;
-
+    use super::super::pair::{Pair, until};
     use super::*;
     use crate::engine::{Engine, EngineConfig};
-    use crate::verbs::{ConnParam, Context, ContextConfig, QpInit};
-
-    const LIMIT: Duration = Duration::from_secs(60);
-
-    /// The threads that have polled an engine, each as often as it has polled.
-    type Polls = Arc<Mutex<Vec<ThreadId>>>;
-
-    fn until(what: &str, condition: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !condition() {
-            assert!(begun.elapsed() < LIMIT, "{what}");
-            thread::yield_now();
-        }
-    }
-
-    /// An engine with a thread on a local wire, and another engine on this wire without a thread.
-    struct Pair {
-        engine: SharedEngine,
-        polls: Polls,
-        other: SharedEngine,
-        context: Context,
-        _folder: Folder,
-    }
-
-    fn address(station: u8) -> Ipv4Addr {
-        Ipv4Addr::new(100, 64, 0, station)
-    }
-
-    impl Pair {
-        fn new() -> Self {
-            Self::with(SharedOptions::default())
-        }
-
-        fn with(options: SharedOptions) -> Self {
-            let folder = Folder::absent("iwarp-waiters");
-            let port = |station| {
-                let config = LocalConfig::new(folder.to_path_buf());
-                Box::new(local::open(&LocalConfig { station: Some(station), ..config }).unwrap())
-            };
-            let made = |station: u8| {
-                let context = Context::new(ContextConfig::default()).unwrap();
-                let port = port(u16::from(station));
-                let mut config = EngineConfig::new(&*port, &[&format!("{}/10", address(station))]).unwrap();
-                config.stack.derived_neighbors = Some([2, 0]);
-                config.stack.address_probing = AddressProbing::Off;
-                let engine = Engine::new(&context, port, config).unwrap();
-                (context, engine)
-            };
-            let polls = Polls::default();
-            let recorded = Arc::clone(&polls);
-            let record = Box::new(move || recorded.lock().unwrap().push(thread::current().id()));
-            let ((_, engine), (context, other)) = (made(1), made(2));
-            Self {
-                engine: SharedEngine::spawn(engine, options, record).unwrap(),
-                polls,
-                other: SharedEngine::without_thread(other, SharedOptions::default(), Box::new(|| {}))
-                    .unwrap(),
-                context,
-                _folder: folder,
-            }
-        }
-
-        /// Makes the other engine send a frame: the SYN of a connection that the first engine refuses. The
-        /// frame wakes the caller that sleeps. Before the first frame, the handshake of the two ports wakes
-        /// the caller. The engine is awake afterwards.
-        fn receive(&self, wait: Waiting) {
-            let pd = self.context.alloc_pd().unwrap();
-            let cq = self.context.create_cq(16, None).unwrap();
-            let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
-            let channel = self.context.create_event_channel().unwrap();
-            let id = self.context.create_id(&channel);
-            let peer = (address(1), 4000).into();
-            id.connect(&qp, peer, &ConnParam::default()).unwrap();
-            until("the frame wakes nobody", || {
-                self.other.turn();
-                if !self.is_readable() {
-                    return false;
-                }
-                self.engine.end_sleep(wait);
-                assert!(!self.is_asleep());
-                let has_worked = self.engine.poll_waiting(wait);
-                if !has_worked {
-                    self.sleep(wait);
-                }
-                has_worked
-            });
-        }
-
-        /// Whether one of the descriptors of the first engine is readable.
-        fn is_readable(&self) -> bool {
-            let inner = &self.engine.inner;
-            let mut fds = [
-                PollFd::new(inner.waiters.port().unwrap(), PollFlags::IN),
-                PollFd::from_borrowed_fd(inner.handle.doorbells().waker(), PollFlags::IN),
-            ];
-            wait_any(&mut fds, Some(Duration::ZERO)).unwrap()
-        }
-
-        /// Polls until the caller may sleep.
-        fn sleep(&self, wait: Waiting) {
-            until("the engine does not sleep", || {
-                self.engine.poll_waiting(wait);
-                matches!(self.engine.begin_sleep(wait), Sleep::OfEngine { .. })
-            });
-        }
-
-        fn polled_by_thread(&self) -> bool {
-            self.polls.lock().unwrap().iter().any(|id| *id != thread::current().id())
-        }
-
-        /// Whether the thread polls again, although no caller asks for it.
-        fn thread_takes_over(&self) {
-            self.polls.lock().unwrap().clear();
-            until("nobody serves", || self.polled_by_thread());
-        }
-
-        fn is_asleep(&self) -> bool {
-            self.engine.inner.asleep.load(Ordering::SeqCst)
-        }
-    }
+    use crate::verbs::{Context, ContextConfig};
 
     /// Frames and doorbells wake the caller that serves, and not the thread. After the caller has stopped,
     /// the thread serves.
@@ -545,6 +425,7 @@ mod tests {
         let engine = Engine::new(&context, port, config).unwrap();
         let engine = SharedEngine::spawn(engine, SharedOptions::default(), Box::new(|| {})).unwrap();
         assert_eq!(engine.begin_wait(), None);
+        assert!(engine.descriptors().is_none());
     }
 
     #[test]
@@ -553,7 +434,9 @@ mod tests {
             let options = SharedOptions { spin_polls, ..SharedOptions::default() };
             let pair = Pair::with(options);
             assert_eq!(pair.engine.begin_wait().is_some(), is_replaced);
+            assert_eq!(pair.engine.descriptors().is_some(), is_replaced);
         }
-        assert_eq!(Pair::new().other.begin_wait(), None, "this engine has no thread");
+        let without_thread = Pair::new().other;
+        assert!(without_thread.begin_wait().is_none() && without_thread.descriptors().is_none());
     }
 }

@@ -306,7 +306,7 @@ async fn buffers_are_used_again_and_memory_is_released() {
     let (a, _b) = in_time(connected(&client, &Listener::bind(&server, PORT).unwrap())).await;
     let register = || a.register(8, iwarp::memory::Access::LOCAL_WRITE).unwrap();
     let router = Router::new(4);
-    let ends: [fn(&Router, u64, &SharedEngine); 3] = [
+    let ends: [fn(&Router, u64, &Served); 3] = [
         |router, wr_id, _| router.cancel(wr_id),
         |router, wr_id, _| {
             router.forget(wr_id);
