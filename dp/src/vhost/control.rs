@@ -1,0 +1,482 @@
+//! The thread that answers the frontend.
+//!
+//! The frontend waits for the answers to many of its messages: a virtual machine is stopped meanwhile. So a
+//! thread of its own answers at once, also while the program does not poll the port. The thread blocks only
+//! in the socket. When the port is dropped, it shuts the socket down, which ends each wait of the thread.
+//!
+//! The device is in a mutex. The port locks the mutex for each burst, and the thread for each message. The
+//! thread announces that it wants the mutex, and the port then leaves the mutex alone. So a port that polls
+//! without a pause does not keep the thread waiting.
+
+use std::fs::File;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandler};
+
+use super::device::{Device, FROM_DRIVER, Refused};
+use super::memory::{MAX_REGIONS, RegionPlace};
+use super::ring::Addresses;
+use super::socket::Socket;
+
+/// Each event wakes the port once (edge-triggered), so the port need not read the descriptors.
+const EDGES: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+
+/// What the thread shares with the port.
+#[derive(Debug)]
+pub(super) struct Shared {
+    device: Mutex<Device>,
+    /// Whether the thread wants the device.
+    is_wanted: AtomicBool,
+    /// Whether both rings may be used.
+    is_up: AtomicBool,
+    /// Number of changes of `is_up`.
+    changes: AtomicU32,
+    /// The features of the driver, for reads without the mutex.
+    large_frames: AtomicBool,
+    /// The descriptor on which the port sleeps: it reports the driver's notifications, and `news`.
+    epoll: OwnedFd,
+    /// Is written to after each change of `is_up`.
+    news: OwnedFd,
+    /// Is written to when the port ends.
+    end: OwnedFd,
+    has_ended: AtomicBool,
+    /// The connection to the frontend.
+    connection: Mutex<Option<UnixStream>>,
+    /// The contents of the device's configuration space (virtio 1.2 section 5.1.4).
+    config_space: [u8; 12],
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic leaves the state as it was before a message, or after a part of the message: both are states
+    // that a frontend can make.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(device: Device, mac: [u8; 6], mtu: u16) -> io::Result<Self> {
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let news = event()?;
+        epoll::add(&epoll, &news, epoll::EventData::new_u64(0), EDGES)?;
+        let mut config_space = [0; 12];
+        config_space[..6].copy_from_slice(&mac);
+        config_space[6..8].copy_from_slice(&LINK_UP.to_le_bytes());
+        config_space[8..10].copy_from_slice(&1_u16.to_le_bytes());
+        config_space[10..].copy_from_slice(&mtu.to_le_bytes());
+        Ok(Self {
+            device: Mutex::new(device),
+            is_wanted: AtomicBool::new(false),
+            is_up: AtomicBool::new(false),
+            changes: AtomicU32::new(0),
+            large_frames: AtomicBool::new(false),
+            epoll,
+            news,
+            end: event()?,
+            has_ended: AtomicBool::new(false),
+            connection: Mutex::new(None),
+            config_space,
+        })
+    }
+
+    /// The device, if both rings may be used and the thread does not want the device.
+    #[inline]
+    pub(super) fn enter(&self) -> Option<MutexGuard<'_, Device>> {
+        if !self.is_up() || self.is_wanted.load(Ordering::Relaxed) {
+            return None;
+        }
+        let device = lock(&self.device);
+        device.is_up().then_some(device)
+    }
+
+    #[inline]
+    pub(super) fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Acquire)
+    }
+
+    pub(super) fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn passes_large_frames(&self) -> bool {
+        self.large_frames.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Removes the events that [`epoll`](Self::epoll) has reported.
+    pub(super) fn clear_events(&self) {
+        let mut events = Vec::with_capacity(4);
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&NO_TIME));
+    }
+
+    /// Stops a device whose driver breaks the rules, and ends the connection to the frontend.
+    #[cold]
+    pub(super) fn end_broken(&self, mut device: MutexGuard<'_, Device>) {
+        device.stop();
+        self.update(&device);
+        drop(device);
+        self.shut_down();
+    }
+
+    fn shut_down(&self) {
+        if let Some(connection) = &*lock(&self.connection) {
+            // An error means that the connection has ended.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Changes the device by `change`.
+    fn change<T>(&self, change: impl FnOnce(&mut Device) -> T) -> T {
+        self.is_wanted.store(true, Ordering::Relaxed);
+        let mut device = lock(&self.device);
+        self.is_wanted.store(false, Ordering::Relaxed);
+        let result = change(&mut device);
+        self.update(&device);
+        result
+    }
+
+    /// Publishes what the port reads without the mutex.
+    fn update(&self, device: &Device) {
+        self.large_frames
+            .store(super::features::passes_large_frames(device.features()), Ordering::Relaxed);
+        if self.is_up.swap(device.is_up(), Ordering::AcqRel) != device.is_up() {
+            self.changes.fetch_add(1, Ordering::Release);
+            notify(&self.news);
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+}
+
+/// `VIRTIO_NET_S_LINK_UP`.
+const LINK_UP: u16 = 1;
+
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Notifies the owner of an eventfd.
+pub(super) fn notify(event: impl AsFd) {
+    // An error means that the counter is at its maximum, so the owner is notified already.
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Starts the thread.
+    pub(super) fn start(shared: Shared, socket: Socket) -> io::Result<Self> {
+        let shared = Arc::new(shared);
+        let of_thread = Arc::clone(&shared);
+        let thread = crate::thread::start("uwarp-vhost".into(), move || serve(&of_thread, &socket))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Forgets the thread, which does not exist in a forked child.
+    pub(super) fn forget(&mut self) {
+        self.thread = None;
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        self.shared.has_ended.store(true, Ordering::Release);
+        notify(&self.shared.end);
+        self.shared.shut_down();
+        // The thread only panics if this crate or `vhost` has a defect. The port ends in any case.
+        let _ = thread.join();
+    }
+}
+
+/// Serves one frontend after another.
+fn serve(shared: &Arc<Shared>, socket: &Socket) {
+    while !shared.has_ended() {
+        wait(&[shared.end.as_fd(), socket.listener.as_fd()]);
+        if let Ok((connection, _)) = socket.listener.accept() {
+            serve_frontend(shared, socket, connection);
+        }
+    }
+}
+
+/// Answers a frontend until it disconnects, breaks the rules, or the port ends.
+fn serve_frontend(shared: &Arc<Shared>, socket: &Socket, connection: UnixStream) {
+    // On some systems, an accepted socket inherits that the listener does not block.
+    let Ok(clone) = connection.set_nonblocking(false).and_then(|()| connection.try_clone()) else { return };
+    let Ok(watched) = clone.try_clone() else { return };
+    *lock(&shared.connection) = Some(clone);
+    let frontend = Arc::new(Frontend { shared: Arc::clone(shared), kick: Mutex::new(None) });
+    let mut handler = BackendReqHandler::from_stream(connection, Arc::clone(&frontend));
+    while !shared.has_ended() {
+        let [_, other, message] =
+            wait(&[shared.end.as_fd(), socket.listener.as_fd(), watched.as_fd()]);
+        if other {
+            // A second frontend would wait for its answers without end, so its connection is closed.
+            drop(socket.listener.accept());
+        }
+        if message && handler.handle_request().is_err() {
+            break;
+        }
+    }
+    *lock(&shared.connection) = None;
+    frontend.watch_kick(None);
+    shared.change(Device::reset);
+}
+
+/// Waits until one of the descriptors is readable. Returns which of them are.
+fn wait<const N: usize>(descriptors: &[BorrowedFd<'_>; N]) -> [bool; N] {
+    let mut polled = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    // After an error, such as an interruption, no descriptor counts as readable.
+    let done = poll(&mut polled, None);
+    polled.map(|fd| done.is_ok() && !fd.revents().is_empty())
+}
+
+/// The messages of one frontend.
+struct Frontend {
+    shared: Arc<Shared>,
+    /// The eventfd by which the driver notifies the device.
+    kick: Mutex<Option<OwnedFd>>,
+}
+
+impl Frontend {
+    fn change(&self, change: impl FnOnce(&mut Device) -> std::result::Result<(), Refused>) -> Result<()> {
+        self.shared.change(change).map_err(|Refused| Error::InvalidParam)
+    }
+
+    /// Makes the port sleep on `kick`, instead of on the previous eventfd.
+    fn watch_kick(&self, kick: Option<OwnedFd>) {
+        let mut watched = lock(&self.kick);
+        if let Some(old) = watched.take() {
+            // The frontend also has the eventfd open, so the kernel does not remove it by itself.
+            let _ = epoll::delete(&self.shared.epoll, old);
+        }
+        if let Some(new) = &kick {
+            // An error means that the port does not wake up by itself, as without an eventfd.
+            let _ = epoll::add(&self.shared.epoll, new, epoll::EventData::new_u64(1), EDGES);
+        }
+        *watched = kick;
+    }
+}
+
+/// Checks that a descriptor is an eventfd, so that a write to it cannot have other effects, and makes it
+/// non-blocking.
+fn eventfd_of(file: Option<File>) -> Result<Option<OwnedFd>> {
+    use std::os::fd::AsRawFd;
+    let Some(file) = file else { return Ok(None) };
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let is_eventfd = std::fs::read_link(link).is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]");
+    if !is_eventfd || rustix::io::ioctl_fionbio(&file, true).is_err() {
+        return Err(Error::InvalidParam);
+    }
+    Ok(Some(file.into()))
+}
+
+const NOT_OFFERED: Error = Error::InvalidOperation("a feature that was not offered");
+
+impl VhostUserBackendReqHandler for Frontend {
+    fn set_owner(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&self) -> Result<()> {
+        self.reset_device()
+    }
+
+    fn reset_device(&self) -> Result<()> {
+        self.watch_kick(None);
+        self.shared.change(Device::reset);
+        Ok(())
+    }
+
+    fn get_features(&self) -> Result<u64> {
+        Ok(self.shared.change(|device| device.offered()))
+    }
+
+    fn set_features(&self, features: u64) -> Result<()> {
+        self.change(|device| device.set_features(features))
+    }
+
+    fn set_mem_table(
+        &self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        let places = regions.iter().map(|region| RegionPlace {
+            guest: region.guest_phys_addr,
+            user: region.user_addr,
+            bytes: region.memory_size,
+            offset: region.mmap_offset,
+        });
+        let places = places.zip(files).collect();
+        self.change(|device| device.set_memory(places))?;
+        Ok(None)
+    }
+
+    fn set_vring_num(&self, index: u32, num: u32) -> Result<()> {
+        self.change(|device| device.set_size(index, num))
+    }
+
+    fn set_vring_addr(
+        &self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptors: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        self.change(|device| device.set_addresses(index, Addresses { descriptors, available, used }))
+    }
+
+    fn set_vring_base(&self, index: u32, base: u32) -> Result<()> {
+        self.change(|device| device.set_base(index, base))
+    }
+
+    fn get_vring_base(&self, index: u32) -> Result<VhostUserVringState> {
+        if index as usize == FROM_DRIVER {
+            self.watch_kick(None);
+        }
+        let base = self.shared.change(|device| device.stop_queue(index));
+        let base = base.map_err(|Refused| Error::InvalidParam)?;
+        Ok(VhostUserVringState::new(index, base.into()))
+    }
+
+    fn set_vring_kick(&self, index: u8, fd: Option<File>) -> Result<()> {
+        let kick = eventfd_of(fd)?;
+        if usize::from(index) == FROM_DRIVER {
+            self.watch_kick(kick);
+        }
+        self.change(|device| device.start_queue(index.into()))
+    }
+
+    fn set_vring_call(&self, index: u8, fd: Option<File>) -> Result<()> {
+        let call = eventfd_of(fd)?;
+        if let Some(call) = &call {
+            // The driver may wait for a notification that went to the previous eventfd.
+            notify(call);
+        }
+        self.change(|device| {
+            device.queue(index.into())?.call = call;
+            Ok(())
+        })
+    }
+
+    fn set_vring_err(&self, _index: u8, _fd: Option<File>) -> Result<()> {
+        Ok(())
+    }
+
+    fn get_protocol_features(&self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+    }
+
+    fn set_protocol_features(&self, _features: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn get_queue_num(&self) -> Result<u64> {
+        Ok(1)
+    }
+
+    fn set_vring_enable(&self, index: u32, enable: bool) -> Result<()> {
+        self.change(|device| device.enable(index, enable))
+    }
+
+    fn get_config(&self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let (start, bytes) = (offset as usize, size as usize);
+        let end = start.checked_add(bytes).ok_or(Error::InvalidParam)?;
+        // The fields behind those of this device belong to features that are not offered.
+        let mut space = self.shared.config_space.to_vec();
+        space.resize(end.max(space.len()), 0);
+        Ok(space[start..end].to_vec())
+    }
+
+    fn set_config(&self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_gpu_socket(&self, _gpu_backend: GpuBackend) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_shared_object(&self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_inflight_fd(&self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_inflight_fd(&self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_max_mem_slots(&self) -> Result<u64> {
+        Ok(MAX_REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let place = RegionPlace {
+            guest: region.guest_phys_addr,
+            user: region.user_addr,
+            bytes: region.memory_size,
+            offset: region.mmap_offset,
+        };
+        self.change(|device| device.add_memory(place, file))?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let (guest, user, bytes) = (region.guest_phys_addr, region.user_addr, region.memory_size);
+        self.change(|device| device.remove_memory(guest, user, bytes))
+    }
+
+    fn set_device_state_fd(
+        &self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(NOT_OFFERED)
+    }
+
+    fn check_device_state(&self) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_shmem_config(&self) -> Result<VhostUserShMemConfig> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_log_base(&self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+}
