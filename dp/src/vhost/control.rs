@@ -42,13 +42,14 @@ pub(super) struct Shared {
     is_wanted: AtomicBool,
     /// Whether both rings may be used.
     is_up: AtomicBool,
-    /// Number of changes of `is_up`.
+    /// Number of changes of `is_up`, and of times that rings were started. A new ring asks for no
+    /// notifications, so a port that sleeps has to ask again.
     changes: AtomicU32,
-    /// The features of the driver, for reads without the mutex.
+    /// Whether the driver accepts uncut TCP frames.
     large_frames: AtomicBool,
     /// The descriptor on which the port sleeps: it reports the driver's notifications, and `news`.
     epoll: OwnedFd,
-    /// Is written to after each change of `is_up`.
+    /// Is written to when `changes` has changed.
     news: OwnedFd,
     /// Is written to when the port ends.
     end: OwnedFd,
@@ -145,7 +146,11 @@ impl Shared {
         self.is_wanted.store(true, Ordering::Relaxed);
         let mut device = lock(&self.device);
         self.is_wanted.store(false, Ordering::Relaxed);
+        let starts = device.starts();
         let result = change(&mut device);
+        if device.starts() != starts {
+            self.tell();
+        }
         self.update(&device);
         result
     }
@@ -155,9 +160,14 @@ impl Shared {
         self.large_frames
             .store(super::features::passes_large_frames(device.features()), Ordering::Relaxed);
         if self.is_up.swap(device.is_up(), Ordering::AcqRel) != device.is_up() {
-            self.changes.fetch_add(1, Ordering::Release);
-            notify(&self.news);
+            self.tell();
         }
+    }
+
+    /// Wakes the port, if it sleeps.
+    fn tell(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+        notify(&self.news);
     }
 
     fn has_ended(&self) -> bool {

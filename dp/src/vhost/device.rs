@@ -61,6 +61,8 @@ pub(super) struct Device {
     features: u64,
     memory: GuestMemory,
     queues: [Queue; QUEUES],
+    /// Number of times that a ring was started.
+    starts: u32,
 }
 
 impl Device {
@@ -71,6 +73,7 @@ impl Device {
             features: 0,
             memory: GuestMemory::default(),
             queues: std::array::from_fn(|_| Queue::default()),
+            starts: 0,
         }
     }
 
@@ -99,9 +102,14 @@ impl Device {
         (&self.memory, &mut self.queues[nr])
     }
 
+    /// Number of times that a ring was started.
+    pub(super) fn starts(&self) -> u32 {
+        self.starts
+    }
+
     /// Forgets all that the frontend has set.
     pub(super) fn reset(&mut self) {
-        *self = Self::new(self.offered, self.needs_seals);
+        *self = Self { starts: self.starts, ..Self::new(self.offered, self.needs_seals) };
     }
 
     /// Stops both rings.
@@ -135,10 +143,11 @@ impl Device {
 
     /// Makes the rings of started queues again, with the present memory, features and addresses.
     fn restart(&mut self) -> Result<(), Refused> {
-        let Self { queues, memory, features, .. } = self;
+        let Self { queues, memory, features, starts, .. } = self;
         for queue in queues.iter_mut().filter(|queue| queue.ring.is_some()) {
             queue.stop();
             queue.start(memory, *features)?;
+            *starts = starts.wrapping_add(1);
         }
         Ok(())
     }
@@ -179,10 +188,11 @@ impl Device {
 
     /// Starts a ring, or changes nothing if the ring is started.
     pub(super) fn start_queue(&mut self, nr: u32) -> Result<(), Refused> {
-        let Self { queues, memory, features, .. } = self;
+        let Self { queues, memory, features, starts, .. } = self;
         let queue = queues.get_mut(nr as usize).ok_or(Refused)?;
         if queue.ring.is_none() {
             queue.start(memory, *features)?;
+            *starts = starts.wrapping_add(1);
         }
         Ok(())
     }

@@ -189,9 +189,12 @@ impl Sleep for VhostPort {
             return true;
         }
         self.control.shared.clear_events();
-        let is_idle = self.with_ring(Ring::ask_for_notification).unwrap_or(true);
-        // A change of the link also ends the sleep, so the caller polls once more after a change.
-        is_idle && self.control.shared.changes() == self.seen_changes
+        let has_changed = self.control.shared.changes() != self.seen_changes;
+        if self.check_link() != LinkState::Up {
+            return !has_changed;
+        }
+        // If the thread changes the device now, the caller polls instead of sleeping.
+        self.with_ring(Ring::ask_for_notification).unwrap_or(false) && !has_changed
     }
 
     fn disarm_wakeup(&mut self) {

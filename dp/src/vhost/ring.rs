@@ -90,8 +90,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring of `size` entries. `base` is the index of the next chain to take. Returns `None` if the
-    /// size is not a power of two, or if a part is not aligned or not in one region of the memory.
+    /// Makes a ring of `size` entries. `base` is the index of the next chain to take. The driver need not
+    /// notify the device until the device [asks for it](Self::ask_for_notification). Returns `None` if the size is not a power of two, or if a part is not aligned or not in one region of the memory.
     pub(super) fn new(
         memory: &GuestMemory,
         size: u16,
@@ -112,7 +112,7 @@ impl Ring {
             return None;
         }
         let published = used.u16(INDEX).load(Ordering::Relaxed);
-        Some(Self {
+        let ring = Self {
             size,
             descriptors,
             available,
@@ -121,11 +121,9 @@ impl Ring {
             next_used: published,
             published,
             has_event_index,
-        })
-    }
-
-    pub(super) fn size(&self) -> u16 {
-        self.size
+        };
+        ring.refuse_notifications();
+        Some(ring)
     }
 
     /// The index of the next chain to take.
