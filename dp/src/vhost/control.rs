@@ -240,12 +240,15 @@ fn serve_frontend(shared: &Arc<Shared>, socket: &Socket, connection: UnixStream)
     while !shared.has_ended() {
         let [_, other, message] =
             wait(&[shared.end.as_fd(), socket.listener.as_fd(), watched.as_fd()]);
-        if other {
+        if message {
+            // A frontend that has just left may have connected again. Then the end of its first connection is
+            // read here before the second connection is looked at.
+            if handler.handle_request().is_err() {
+                break;
+            }
+        } else if other {
             // A second frontend would wait for its answers without end, so its connection is closed.
             drop(socket.listener.accept());
-        }
-        if message && handler.handle_request().is_err() {
-            break;
         }
     }
     *lock(&shared.connection) = None;

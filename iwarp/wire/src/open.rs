@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use dp::local::{self, LocalConfig};
 use dp::packet::{self, PacketConfig};
+#[cfg(feature = "vhost")]
+use dp::vhost::{self, VhostConfig};
 use dp::{Impaired, Port};
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::VerbsError;
@@ -55,6 +57,10 @@ pub enum OpenError {
     /// The interface of a `packet` wire could not be opened.
     #[error(transparent)]
     Packet(#[from] packet::PacketError),
+    /// The socket of a `vhost` wire could not be made.
+    #[cfg(feature = "vhost")]
+    #[error(transparent)]
+    Vhost(#[from] vhost::VhostError),
     /// A DPDK device could not be opened.
     #[error("{spec}: {why}")]
     Device {
@@ -82,6 +88,8 @@ pub fn open(spec: &Spec) -> Result<Wire, OpenError> {
     match &spec.kind {
         Kind::Local { name } => open_local(spec, local::default_folder(name)?),
         Kind::Packet { interface } => open_packet(spec, interface, own_address(spec)?, false),
+        #[cfg(feature = "vhost")]
+        Kind::Vhost { path } => open_vhost(spec, path),
         _ => open_dpdk(spec),
     }
 }
@@ -143,6 +151,21 @@ pub fn open_packet(
     config.sees_host = true;
     config.ends_with_interface = ends_with_interface;
     let port = impaired(spec, Box::new(packet::open(&config)?));
+    let config = settings(spec, &*port, address)?;
+    Ok(Wire { port, config, address: address.address().into() })
+}
+
+/// Opens the wire on the vhost-user socket at `path`, which this endpoint makes.
+///
+/// # Errors
+/// [`OpenError::Vhost`] if the socket cannot be made, [`OpenError::Spec`] if the specification has no
+/// address, [`OpenError::Verbs`] if the engine's configuration is invalid.
+#[cfg(feature = "vhost")]
+fn open_vhost(spec: &Spec, path: &std::path::Path) -> Result<Wire, OpenError> {
+    let address = own_address(spec)?;
+    let usual = VhostConfig::new(path);
+    let port = vhost::open(&VhostConfig { mac: spec.mac, mtu: spec.mtu.unwrap_or(usual.mtu), ..usual })?;
+    let port = impaired(spec, Box::new(port));
     let config = settings(spec, &*port, address)?;
     Ok(Wire { port, config, address: address.address().into() })
 }
