@@ -9,7 +9,7 @@
 //! without a pause does not keep the thread waiting.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
@@ -27,6 +28,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandler};
 
 use super::device::{Device, FROM_DRIVER, Refused};
+use super::features;
 use super::memory::{MAX_REGIONS, RegionPlace};
 use super::ring::Addresses;
 use super::socket::Socket;
@@ -157,8 +159,7 @@ impl Shared {
 
     /// Publishes what the port reads without the mutex.
     fn update(&self, device: &Device) {
-        self.large_frames
-            .store(super::features::passes_large_frames(device.features()), Ordering::Relaxed);
+        self.large_frames.store(features::passes_large_frames(device.features()), Ordering::Relaxed);
         if self.is_up.swap(device.is_up(), Ordering::AcqRel) != device.is_up() {
             self.tell();
         }
@@ -238,12 +239,15 @@ fn serve_frontend(shared: &Arc<Shared>, socket: &Socket, connection: UnixStream)
     let frontend = Arc::new(Frontend { shared: Arc::clone(shared), kick: Mutex::new(None) });
     let mut handler = BackendReqHandler::from_stream(connection, Arc::clone(&frontend));
     while !shared.has_ended() {
-        let [_, other, message] =
-            wait(&[shared.end.as_fd(), socket.listener.as_fd(), watched.as_fd()]);
+        let [_, other, message] = wait(&[shared.end.as_fd(), socket.listener.as_fd(), watched.as_fd()]);
         if message {
             // A frontend that has just left may have connected again. Then the end of its first connection is
             // read here before the second connection is looked at.
-            if handler.handle_request().is_err() {
+            let handled = match frontend.enable_early(&watched) {
+                Some(handled) => handled,
+                None => handler.handle_request(),
+            };
+            if handled.is_err() {
                 break;
             }
         } else if other {
@@ -276,6 +280,35 @@ impl Frontend {
         self.shared.change(change).map_err(|Refused| Error::InvalidParam)
     }
 
+    /// Handles the next message if it enables a ring before the features were set: QEMU sends such messages,
+    /// and `vhost` refuses them. Returns `None`, and leaves the message in the socket, if the next message is
+    /// another one.
+    fn enable_early(&self, mut connection: &UnixStream) -> Option<Result<()>> {
+        let mut message = [0; STATE_BYTES];
+        let peeked = recv(connection, &mut message[..HEADER_BYTES], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let field = |message: &[u8; STATE_BYTES], nr: usize| {
+            u32::from_ne_bytes([0, 1, 2, 3].map(|at| message[4 * nr + at]))
+        };
+        let is_it = peeked.is_ok_and(|(count, _)| count == HEADER_BYTES)
+            && field(&message, 0) == SET_VRING_ENABLE
+            && field(&message, 1) & !NEED_REPLY == VERSION
+            && field(&message, 2) as usize == STATE_BYTES - HEADER_BYTES;
+        if !is_it || self.shared.change(|device| device.features()) & features::PROTOCOL_FEATURES != 0 {
+            return None;
+        }
+        if connection.read_exact(&mut message).is_err() {
+            return Some(Err(Error::PartialMessage));
+        }
+        let (nr, enable) = (field(&message, 3), field(&message, 4) == 1);
+        let done = self.change(|device| device.enable(nr, enable));
+        if done.is_ok() && field(&message, 1) & NEED_REPLY != 0 {
+            let fields = [SET_VRING_ENABLE, VERSION | REPLY, 8, 0, 0];
+            let sent = send(connection, fields.map(u32::to_ne_bytes).as_flattened(), SendFlags::NOSIGNAL);
+            return Some(sent.map(drop).map_err(|errno| Error::SocketBroken(errno.into())));
+        }
+        Some(done)
+    }
+
     /// Makes the port sleep on `kick`, instead of on the previous eventfd.
     fn watch_kick(&self, kick: Option<OwnedFd>) {
         let mut watched = lock(&self.kick);
@@ -290,6 +323,18 @@ impl Frontend {
         *watched = kick;
     }
 }
+
+/// The number of the message `VHOST_USER_SET_VRING_ENABLE`.
+const SET_VRING_ENABLE: u32 = 18;
+
+/// The flags of a message: version 1, an answer, and that the sender asks for an answer.
+const VERSION: u32 = 1;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+
+/// The number of bytes of a message with two numbers, and of its header.
+const STATE_BYTES: usize = 20;
+const HEADER_BYTES: usize = 12;
 
 /// Checks that a descriptor is an eventfd, so that a write to it cannot have other effects, and makes it
 /// non-blocking.

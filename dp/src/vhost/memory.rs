@@ -110,9 +110,8 @@ impl GuestMemory {
     /// [`Unfit`] if there is no such region.
     pub(super) fn without(&self, guest: u64, user: u64, bytes: u64) -> Result<Self, Unfit> {
         let mut regions = self.regions.clone();
-        let is_it = |Region { place, .. }: &Region| {
-            (place.guest, place.user, place.bytes) == (guest, user, bytes)
-        };
+        let is_it =
+            |Region { place, .. }: &Region| (place.guest, place.user, place.bytes) == (guest, user, bytes);
         let at = regions.iter().position(is_it).ok_or(Unfit)?;
         regions.swap_remove(at);
         Ok(Self { regions })
@@ -132,11 +131,8 @@ impl GuestMemory {
         {
             return Some(piece);
         }
-        let (nr, piece) = self
-            .regions
-            .iter()
-            .enumerate()
-            .find_map(|(nr, region)| Some((nr, part(nr, &region.place)?)))?;
+        let (nr, piece) =
+            self.regions.iter().enumerate().find_map(|(nr, region)| Some((nr, part(nr, &region.place)?)))?;
         *hint = nr;
         Some(piece)
     }

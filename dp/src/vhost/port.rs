@@ -136,7 +136,8 @@ impl Port for VhostPort {
         let Some(mut device) = shared.enter() else { return 0 };
         let before = frames.len();
         let Self { base: PortBase { mempool, counters, .. }, superframes, scratch, .. } = self;
-        if let Err(Broken) = receive::receive(&mut device, (mempool, superframes), counters, scratch, frames) {
+        if let Err(Broken) = receive::receive(&mut device, (mempool, superframes), counters, scratch, frames)
+        {
             counters.rx_errors += 1;
             shared.end_broken(device);
         }

@@ -144,6 +144,14 @@ impl Driver {
 
     /// Starts both rings.
     pub(super) fn set_up(&mut self, features: u64) {
+        self.set_up_but_enable(features);
+        for nr in 0..2 {
+            assert!(self.ask(message::SET_VRING_ENABLE, &words(&[nr | 1 << 32]), &[]));
+        }
+    }
+
+    /// Starts both rings, and leaves them enabled or disabled as they are.
+    pub(super) fn set_up_but_enable(&mut self, features: u64) {
         self.features = features;
         assert!(self.ask(message::SET_FEATURES, &words(&[features]), &[]));
         assert!(self.set_memory(&[(region(GUEST, MEMORY_BYTES as u64, USER, 0), self.memfd.as_fd())]));
@@ -159,7 +167,6 @@ impl Driver {
         assert!(self.ask(message::SET_VRING_ADDR, &self.addresses(nr, USER), &[]));
         assert!(self.ask(message::SET_VRING_CALL, &words(&[nr]), &[self.calls[nr as usize].as_fd()]));
         assert!(self.ask(message::SET_VRING_KICK, &words(&[nr]), &[self.kicks[nr as usize].as_fd()]));
-        assert!(self.ask(message::SET_VRING_ENABLE, &pair(1), &[]));
     }
 
     /// The payload of `SET_VRING_ADDR` for a ring in memory at `user`.
@@ -255,7 +262,14 @@ impl Driver {
     }
 
     /// Writes a descriptor.
-    pub(super) fn describe(&self, queue: usize, nr: u16, address: u64, bytes: u32, (flags, next): (u16, u16)) {
+    pub(super) fn describe(
+        &self,
+        queue: usize,
+        nr: u16,
+        address: u64,
+        bytes: u32,
+        (flags, next): (u16, u16),
+    ) {
         self.put(Self::ring(queue) + 16 * usize::from(nr), &descriptor(address, bytes, (flags, next)));
     }
 

@@ -22,7 +22,9 @@ fn a_frame_of_the_driver_arrives_from_any_descriptors() {
         assert_eq!(header, if features == features::PROTOCOL_FEATURES { 10 } else { 12 });
         let mut head = 0;
         for (nr, lengths) in
-            [&[][..], &[header], &[5, header - 5], &[header + 14], &[3; 30], &[header, 1, 2, 3]].iter().enumerate()
+            [&[][..], &[header], &[5, header - 5], &[header + 14], &[3; 30], &[header, 1, 2, 3]]
+                .iter()
+                .enumerate()
         {
             for bytes in [14, 60, 64, 1514, 2048, 2049, 9000] {
                 let frame = pattern(nr, bytes);
@@ -96,7 +98,9 @@ fn a_frame_to_the_driver_fills_as_many_buffers_as_it_needs() {
     let mut port = open(&folder);
     let mut driver = Driver::start(&folder.join("wire.sock"), ALL);
     wait_for_link(&mut port, LinkState::Up);
-    for (bytes, buffer, count) in [(60, 2048, 1), (500, 512, 1), (501, 512, 2), (1514, 512, 3), (1514, 100, 16)] {
+    for (bytes, buffer, count) in
+        [(60, 2048, 1), (500, 512, 1), (501, 512, 2), (1514, 512, 3), (1514, 100, 16)]
+    {
         for most in [bytes, 700, 60] {
             let frame = pattern(bytes, bytes);
             (0..count + 2).for_each(|nr| driver.post(nr, buffer));
@@ -153,10 +157,13 @@ fn a_frame_that_never_fits_is_dropped_and_takes_no_buffer() {
     let fits = pattern(0, 500);
     let sent = build(&port, &fits, 500);
     assert!(send(&mut port, sent));
-    assert_eq!(driver.arrived(), [(NO_HEADER.map(|byte| byte).to_vec(), fits)].map(|(mut header, frame)| {
-        header[10] = 1;
-        (header, frame)
-    }));
+    assert_eq!(
+        driver.arrived(),
+        [(NO_HEADER.map(|byte| byte).to_vec(), fits)].map(|(mut header, frame)| {
+            header[10] = 1;
+            (header, frame)
+        })
+    );
 }
 
 #[test]
@@ -174,11 +181,17 @@ fn frames_wait_for_buffers_in_order() {
     assert_eq!(port.tx_burst(0, &mut frames), 1);
     assert_eq!(port.tx_burst(0, &mut frames), 0);
     let arrived = driver.arrived();
-    assert_eq!(arrived.into_iter().map(|(_, frame)| frame).collect::<Vec<_>>(), [0, 1].map(|nr| pattern(nr, 600)));
+    assert_eq!(
+        arrived.into_iter().map(|(_, frame)| frame).collect::<Vec<_>>(),
+        [0, 1].map(|nr| pattern(nr, 600))
+    );
     (0..10).for_each(|nr| driver.post(nr, BUFFER_BYTES));
     assert_eq!(port.tx_burst(0, &mut frames), 3);
     let arrived = driver.arrived();
-    assert_eq!(arrived.into_iter().map(|(_, frame)| frame).collect::<Vec<_>>(), [2, 3, 4].map(|nr| pattern(nr, 600)));
+    assert_eq!(
+        arrived.into_iter().map(|(_, frame)| frame).collect::<Vec<_>>(),
+        [2, 3, 4].map(|nr| pattern(nr, 600))
+    );
     let counters = port.counters();
     assert_eq!((counters.tx_frames, counters.tx_bytes, counters.tx_dropped), (5, 3000, 0));
 }

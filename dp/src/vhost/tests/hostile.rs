@@ -11,6 +11,11 @@ use super::{build, flat, open, pattern, receive, send, until, wait_for_link};
 use crate::{Burst, Link, LinkState, Port, Statistics};
 
 const NO_HEADER: [u8; 12] = [0; 12];
+/// The address, length, flags and next number of a descriptor.
+type Parts = (u64, u32, (u16, u16));
+/// What a driver does.
+type Act = fn(&mut Driver);
+
 const END: u64 = GUEST + MEMORY_BYTES as u64;
 
 /// A chain that cannot be used is returned and counted, and the next frame arrives.
@@ -28,7 +33,7 @@ fn a_malformed_chain_is_returned_and_counted() {
     driver.put(at(11), &descriptor(buffer, 100, (NEXT, 0)));
     driver.put(at(12), &descriptor(buffer, 100, (NEXT, 1)));
     let table = |nr: u16, bytes: u32| (GUEST + at(nr) as u64, bytes, (INDIRECT, 0));
-    let chains: &[&[(u64, u32, (u16, u16))]] = &[
+    let chains: &[&[Parts]] = &[
         // The descriptors of a chain have the numbers 0, 1, ...
         &[(buffer, 100, (NEXT, 0))],
         &[(buffer, 100, (NEXT, 1)), (buffer, 100, (NEXT, 0))],
@@ -101,7 +106,7 @@ fn a_chain_has_a_maximum_length() {
 fn an_impossible_index_ends_the_connection() {
     let folder = Folder::new("vhost-index");
     let mut port = open(&folder);
-    let breaks: &[(&str, fn(&mut Driver))] = &[
+    let breaks: &[(&str, Act)] = &[
         ("the index jumps", |driver| driver.publish(FROM_DRIVER, SIZE + 1)),
         ("the index goes back", |driver| driver.publish(FROM_DRIVER, u16::MAX)),
         ("a head that does not exist", |driver| driver.offer(FROM_DRIVER, SIZE)),
@@ -133,7 +138,10 @@ fn an_impossible_index_ends_the_connection() {
             port.link_state() == LinkState::Down
         });
         let counters = port.counters();
-        assert!(counters.rx_errors > before.rx_errors || counters.tx_link_down > before.tx_link_down, "{what}");
+        assert!(
+            counters.rx_errors > before.rx_errors || counters.tx_link_down > before.tx_link_down,
+            "{what}"
+        );
         assert!(driver.is_closed(), "{what}");
         wait_for_link(&mut port, LinkState::Down);
     }

@@ -86,6 +86,35 @@ fn a_disabled_ring_is_down() {
     }
 }
 
+/// QEMU enables the rings before it sets the features.
+#[test]
+fn a_ring_may_be_enabled_early() {
+    let folder = Folder::new("vhost-early");
+    let mut port = open(&folder);
+    for acknowledged in [false, true] {
+        let mut driver = Driver::connect(&folder.join("wire.sock"));
+        for nr in 0..2_u64 {
+            let payload = words(&[nr | 1 << 32]);
+            if acknowledged {
+                assert!(driver.ask(message::SET_VRING_ENABLE, &payload, &[]));
+            } else {
+                driver.say(message::SET_VRING_ENABLE, 0, &payload, &[]);
+            }
+        }
+        driver.set_up_but_enable(ALL);
+        wait_for_link(&mut port, LinkState::Up);
+        drop(driver);
+        wait_for_link(&mut port, LinkState::Down);
+        // A ring that does not exist, and a message of another length.
+        let driver = Driver::connect(&folder.join("wire.sock"));
+        driver.say(message::SET_VRING_ENABLE, 0, &words(&[2 | 1 << 32]), &[]);
+        assert!(driver.is_closed());
+        let driver = Driver::connect(&folder.join("wire.sock"));
+        driver.say(message::SET_VRING_ENABLE, 0, &words(&[1, 0]), &[]);
+        assert!(driver.is_closed());
+    }
+}
+
 #[test]
 fn the_configuration_space_has_the_address_the_link_and_the_mtu() {
     let folder = Folder::new("vhost-config");
@@ -150,79 +179,110 @@ fn unsuitable_messages_end_the_connection() {
         assert!(driver.set_memory(&[(region(GUEST, MEMORY_BYTES as u64, USER, 0), driver.memfd.as_fd())]));
         assert!(driver.ask(message::SET_VRING_NUM, &words(&[u64::from(SIZE) << 32]), &[]));
     };
-    let kick = |driver: &Driver| driver.ask(message::SET_VRING_KICK, &words(&[0]), &[driver.kicks[0].as_fd()]);
+    let kick =
+        |driver: &Driver| driver.ask(message::SET_VRING_KICK, &words(&[0]), &[driver.kicks[0].as_fd()]);
     type Case<'a> = (&'a str, Box<dyn Fn(&Driver) -> bool + 'a>);
     let memory = |places: &'static [(u64, u64, u64, u64)]| {
         let file = &file;
         move |driver: &Driver| {
-            let regions = places.iter().map(|&(guest, bytes, user, offset)| {
-                (region(guest, bytes, user, offset), file.as_fd())
-            });
+            let regions = places
+                .iter()
+                .map(|&(guest, bytes, user, offset)| (region(guest, bytes, user, offset), file.as_fd()));
             driver.set_memory(&regions.collect::<Vec<_>>())
         }
     };
     let cases: Vec<Case<'_>> = vec![
-        ("a feature that is not offered", Box::new(|driver| {
-            driver.ask(message::SET_FEATURES, &words(&[ALL | 1 << 34]), &[])
-        })),
+        (
+            "a feature that is not offered",
+            Box::new(|driver| driver.ask(message::SET_FEATURES, &words(&[ALL | 1 << 34]), &[])),
+        ),
         ("a region longer than its file", Box::new(memory(&[(GUEST, 8193, USER, 0)]))),
         ("a region behind the end of its file", Box::new(memory(&[(GUEST, 4096, USER, 8192)]))),
         ("an offset that is not of a page", Box::new(memory(&[(GUEST, 4096, USER, 1)]))),
         ("an address that overflows", Box::new(memory(&[(u64::MAX - 4095, 8192, USER, 0)]))),
-        ("regions that overlap in the guest", Box::new(memory(&[(GUEST, 4096, USER, 0), (GUEST + 4095, 4096, 0, 0)]))),
-        ("regions that overlap in the frontend", Box::new(memory(&[(GUEST, 4096, USER, 0), (0, 4096, USER + 1, 0)]))),
-        ("no regular file", Box::new(|driver| {
-            driver.set_memory(&[(region(GUEST, 4096, USER, 0), socket.as_fd())])
-        })),
-        ("a file that cannot be mapped", Box::new(|driver| {
-            driver.set_memory(&[(region(GUEST, 1, USER, 0), folder_file.as_fd())])
-        })),
-        ("a ring that does not exist", Box::new(|driver| {
-            driver.ask(message::SET_VRING_NUM, &words(&[2 | 64 << 32]), &[])
-        })),
-        ("a size that is no power of two", Box::new(|driver| {
-            driver.ask(message::SET_VRING_NUM, &words(&[63 << 32]), &[])
-        })),
+        (
+            "regions that overlap in the guest",
+            Box::new(memory(&[(GUEST, 4096, USER, 0), (GUEST + 4095, 4096, 0, 0)])),
+        ),
+        (
+            "regions that overlap in the frontend",
+            Box::new(memory(&[(GUEST, 4096, USER, 0), (0, 4096, USER + 1, 0)])),
+        ),
+        (
+            "no regular file",
+            Box::new(|driver| driver.set_memory(&[(region(GUEST, 4096, USER, 0), socket.as_fd())])),
+        ),
+        (
+            "a file that cannot be mapped",
+            Box::new(|driver| driver.set_memory(&[(region(GUEST, 1, USER, 0), folder_file.as_fd())])),
+        ),
+        (
+            "a ring that does not exist",
+            Box::new(|driver| driver.ask(message::SET_VRING_NUM, &words(&[2 | 64 << 32]), &[])),
+        ),
+        (
+            "a size that is no power of two",
+            Box::new(|driver| driver.ask(message::SET_VRING_NUM, &words(&[63 << 32]), &[])),
+        ),
         ("a size of zero", Box::new(|driver| driver.ask(message::SET_VRING_NUM, &words(&[0]), &[]))),
-        ("a size that is too large", Box::new(|driver| {
-            driver.ask(message::SET_VRING_NUM, &words(&[65_536 << 32]), &[])
-        })),
-        ("a base that is no index", Box::new(|driver| {
-            driver.ask(message::SET_VRING_BASE, &words(&[65_536 << 32]), &[])
-        })),
-        ("a ring without addresses", Box::new(|driver| {
-            usual(driver);
-            kick(driver)
-        })),
-        ("a ring outside of the memory", Box::new(|driver| {
-            usual(driver);
-            let addresses = driver.addresses(0, USER + MEMORY_BYTES as u64 - 0x8000);
-            assert!(driver.ask(message::SET_VRING_ADDR, &addresses, &[]));
-            kick(driver)
-        })),
-        ("a ring that is not aligned", Box::new(|driver| {
-            usual(driver);
-            driver.ask(message::SET_VRING_ADDR, &driver.addresses(0, USER + 4), &[])
-        })),
-        ("a ring that is not aligned in its mapping", Box::new(|driver| {
-            usual(driver);
-            let place = region(GUEST, MEMORY_BYTES as u64, USER - 8, 0);
-            assert!(driver.set_memory(&[(place, driver.memfd.as_fd())]));
-            assert!(driver.ask(message::SET_VRING_ADDR, &driver.addresses(0, USER), &[]));
-            kick(driver)
-        })),
-        ("a kick that is no eventfd", Box::new(|driver| {
-            driver.ask(message::SET_VRING_KICK, &words(&[0]), &[socket.as_fd()])
-        })),
-        ("a call that is no eventfd", Box::new(|driver| {
-            driver.ask(message::SET_VRING_CALL, &words(&[0]), &[file.as_fd()])
-        })),
+        (
+            "a size that is too large",
+            Box::new(|driver| driver.ask(message::SET_VRING_NUM, &words(&[65_536 << 32]), &[])),
+        ),
+        (
+            "a base that is no index",
+            Box::new(|driver| driver.ask(message::SET_VRING_BASE, &words(&[65_536 << 32]), &[])),
+        ),
+        (
+            "a ring without addresses",
+            Box::new(|driver| {
+                usual(driver);
+                kick(driver)
+            }),
+        ),
+        (
+            "a ring outside of the memory",
+            Box::new(|driver| {
+                usual(driver);
+                let addresses = driver.addresses(0, USER + MEMORY_BYTES as u64 - 0x8000);
+                assert!(driver.ask(message::SET_VRING_ADDR, &addresses, &[]));
+                kick(driver)
+            }),
+        ),
+        (
+            "a ring that is not aligned",
+            Box::new(|driver| {
+                usual(driver);
+                driver.ask(message::SET_VRING_ADDR, &driver.addresses(0, USER + 4), &[])
+            }),
+        ),
+        (
+            "a ring that is not aligned in its mapping",
+            Box::new(|driver| {
+                usual(driver);
+                let place = region(GUEST, MEMORY_BYTES as u64, USER - 8, 0);
+                assert!(driver.set_memory(&[(place, driver.memfd.as_fd())]));
+                assert!(driver.ask(message::SET_VRING_ADDR, &driver.addresses(0, USER), &[]));
+                kick(driver)
+            }),
+        ),
+        (
+            "a kick that is no eventfd",
+            Box::new(|driver| driver.ask(message::SET_VRING_KICK, &words(&[0]), &[socket.as_fd()])),
+        ),
+        (
+            "a call that is no eventfd",
+            Box::new(|driver| driver.ask(message::SET_VRING_CALL, &words(&[0]), &[file.as_fd()])),
+        ),
         ("a message that does not exist", Box::new(|driver| driver.ask(99, &[], &[]))),
         ("a message that is too short", Box::new(|driver| driver.ask(message::SET_VRING_NUM, &[0; 7], &[]))),
-        ("no message", Box::new(|driver| {
-            driver.write(&[0xff; 12], &[]);
-            false
-        })),
+        (
+            "no message",
+            Box::new(|driver| {
+                driver.write(&[0xff; 12], &[]);
+                false
+            }),
+        ),
     ];
     for (what, act) in cases {
         let driver = Driver::connect(&folder.join("wire.sock"));

@@ -130,7 +130,7 @@ fn the_driver_is_notified_at_the_index_for_which_it_asks() {
     let mut port = open(&folder);
     let mut driver = Driver::start(&folder.join("wire.sock"), ALL | features::EVENT_IDX);
     wait_for_link(&mut port, LinkState::Up);
-    driver.calls.each_ref().map(count_of);
+    assert_eq!(driver.calls.each_ref().map(count_of), [1, 1]);
     let mut index = 0_u16;
     // The event is `ahead` entries behind the present index, and a burst has three frames.
     for (ahead, calls) in [(0, 1), (2, 1), (3, 0), (u16::MAX, 0), (1, 1)] {
