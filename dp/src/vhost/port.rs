@@ -42,6 +42,7 @@ pub struct VhostPort {
 impl VhostPort {
     pub(super) fn open(config: &VhostConfig) -> Result<Self, VhostError> {
         config.check()?;
+        fork::watch_for_forks();
         let mac = match config.mac {
             Some(mac) => mac,
             None => random_mac()?,
