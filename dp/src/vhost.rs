@@ -44,6 +44,8 @@
 //! The frontend chooses the descriptors for notifications. The port accepts only eventfds, makes them
 //! non-blocking, and never reads them.
 
+#![forbid(unsafe_code)]
+
 mod chain;
 mod config;
 mod control;

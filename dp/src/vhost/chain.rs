@@ -5,8 +5,8 @@ use arrayvec::ArrayVec;
 use super::memory::{GuestMemory, Piece};
 use super::ring::{DESCRIPTOR_BYTES, Descriptor, Ring};
 
-/// Maximum number of descriptors of a chain, and of pieces of a frame. Linux uses at most 19 descriptors for a
-/// superframe, and DPDK uses one descriptor for each of its buffers, which usually have 2 KiB.
+/// Maximum number of descriptors of a chain, and of pieces of a frame. Linux uses at most 19 descriptors for
+/// a superframe, and DPDK uses one descriptor for each of its buffers, which usually have 2 KiB.
 pub(super) const MAX_PIECES: usize = 128;
 
 /// The pieces of one frame.

@@ -10,12 +10,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -29,12 +31,15 @@ use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserB
 
 use super::device::{Device, FROM_DRIVER, Refused};
 use super::features;
-use super::memory::{MAX_REGIONS, RegionPlace};
+use super::memory::{GuestMemory, MAX_REGIONS, RegionPlace, Unfit};
 use super::ring::Addresses;
 use super::socket::Socket;
 
 /// Each event wakes the port once (edge-triggered), so the port need not read the descriptors.
 const EDGES: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+
+/// The pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the thread shares with the port.
 #[derive(Debug)]
@@ -123,8 +128,10 @@ impl Shared {
 
     /// Removes the events that [`epoll`](Self::epoll) has reported.
     pub(super) fn clear_events(&self) {
-        let mut events = Vec::with_capacity(4);
-        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&NO_TIME));
+        // Each of the two descriptors has at most one event.
+        let mut events = [const { MaybeUninit::uninit() }; 2];
+        // After an error the port sleeps at most until the next event.
+        let _ = epoll::wait(&self.epoll, &mut events, Some(&NO_TIME));
     }
 
     /// Stops a device whose driver breaks the rules, and ends the connection to the frontend.
@@ -224,8 +231,21 @@ impl Drop for Control {
 fn serve(shared: &Arc<Shared>, socket: &Socket) {
     while !shared.has_ended() {
         wait(&[shared.end.as_fd(), socket.listener.as_fd()]);
-        if let Ok((connection, _)) = socket.listener.accept() {
+        if let Some(connection) = accept(socket) {
             serve_frontend(shared, socket, connection);
+        }
+    }
+}
+
+/// Accepts a connection, if one waits.
+fn accept(socket: &Socket) -> Option<UnixStream> {
+    match socket.listener.accept() {
+        Ok((connection, _)) => Some(connection),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        Err(_) => {
+            // For example, too many files are open. The connection still waits, so the thread pauses.
+            std::thread::sleep(PAUSE);
+            None
         }
     }
 }
@@ -252,7 +272,7 @@ fn serve_frontend(shared: &Arc<Shared>, socket: &Socket, connection: UnixStream)
             }
         } else if other {
             // A second frontend would wait for its answers without end, so its connection is closed.
-            drop(socket.listener.accept());
+            drop(accept(socket));
         }
     }
     *lock(&shared.connection) = None;
@@ -386,9 +406,11 @@ impl VhostUserBackendReqHandler for Frontend {
             bytes: region.memory_size,
             offset: region.mmap_offset,
         });
-        let places = places.zip(files).collect();
-        self.change(|device| device.set_memory(places))?;
-        Ok(None)
+        // The files are mapped, and the previous mappings removed, while the port may use the device.
+        let needs_seals = self.shared.change(|device| device.needs_seals());
+        let memory = GuestMemory::map(places.zip(files), needs_seals).map_err(|Unfit| Error::InvalidParam)?;
+        let previous = self.shared.change(|device| device.set_memory(memory));
+        previous.map(|_| None).map_err(|Refused| Error::InvalidParam)
     }
 
     fn set_vring_num(&self, index: u32, num: u32) -> Result<()> {

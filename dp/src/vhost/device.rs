@@ -81,6 +81,11 @@ impl Device {
         self.offered
     }
 
+    /// Whether each file of the memory needs a seal against shrinking.
+    pub(super) fn needs_seals(&self) -> bool {
+        self.needs_seals
+    }
+
     /// The features that the driver has accepted.
     pub(super) fn features(&self) -> u64 {
         self.features
@@ -125,10 +130,10 @@ impl Device {
         self.restart()
     }
 
-    /// Replaces the memory.
-    pub(super) fn set_memory(&mut self, places: Vec<(RegionPlace, File)>) -> Result<(), Refused> {
-        self.memory = GuestMemory::map(places, self.needs_seals)?;
-        self.restart()
+    /// Replaces the memory. Returns the previous memory.
+    pub(super) fn set_memory(&mut self, memory: GuestMemory) -> Result<GuestMemory, Refused> {
+        let previous = std::mem::replace(&mut self.memory, memory);
+        self.restart().map(|()| previous)
     }
 
     pub(super) fn add_memory(&mut self, place: RegionPlace, file: File) -> Result<(), Refused> {

@@ -91,7 +91,8 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Makes a ring of `size` entries. `base` is the index of the next chain to take. The driver need not
-    /// notify the device until the device [asks for it](Self::ask_for_notification). Returns `None` if the size is not a power of two, or if a part is not aligned or not in one region of the memory.
+    /// notify the device until the device [asks for it](Self::ask_for_notification). Returns `None` if the
+    /// size is not a power of two, or if a part is not aligned or not in one region of the memory.
     pub(super) fn new(
         memory: &GuestMemory,
         size: u16,

@@ -157,7 +157,8 @@ impl Driver<'_> {
                 return Ok(Sent::Full);
             }
             let head = ring.head(nr)?;
-            // A driver whose receive buffers are invalid cannot receive anything, so its ring counts as broken.
+            // A driver whose receive buffers are invalid cannot receive anything, so its ring counts as
+            // broken.
             let bytes = chain::walk(ring, memory, (head, Writer::Device), hint, pieces)
                 .map_err(|chain::Malformed| Broken)?;
             chains.push((head, bytes));

@@ -1,6 +1,7 @@
-//! `iwperf` between two processes over `net_vhost` or `dp::vhost`, and `net_virtio_user`: every test, both MTUs, IPv4 and
-//! IPv6, with and without markers. These tests validate every byte (`--validate`). Other tests kill or stop
-//! one side and check the reaction of the other side. The suite needs neither root nor hugepages.
+//! `iwperf` between two processes over `net_vhost` or `dp::vhost`, and `net_virtio_user`: every test, both
+//! MTUs, IPv4 and IPv6, with and without markers. These tests validate every byte (`--validate`). Other tests
+//! kill or stop one side and check the reaction of the other side. The suite needs neither root nor
+//! hugepages.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
