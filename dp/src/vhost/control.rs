@@ -63,8 +63,6 @@ pub(super) struct Shared {
     has_ended: AtomicBool,
     /// The connection to the frontend.
     connection: Mutex<Option<UnixStream>>,
-    /// The contents of the device's configuration space (virtio 1.2 section 5.1.4).
-    config_space: [u8; 12],
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -74,16 +72,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(device: Device, mac: [u8; 6], mtu: u16) -> io::Result<Self> {
+    pub(super) fn new(device: Device) -> io::Result<Self> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let news = event()?;
         epoll::add(&epoll, &news, epoll::EventData::new_u64(0), EDGES)?;
-        let mut config_space = [0; 12];
-        config_space[..6].copy_from_slice(&mac);
-        config_space[6..8].copy_from_slice(&LINK_UP.to_le_bytes());
-        config_space[8..10].copy_from_slice(&1_u16.to_le_bytes());
-        config_space[10..].copy_from_slice(&mtu.to_le_bytes());
         Ok(Self {
             device: Mutex::new(device),
             is_wanted: AtomicBool::new(false),
@@ -95,7 +88,6 @@ impl Shared {
             end: event()?,
             has_ended: AtomicBool::new(false),
             connection: Mutex::new(None),
-            config_space,
         })
     }
 
@@ -182,9 +174,6 @@ impl Shared {
         self.has_ended.load(Ordering::Acquire)
     }
 }
-
-/// `VIRTIO_NET_S_LINK_UP`.
-const LINK_UP: u16 = 1;
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -467,8 +456,8 @@ impl VhostUserBackendReqHandler for Frontend {
     }
 
     fn get_protocol_features(&self) -> Result<VhostUserProtocolFeatures> {
-        Ok(VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::REPLY_ACK
+        // The configuration space belongs to the frontend: QEMU warns of a network device that has its own.
+        Ok(VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::RESET_DEVICE
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     }
@@ -485,13 +474,8 @@ impl VhostUserBackendReqHandler for Frontend {
         self.change(|device| device.enable(index, enable))
     }
 
-    fn get_config(&self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        let (start, bytes) = (offset as usize, size as usize);
-        let end = start.checked_add(bytes).ok_or(Error::InvalidParam)?;
-        // The fields behind those of this device belong to features that are not offered.
-        let mut space = self.shared.config_space.to_vec();
-        space.resize(end.max(space.len()), 0);
-        Ok(space[start..end].to_vec())
+    fn get_config(&self, _offset: u32, _size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        Err(NOT_OFFERED)
     }
 
     fn set_config(&self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {

@@ -6,7 +6,8 @@ use crate::Offloads;
 pub(super) const CSUM: u64 = 1 << 0;
 /// The driver accepts frames with a partial checksum.
 pub(super) const GUEST_CSUM: u64 = 1 << 1;
-/// The device reports its MTU.
+/// The device reports its MTU. The frontend knows the MTU, since the configuration space belongs to the
+/// frontend: for example, by QEMU's property `host_mtu`.
 pub(super) const MTU: u64 = 1 << 3;
 /// The driver accepts uncut TCP frames over IPv4.
 pub(super) const GUEST_TSO4: u64 = 1 << 7;
@@ -22,8 +23,6 @@ pub(super) const HOST_TSO6: u64 = 1 << 12;
 pub(super) const HOST_ECN: u64 = 1 << 13;
 /// A frame may fill several receive buffers of the driver.
 pub(super) const MRG_RXBUF: u64 = 1 << 15;
-/// The device reports whether its link is up.
-pub(super) const STATUS: u64 = 1 << 16;
 /// A descriptor may refer to a table of descriptors.
 pub(super) const INDIRECT_DESC: u64 = 1 << 28;
 /// Each side says at which index it wants to be notified.
@@ -35,7 +34,7 @@ pub(super) const VERSION_1: u64 = 1 << 32;
 
 /// The features that a port with these offloads offers.
 pub(super) fn offered(offloads: Offloads) -> u64 {
-    let mut features = VERSION_1 | PROTOCOL_FEATURES | EVENT_IDX | INDIRECT_DESC | STATUS | MTU;
+    let mut features = VERSION_1 | PROTOCOL_FEATURES | EVENT_IDX | INDIRECT_DESC | MTU;
     if offloads.contains(Offloads::TX_MULTI_SEGMENT) {
         features |= MRG_RXBUF;
     }

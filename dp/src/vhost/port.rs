@@ -48,7 +48,7 @@ impl VhostPort {
             None => random_mac()?,
         };
         let offered = features::offered(config.offloads);
-        let shared = Shared::new(Device::new(offered, config.needs_seals), mac, config.mtu);
+        let shared = Shared::new(Device::new(offered, config.needs_seals));
         let shared = shared.map_err(VhostError::System)?;
         let socket = Socket::listen(&config.path)?;
         let control = Control::start(shared, socket).map_err(VhostError::System)?;

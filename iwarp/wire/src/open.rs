@@ -243,4 +243,20 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(found, [[3600, 3600], [10, 4], [10, 4]]);
     }
+
+    #[test]
+    #[cfg(feature = "vhost")]
+    fn a_vhost_wire_is_a_socket_of_one_process() {
+        let path = std::env::temp_dir().join(format!("iwarp-wire-{}.sock", std::process::id()));
+        let text = format!("vhost:{},addr=10.0.0.1/24,mtu=9000,mac=02:00:00:00:00:09", path.display());
+        let spec: Spec = text.parse().unwrap();
+        let wire = open(&spec).unwrap();
+        let info = wire.port.info();
+        assert_eq!((info.mtu, info.mac, wire.config.crc), (9000, [2, 0, 0, 0, 0, 9], true));
+        assert_eq!(wire.address, IpAddr::from([10, 0, 0, 1]));
+        let line = open(&spec).err().unwrap().to_string();
+        assert!(line.contains("is in use") && !line.contains('\n'), "{line}");
+        drop(wire);
+        assert!(!path.exists());
+    }
 }

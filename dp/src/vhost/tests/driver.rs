@@ -65,15 +65,14 @@ pub(super) mod message {
     pub(in super::super) const GET_PROTOCOL_FEATURES: u32 = 15;
     pub(in super::super) const SET_PROTOCOL_FEATURES: u32 = 16;
     pub(in super::super) const SET_VRING_ENABLE: u32 = 18;
-    pub(in super::super) const GET_CONFIG: u32 = 24;
     pub(in super::super) const RESET_DEVICE: u32 = 34;
     pub(in super::super) const GET_MAX_MEM_SLOTS: u32 = 36;
     pub(in super::super) const ADD_MEM_REG: u32 = 37;
     pub(in super::super) const REM_MEM_REG: u32 = 38;
 }
 
-/// The protocol features that the driver accepts: REPLY_ACK, CONFIG, RESET_DEVICE and CONFIGURE_MEM_SLOTS.
-const PROTOCOL_FEATURES: u64 = 1 << 3 | 1 << 9 | 1 << 13 | 1 << 15;
+/// The protocol features that the driver accepts: REPLY_ACK, RESET_DEVICE and CONFIGURE_MEM_SLOTS.
+const PROTOCOL_FEATURES: u64 = 1 << 3 | 1 << 13 | 1 << 15;
 
 const VERSION: u32 = 1;
 const NEED_REPLY: u32 = 8;

@@ -115,26 +115,6 @@ fn a_ring_may_be_enabled_early() {
     }
 }
 
-#[test]
-fn the_configuration_space_has_the_address_the_link_and_the_mtu() {
-    let folder = Folder::new("vhost-config");
-    let mac = [2, 0, 0, 0, 0, 7];
-    let port = super::super::open(&VhostConfig { mac: Some(mac), mtu: 9000, ..config(&folder) }).unwrap();
-    assert_eq!(port.info().mac, mac);
-    let driver = Driver::connect(&folder.join("wire.sock"));
-    let ask = |offset: u32, bytes: u32| {
-        let mut payload: Vec<u8> = [offset, bytes, 0].iter().flat_map(|field| field.to_le_bytes()).collect();
-        payload.extend(vec![0; bytes as usize]);
-        driver.get(message::GET_CONFIG, &payload).unwrap().split_off(12)
-    };
-    let mut space = mac.to_vec();
-    space.extend([1, 0, 1, 0]);
-    space.extend(9000_u16.to_le_bytes());
-    assert_eq!(ask(0, 12), space);
-    assert_eq!(ask(10, 2), 9000_u16.to_le_bytes());
-    assert_eq!(ask(8, 12), [&[1, 0][..], &9000_u16.to_le_bytes(), &[0; 8]].concat());
-}
-
 /// The memory may be in several files, and a buffer may be in two adjacent regions.
 #[test]
 fn memory_is_added_and_removed() {
