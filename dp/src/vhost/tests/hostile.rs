@@ -29,7 +29,8 @@ fn a_malformed_chain_is_returned_and_counted() {
     let at = |nr: u16| Driver::buffer(FROM_DRIVER, nr);
     // Tables in buffers: one that refers to a further table, one that is cyclic, one that names a missing
     // descriptor.
-    driver.put(at(10), &descriptor(buffer, 16, (INDIRECT, 0)));
+    driver.put(at(10), &descriptor(GUEST + at(13) as u64, 16, (INDIRECT, 0)));
+    driver.put(at(13), &descriptor(buffer, 100, (0, 0)));
     driver.put(at(11), &descriptor(buffer, 100, (NEXT, 0)));
     driver.put(at(12), &descriptor(buffer, 100, (NEXT, 1)));
     let table = |nr: u16, bytes: u32| (GUEST + at(nr) as u64, bytes, (INDIRECT, 0));

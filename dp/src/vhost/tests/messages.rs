@@ -282,6 +282,8 @@ fn half_a_message_does_not_keep_the_port() {
         let driver = Driver::connect(&folder.join("wire.sock"));
         let whole = [&[8_u8, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0][..], &[0; 8]].concat();
         driver.write(&whole[..bytes], &[]);
+        // Usually the thread now waits for the rest of the message.
+        std::thread::sleep(std::time::Duration::from_millis(5));
         drop(port);
         until("the connection ends", || driver.is_closed());
     }
