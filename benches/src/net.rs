@@ -6,6 +6,8 @@ mod device;
 mod near;
 #[cfg(target_os = "linux")]
 mod packet;
+#[cfg(all(feature = "vhost", target_os = "linux"))]
+mod vhost;
 #[cfg(target_os = "linux")]
 mod wire;
 
@@ -108,7 +110,7 @@ impl<'a> EndConfig<'a> {
             crc,
             timeout: args.timeout,
             link_timeout: args.link_timeout,
-            is_local_wire: args.wire.is_some(),
+            is_local_wire: args.local_wire().is_some(),
         }
     }
 }
@@ -285,7 +287,10 @@ pub fn pin(_cpu: usize) -> Result<(), Error> {
 }
 
 fn open_port(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
-    match (&args.packet, &args.wire) {
+    if let Some(path) = args.vhost_socket() {
+        return open_vhost(args, path);
+    }
+    match (&args.packet, args.local_wire()) {
         (Some(interface), _) => open_packet(args, interface),
         (None, Some(name)) => open_wire(args, name),
         (None, None) => {
@@ -303,6 +308,16 @@ fn open_packet(args: &NetArgs, interface: &str) -> Result<Box<dyn Port>, Error> 
 #[cfg(target_os = "linux")]
 fn open_wire(args: &NetArgs, name: &str) -> Result<Box<dyn Port>, Error> {
     wire::open(args, name)
+}
+
+#[cfg(all(feature = "vhost", target_os = "linux"))]
+fn open_vhost(args: &NetArgs, path: &Path) -> Result<Box<dyn Port>, Error> {
+    vhost::open(args, path)
+}
+
+#[cfg(not(all(feature = "vhost", target_os = "linux")))]
+fn open_vhost(_args: &NetArgs, _path: &Path) -> Result<Box<dyn Port>, Error> {
+    Err(Error::Usage("--wire vhost:PATH needs Linux, and iwperf with its feature vhost".into()))
 }
 
 #[cfg(not(target_os = "linux"))]

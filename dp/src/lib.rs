@@ -60,6 +60,8 @@ pub mod rss;
 pub mod thread;
 mod trace;
 pub mod tso;
+#[cfg(all(feature = "vhost", target_os = "linux", target_endian = "little"))]
+pub mod vhost;
 
 pub use clock::Clock;
 pub use counters::Metric;

@@ -32,7 +32,7 @@ mod copy_strategy;
 mod counters;
 mod credentials;
 mod folder;
-mod fork;
+pub(crate) mod fork;
 mod group;
 mod hello;
 #[doc(hidden)]

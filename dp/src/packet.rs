@@ -38,7 +38,7 @@ mod sizes;
 mod socket;
 mod sys;
 mod tx_batch;
-mod vnet;
+pub(crate) mod vnet;
 
 pub use config::PacketConfig;
 pub use error::PacketError;

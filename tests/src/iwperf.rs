@@ -190,8 +190,32 @@ pub fn serve_vhost<S: AsRef<str>>(
     mtu: u16,
     args: impl IntoIterator<Item = S>,
 ) -> Result<Process> {
+    serve_on(socket, Net::vhost(socket, ip, mtu).args(), args)
+}
+
+/// Starts a server like [`serve_vhost`], whose port on the socket does not use DPDK.
+///
+/// # Errors
+/// As [`serve_vhost`].
+pub fn serve_vhost_without_dpdk<S: AsRef<str>>(
+    socket: &Path,
+    ip: &str,
+    mtu: u16,
+    args: impl IntoIterator<Item = S>,
+) -> Result<Process> {
+    let wire = format!("vhost:{}", socket.display());
+    let net = ["--wire", &wire, "--ip", ip, "--mtu", &mtu.to_string()].map(String::from);
+    serve_on(socket, net.to_vec(), args)
+}
+
+/// Starts a server with these options of the network, and waits until it has created its socket.
+fn serve_on<S: AsRef<str>>(
+    socket: &Path,
+    net: Vec<String>,
+    args: impl IntoIterator<Item = S>,
+) -> Result<Process> {
     let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
-    let mut server = iwperf(None, args.chain(Net::vhost(socket, ip, mtu).args()))?.spawn()?;
+    let mut server = iwperf(None, args.chain(net))?.spawn()?;
     let started = Instant::now();
     while !socket.exists() {
         ensure!(server.is_running()?, "the server ended: {}", server.text());

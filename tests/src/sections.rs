@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 /// Targets and features that no section has to run, with the reasons.
-pub const EXCUSED: [(&str, &str); 8] = [
+pub const EXCUSED: [(&str, &str); 9] = [
     ("fuzz bin fuzz", "libFuzzer's program, which runs without end: `scripts/fuzz`"),
     (
         "fuzz feature libfuzzer",
         "needs instrumented code: `scripts/fuzz`; its targets replay their corpora without",
     ),
     ("iwarp-tokio feature dpdk", "selects only that of `iwarp-wire`: its own code is the same without"),
+    ("iwarp-tokio feature vhost", "as `iwarp-tokio feature dpdk`"),
     ("benches bench primitives", "only prints times; `clippy --all-targets` builds it"),
     ("uwarp-dp example frames", "only prints the rate of a device; `cargo test` builds it"),
     ("uwarp-dp example local", "only prints the rate and the times of a wire; `cargo test` builds it"),

@@ -1,7 +1,7 @@
 //! The options of the network, such as the device, addresses, offloads, cores and time limits.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::errors::Error;
@@ -41,14 +41,15 @@ pub struct NetArgs {
     #[arg(long, value_name = "MAC", requires = "packet", conflicts_with_all = ["vdev", "pci"], value_parser = parse_mac)]
     pub mac: Option<[u8; 6]>,
     /// A wire in shared memory between processes of this user, by its name: needs no device and no privilege.
-    /// Addresses on the wire are in 100.64.0.0/16.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["vdev", "pci", "packet", "mac", "vlan", "no_huge", "eal"])]
+    /// Addresses on the wire are in 100.64.0.0/16. Or vhost:PATH: a vhost-user socket for the driver of
+    /// another process or of a virtual machine. This side makes the socket, without DPDK.
+    #[arg(long, value_name = "NAME|vhost:PATH", conflicts_with_all = ["vdev", "pci", "packet", "mac", "vlan", "no_huge", "eal"])]
     pub wire: Option<String>,
     /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
     pub no_huge: bool,
-    /// IP MTU, up to 9698, and with --wire up to 65000. Without this option: 1500, with --packet the MTU of
-    /// the interface, and with --wire 65000.
+    /// IP MTU, up to 9698, and with --wire NAME up to 65000. Without this option: 1500, with --packet the MTU
+    /// of the interface, and with --wire NAME 65000.
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=65_000))]
     pub mtu: Option<u16>,
     /// Receive descriptors, 1024 by default. Use few descriptors if a full ring makes the sender wait, as on
@@ -104,10 +105,20 @@ impl NetArgs {
                     .into(),
             ));
         }
-        if self.wire.is_none() && self.mtu.is_some_and(|mtu| mtu > MAX_DEVICE_MTU) {
+        if self.local_wire().is_none() && self.mtu.is_some_and(|mtu| mtu > MAX_DEVICE_MTU) {
             return Err(Error::Usage(format!("an MTU above {MAX_DEVICE_MTU} needs --wire")));
         }
         Ok(())
+    }
+
+    /// The name of the wire in shared memory.
+    pub fn local_wire(&self) -> Option<&str> {
+        self.wire.as_deref().filter(|_| self.vhost_socket().is_none())
+    }
+
+    /// The path of the vhost-user socket. The names of other wires have no colon.
+    pub fn vhost_socket(&self) -> Option<&Path> {
+        self.wire.as_ref()?.strip_prefix("vhost:").map(Path::new)
     }
 
     /// Returns the addresses of `--ip`, without their prefix lengths.

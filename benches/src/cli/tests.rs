@@ -245,6 +245,8 @@ fn only_a_wire_in_shared_memory_has_an_mtu_above_9698() {
         ("--packet eth0", 9699, false),
         ("--vdev net_vhost0", 65_000, false),
         ("--wire a", 65_000, true),
+        ("--wire vhost:/tmp/wire.sock", 9698, true),
+        ("--wire vhost:/tmp/wire.sock", 9699, false),
     ] {
         let line = format!("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 {device} --mtu {mtu}");
         let Command::WriteBw(args) = parse(&line).unwrap().command else { panic!() };

@@ -25,12 +25,12 @@ const FREE: i32 = -1;
 
 /// Returns a number that differs between a process and its forked children.
 #[inline]
-pub(super) fn generation() -> u32 {
+pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
 /// Makes children that are forked from now on close the descriptors of ports.
-fn watch_for_forks() {
+pub(crate) fn watch_for_forks() {
     extern "C" fn in_child() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
         for place in &OPEN {

@@ -4,7 +4,7 @@
 
 use crate::{Mbuf, TxOffload};
 
-pub(super) const VNET_BYTES: usize = 10;
+pub(crate) const VNET_BYTES: usize = 10;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum has to be filled in.
 const NEEDS_CSUM: u8 = 1;
@@ -23,7 +23,7 @@ const CWR: u8 = 0x80;
 
 /// Makes the header for a frame. If the frame requests its checksum, the checksum field already has the sum
 /// of the pseudo-header with the length of the whole TCP segment, as virtio requires.
-pub(super) fn header(frame: &Mbuf) -> [u8; VNET_BYTES] {
+pub(crate) fn header(frame: &Mbuf) -> [u8; VNET_BYTES] {
     let mut out = [0; VNET_BYTES];
     let TxOffload { ipv4_checksum: _, tcp_checksum, ipv6, tso_segment_bytes, l2_bytes, l3_bytes, l4_bytes } =
         frame.tx_offload();

@@ -7,6 +7,7 @@
 //! | `mbuf`, `limits` | packet buffers of DPDK's mempools; full rings and empty pools |
 //! | `vhost_frames`, `vhost_interrupts` | frames between a vhost process and a virtio-user process; their sleep |
 //! | `vhost_peer_killed`, `vhost_peer_stopped` | peers that end or stop |
+//! | `vhost_without_dpdk` | frames between `dp::vhost` and a virtio-user process, which may be killed |
 //! | `vhost_at_once` | several devices opened at the same time |
 //!
 //! `eal` is a program of its own, since it tests the start of EAL.
@@ -19,3 +20,5 @@ mod vhost_frames;
 mod vhost_interrupts;
 mod vhost_peer_killed;
 mod vhost_peer_stopped;
+#[cfg(feature = "vhost")]
+mod vhost_without_dpdk;

@@ -184,3 +184,35 @@ fn a_socket_that_somebody_else_keeps_open_wakes_nobody_after_its_end() {
     echo.kill();
     assert_eq!(process.hear("outcome"), "fine");
 }
+
+/// The child's copy of a vhost-user port does nothing, and leaves the socket to the parent.
+#[test]
+#[cfg(feature = "vhost")]
+fn a_forked_child_has_no_part_in_a_vhost_user_port() {
+    use dp::vhost::{self, VhostConfig};
+    let folder = Folder::new("dp-vhost-fork");
+    let path = folder.join("wire.sock");
+    let port = vhost::open(&VhostConfig { mbufs: 64, bulk_mbufs: 8, ..VhostConfig::new(&path) }).unwrap();
+    // The child moves the port out, so that the child drops its copy of the port.
+    let mut parts = Some(port);
+    let child = fork(|| {
+        let mut port = parts.take().unwrap();
+        let mut frames = Burst::new();
+        frames.push(port.mempool().alloc().unwrap());
+        let checks = [
+            port.rx_burst(0, &mut Burst::new()) == 0,
+            port.tx_burst(0, &mut frames) == 1 && port.counters().tx_link_down == 1,
+            port.poll_fd().is_none() && port.link_state() == LinkState::Down && port.arm_wakeup(),
+        ];
+        port.disarm_wakeup();
+        drop(port);
+        let ends = [path.exists()];
+        checks.into_iter().chain(ends).position(|fine| !fine).map_or(0, |number| number as u8 + 1)
+    });
+    assert_eq!(wait(child), 0, "the number of the first failed check, times 256");
+    let port = parts.take().unwrap();
+    assert!(port.poll_fd().is_some());
+    assert!(std::os::unix::net::UnixStream::connect(&path).is_ok(), "the parent still listens");
+    drop(port);
+    assert!(!path.exists());
+}

@@ -9,7 +9,8 @@
 //! | `packet:eth0,addr=10.0.0.2/24` | an interface of the kernel, through packet sockets | Linux, CAP_NET_RAW |
 //! | `tap:uwarp0,addr=..` | a tap interface, which is created if it does not exist | DPDK, CAP_NET_ADMIN |
 //! | `xdp:eth0,addr=..` | an interface of the kernel, through AF_XDP | DPDK, CAP_NET_ADMIN, CAP_BPF |
-//! | `vhost:/tmp/wire.sock,addr=..` and `virtio:/tmp/wire.sock,addr=..` | the two sides of a vhost-user socket | DPDK |
+//! | `vhost:/tmp/wire.sock,addr=..` | a vhost-user socket, which this endpoint makes, for example for a virtual machine | Linux, the feature `vhost` (or DPDK) |
+//! | `virtio:/tmp/wire.sock,addr=..` | the other side of a vhost-user socket | DPDK |
 //! | `memif:/tmp/memif.sock,role=server,id=0,addr=..` | shared memory through DPDK's memif | DPDK |
 //! | `dpdk:-a 0000:03:00.0` | a DPDK device that EAL arguments name | DPDK, [an address](Spec::set_address) |
 //!

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use dp::local::{self, LocalConfig};
 use dp::packet::{self, PacketConfig};
+#[cfg(feature = "vhost")]
+use dp::vhost::{self, VhostConfig};
 use dp::{Impaired, Port};
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::VerbsError;
@@ -55,6 +57,10 @@ pub enum OpenError {
     /// The interface of a `packet` wire could not be opened.
     #[error(transparent)]
     Packet(#[from] packet::PacketError),
+    /// The socket of a `vhost` wire could not be made.
+    #[cfg(feature = "vhost")]
+    #[error(transparent)]
+    Vhost(#[from] vhost::VhostError),
     /// A DPDK device could not be opened.
     #[error("{spec}: {why}")]
     Device {
@@ -82,6 +88,8 @@ pub fn open(spec: &Spec) -> Result<Wire, OpenError> {
     match &spec.kind {
         Kind::Local { name } => open_local(spec, local::default_folder(name)?),
         Kind::Packet { interface } => open_packet(spec, interface, own_address(spec)?, false),
+        #[cfg(feature = "vhost")]
+        Kind::Vhost { path } => open_vhost(spec, path),
         _ => open_dpdk(spec),
     }
 }
@@ -143,6 +151,21 @@ pub fn open_packet(
     config.sees_host = true;
     config.ends_with_interface = ends_with_interface;
     let port = impaired(spec, Box::new(packet::open(&config)?));
+    let config = settings(spec, &*port, address)?;
+    Ok(Wire { port, config, address: address.address().into() })
+}
+
+/// Opens the wire on the vhost-user socket at `path`, which this endpoint makes.
+///
+/// # Errors
+/// [`OpenError::Vhost`] if the socket cannot be made, [`OpenError::Spec`] if the specification has no
+/// address, [`OpenError::Verbs`] if the engine's configuration is invalid.
+#[cfg(feature = "vhost")]
+fn open_vhost(spec: &Spec, path: &std::path::Path) -> Result<Wire, OpenError> {
+    let address = own_address(spec)?;
+    let usual = VhostConfig::new(path);
+    let port = vhost::open(&VhostConfig { mac: spec.mac, mtu: spec.mtu.unwrap_or(usual.mtu), ..usual })?;
+    let port = impaired(spec, Box::new(port));
     let config = settings(spec, &*port, address)?;
     Ok(Wire { port, config, address: address.address().into() })
 }
@@ -219,5 +242,21 @@ mod tests {
         let found = ["local", "local,loss=0.01", "local,delay=1ms"].map(patience);
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(found, [[3600, 3600], [10, 4], [10, 4]]);
+    }
+
+    #[test]
+    #[cfg(feature = "vhost")]
+    fn a_vhost_wire_is_a_socket_of_one_process() {
+        let path = std::env::temp_dir().join(format!("iwarp-wire-{}.sock", std::process::id()));
+        let text = format!("vhost:{},addr=10.0.0.1/24,mtu=9000,mac=02:00:00:00:00:09", path.display());
+        let spec: Spec = text.parse().unwrap();
+        let wire = open(&spec).unwrap();
+        let info = wire.port.info();
+        assert_eq!((info.mtu, info.mac, wire.config.crc), (9000, [2, 0, 0, 0, 0, 9], true));
+        assert_eq!(wire.address, IpAddr::from([10, 0, 0, 1]));
+        let line = open(&spec).err().unwrap().to_string();
+        assert!(line.contains("is in use") && !line.contains('\n'), "{line}");
+        drop(wire);
+        assert!(!path.exists());
     }
 }

@@ -283,7 +283,7 @@ fn what_came_before_is_not_joined_again() {
     let again: Vec<Mbuf> =
         burst.iter().map(|frame| frame.deep_copy(world.a.port.mempool()).unwrap()).collect();
     assert_eq!(take(&mut world, burst), [6 * FULL]);
-    assert_eq!(take(&mut world, again), []);
+    assert!(take(&mut world, again).is_empty());
     assert_eq!(world.b.stack.counters().rx_duplicate_bytes, 6 * FULL);
 }
 

@@ -73,7 +73,7 @@ fn a_thousand_connections_work_at_once() {
     };
     assert!(world.run(60_000_000, all));
     let sum: u64 = (0..1000).map(|n| world.b.received(n)).sum();
-    assert_eq!(sum, (2000..3000).sum());
+    assert_eq!(sum, (2000..3000).sum::<u64>());
     assert!(world.a.streams.iter().all(|s| s.established && s.peer_closed && s.closed.is_none()));
     // Now the other direction is also closed, and all connections end.
     for n in 0..1000 {

@@ -72,11 +72,24 @@ impl Siw {
     /// # Errors
     /// If the machine does not start, with the output of `siw-peer`.
     pub fn start(namespace: &Namespace, bridge: &str, config: &SiwConfig) -> Result<Self> {
+        Self::boot(config, |run| run.args(["--netns", namespace.name(), "--bridge", bridge]))
+    }
+
+    /// Boots a machine whose device is on the vhost-user socket at `socket`, and waits until it is ready. The
+    /// other side of the socket has to listen.
+    ///
+    /// # Errors
+    /// If the machine does not start, with the output of `siw-peer`.
+    pub fn start_on_socket(socket: &Path, config: &SiwConfig) -> Result<Self> {
+        Self::boot(config, |run| run.arg("--vhost-user").arg(socket))
+    }
+
+    fn boot(config: &SiwConfig, on_wire: impl FnOnce(Run) -> Run) -> Result<Self> {
         let driver = config.driver.name();
         let machine = Self { name: format!("{driver}{}", ordinal()), state: Scratch::new()? };
-        let mut run = machine.peer().args(["start", &machine.name, "--netns", namespace.name()]);
+        let mut run = on_wire(machine.peer().args(["start", &machine.name]));
         run = run.args(["--driver", driver]);
-        run = run.args(["--bridge", bridge, "--mtu", &config.mtu.to_string()]);
+        run = run.args(["--mtu", &config.mtu.to_string()]);
         for address in &config.addresses {
             run = run.args(["--ip", address]);
         }

@@ -1,11 +1,14 @@
-//! `iwperf` between two processes over `net_vhost` and `net_virtio_user`: every test, both MTUs, IPv4 and
-//! IPv6, with and without markers. These tests validate every byte (`--validate`). Other tests kill or stop
-//! one side and check the reaction of the other side. The suite needs neither root nor hugepages.
+//! `iwperf` between two processes over `net_vhost` or `dp::vhost`, and `net_virtio_user`: every test, both
+//! MTUs, IPv4 and IPv6, with and without markers. These tests validate every byte (`--validate`). Other tests
+//! kill or stop one side and check the reaction of the other side. The suite needs neither root nor
+//! hugepages.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tests::iwperf::{
-    Case, Net, START_TIMEOUT, TEST_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost, wait_to_move,
+    Case, Net, START_TIMEOUT, TEST_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost,
+    serve_vhost_without_dpdk, wait_to_move,
 };
 use tests::lab::{Prerequisite, Process, Result, Scratch, Suite};
 use tests::{ensure, lab_error};
@@ -14,7 +17,12 @@ use tests::{ensure, lab_error};
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("vhost", &[Prerequisite::Dpdk]);
     for case in cases(60) {
-        suite.add(case.name.clone(), move || run(&case));
+        let without_dpdk = case.clone();
+        suite.add(case.name.clone(), move || run(&case, Server::Dpdk));
+        if without_dpdk.options.is_empty() {
+            let name = format!("{}_without_dpdk", without_dpdk.name);
+            suite.add(name, move || run(&without_dpdk, Server::WithoutDpdk));
+        }
     }
     for test in [Test::WriteBw, Test::SendBw] {
         suite.add(format!("{}_zero_copy", test.name()), move || zero_copy(test));
@@ -26,11 +34,40 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     }
     for end in [End::Vhost, End::VirtioUser] {
         for test in [Test::WriteBw, Test::ReadBw, Test::WriteLat] {
-            suite.add(format!("{}_{}_killed", test.name(), end.name()), move || killed(test, end));
+            suite.add(format!("{}_{}_killed", test.name(), end.name()), move || {
+                killed(test, end, Server::Dpdk)
+            });
             suite.add(format!("{}_{}_stopped", test.name(), end.name()), move || stopped(test, end));
+            suite.add(format!("{}_{}_killed_without_dpdk", test.name(), end.name()), move || {
+                killed(test, end, Server::WithoutDpdk)
+            });
         }
     }
     suite.run(arguments)
+}
+
+/// The port of the vhost side.
+#[derive(Clone, Copy)]
+enum Server {
+    /// `net_vhost`.
+    Dpdk,
+    /// `dp::vhost`.
+    WithoutDpdk,
+}
+
+impl Server {
+    fn start<S: AsRef<str>>(
+        self,
+        socket: &Path,
+        ip: &str,
+        mtu: u16,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<Process> {
+        match self {
+            Self::Dpdk => serve_vhost(socket, ip, mtu, args),
+            Self::WithoutDpdk => serve_vhost_without_dpdk(socket, ip, mtu, args),
+        }
+    }
 }
 
 /// One side of the wire.
@@ -54,14 +91,14 @@ impl End {
 /// Starts `test` without a time limit and, once it runs, applies `harm` to one side. Returns the last output
 /// line of the other side, and the time from the harm to its end.
 fn harmed(
-    test: Test,
+    (test, kind): (Test, Server),
     end: End,
     harm: impl FnOnce(&mut Process),
     limit: Duration,
 ) -> Result<(String, Duration)> {
     let scratch = Scratch::new()?;
     let socket = scratch.file("vhost.sock");
-    let mut server = serve_vhost(&socket, "10.60.0.1/24", 1500, ["server"])?;
+    let mut server = kind.start(&socket, "10.60.0.1/24", 1500, ["server"])?;
     let net = Net::virtio_user(&socket, "10.60.0.2/24", 1500);
     let args = [test.name(), "10.60.0.1", "-D", "600", "-s", "4096"].map(str::to_owned);
     let mut client = iwperf(None, args.into_iter().chain(net.args()))?.spawn()?;
@@ -78,8 +115,8 @@ fn harmed(
 /// The link goes down when the peer's socket is closed, and the connection ends within a second. The limit is
 /// longer, since the machine may be busy, but shorter than the nine or ten seconds of silence after which TCP
 /// ends a connection.
-fn killed(test: Test, end: End) -> Result<()> {
-    let (cause, took) = harmed(test, end, Process::kill, Duration::from_secs(30))?;
+fn killed(test: Test, end: End, server: Server) -> Result<()> {
+    let (cause, took) = harmed((test, server), end, Process::kill, Duration::from_secs(30))?;
     ensure!(cause.contains("the link is down"), "it ended with '{cause}'");
     ensure!(took < Duration::from_secs(9), "it ended {took:?} after the other end was killed");
     Ok(())
@@ -91,7 +128,7 @@ fn killed(test: Test, end: End) -> Result<()> {
 /// which no segment arrives (`--timeout`), and may notice the silence before its TCP does. The process ends
 /// at most two seconds later: it waits because the backend of its device does not answer.
 fn stopped(test: Test, end: End) -> Result<()> {
-    let (cause, took) = harmed(test, end, Process::freeze, Duration::from_secs(60))?;
+    let (cause, took) = harmed((test, Server::Dpdk), end, Process::freeze, Duration::from_secs(60))?;
     let causes = ["the peer does not answer", "the peer was silent for 10 s"];
     ensure!(causes.iter().any(|text| cause.contains(text)), "it ended with '{cause}'");
     ensure!(took < Duration::from_secs(20), "it ended {took:?} after the other end was stopped");
@@ -148,11 +185,11 @@ fn several_queues(test: Test, queues: u32) -> Result<()> {
     Ok(())
 }
 
-fn run(case: &Case) -> Result<()> {
+fn run(case: &Case, server: Server) -> Result<()> {
     let Case { test, ref server_ip, ref client_ip, mtu, options, .. } = *case;
     let scratch = Scratch::new()?;
     let (socket, json) = (scratch.file("vhost.sock"), scratch.file("result.json"));
-    let server = serve_vhost(&socket, server_ip, mtu, ["server", "--validate"].iter().chain(options))?;
+    let server = server.start(&socket, server_ip, mtu, ["server", "--validate"].iter().chain(options))?;
     let net = Net::virtio_user(&socket, client_ip, mtu);
     let client = client(None, test, server_ip, &net, &json)?.args(options).spawn()?;
     let results = conclude(client, server, &json)?;

@@ -44,7 +44,7 @@ fn bytes_on_which_the_peer_reneged_are_retransmitted() {
     assert_eq!(hear(&mut pair, 2000, 0, Some((1, 6))), [0], "the rest is said to be there");
     assert_eq!(pair.a.segments.len(), SEGMENTS, "and is kept");
     // The hole is filled, but the peer acknowledges only the filled bytes, not the bytes beyond the hole.
-    assert_eq!(hear(&mut pair, 2000, 1, None), []);
+    assert!(hear(&mut pair, 2000, 1, None).is_empty());
     assert_eq!(pair.a.segments.len(), SEGMENTS - 1);
     let timeout = pair.a.tcb().deadline().expect("a timer");
     assert!(timeout <= pair.now + Duration::from_millis(60), "{timeout}");
@@ -70,7 +70,7 @@ fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_ackno
     pair.push_of(3, SEGMENT);
     let _ = sent_now(&mut pair);
     // The peer sends an invalid SACK block: the block begins at the peer's next expected byte.
-    assert_eq!(hear(&mut pair, 2000, 0, Some((0, 3))), []);
+    assert!(hear(&mut pair, 2000, 0, Some((0, 3))).is_empty());
     let timeout = pair.a.tcb().deadline().expect("a timer");
     pair.now = timeout;
     pair.a.with(timeout, |tcb, ctx| tcb.on_timer(ctx));
@@ -85,8 +85,8 @@ fn no_tail_loss_probe_is_sent_once_segments_are_selectively_acknowledged() {
         pair.push_of(2, SEGMENT);
         assert_eq!(sent_now(&mut pair), [0, 1]);
         // This block makes `a` detect reordering, so that later no segment is marked lost at once.
-        assert_eq!(hear(&mut pair, 2000, 0, Some((1, 2))), []);
-        assert_eq!(hear(&mut pair, 100, 2, None), []);
+        assert!(hear(&mut pair, 2000, 0, Some((1, 2))).is_empty());
+        assert!(hear(&mut pair, 100, 2, None).is_empty());
         for nr in 2..5 {
             pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
         }

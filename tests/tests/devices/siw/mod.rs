@@ -13,6 +13,7 @@ pub(crate) mod rig;
 mod rping;
 mod unmodified;
 mod verbs;
+mod vhost_user;
 
 use rig::Shared;
 use tests::lab::{Prerequisite, Suite};
@@ -47,6 +48,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     }
     verbs::add_ends(&mut suite, &shared);
     probe::add(&mut suite, &shared);
+    vhost_user::add(&mut suite);
     errors::add(&mut suite, &shared);
     if !short {
         add_parameters(&mut suite, &shared);

@@ -77,14 +77,14 @@ fn add(
 }
 
 /// Returns the options that both sides have to share.
-fn shape(test: Test) -> [String; 4] {
+pub(super) fn shape(test: Test) -> [String; 4] {
     let (size, iterations) = quick(test);
     ["-s".to_owned(), size.to_string(), "-n".to_owned(), iterations.to_string()]
 }
 
 /// Returns perftest's command line. The option `-F` is necessary, since the machine's clock frequency is not
 /// reliable.
-fn tool(test: Test) -> Vec<String> {
+pub(super) fn tool(test: Test) -> Vec<String> {
     [perftest(test), "-R", "-F"].map(str::to_owned).into_iter().chain(shape(test)).collect()
 }
 
@@ -126,7 +126,7 @@ fn siw_connects(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
 }
 
 /// Checks that perftest's output has a table: a line with at least four numbers.
-fn has_result(text: &str) -> Result<()> {
+pub(super) fn has_result(text: &str) -> Result<()> {
     let row = |line: &str| line.split_whitespace().filter(|word| word.parse::<f64>().is_ok()).count() >= 4;
     ensure!(text.lines().any(row), "no result in:\n{text}");
     Ok(())
