@@ -99,8 +99,8 @@ fn first_line(error: &LabError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// Measures the rows of a group. Also returns the number of runs whose programs lost their processors, and the
-/// number of all runs.
+/// Measures the rows of a group. Also returns the number of runs whose programs lost their processors, and
+/// the number of all runs.
 fn measured(group: &Group, no_huge: bool) -> Result<(Vec<Picture>, [u32; 2])> {
     let only = group.quantities.iter().flat_map(|quantity| quantity.peers.iter().map(|peer| peer.row));
     let options = CompareOptions {

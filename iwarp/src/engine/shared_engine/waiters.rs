@@ -46,8 +46,8 @@ pub enum Sleep<'a> {
     },
 }
 
-/// Maximum age of an acknowledgement that the first poll of a wait does not send by itself. A program that has
-/// received a message answers about so soon, if it answers at once.
+/// Maximum age of an acknowledgement that the first poll of a wait does not send by itself. A program that
+/// has received a message answers about so soon, if it answers at once.
 pub(super) const ANSWER: Duration = Duration::from_micros(20);
 
 /// No caller lets the engine sleep.
@@ -167,8 +167,8 @@ impl SharedEngine {
 
     /// Does the same for the first poll of a wait. The wait may end at once, since one of the caller's
     /// descriptors is readable already, and then the caller may answer messages that the engine has received
-    /// before. So this poll does not send an acknowledgement that is younger than [`ANSWER`] in a frame of its
-    /// own: the answer can carry it. A peer that sleeps is then woken once, and not twice.
+    /// before. So this poll does not send an acknowledgement that is younger than [`ANSWER`] in a frame of
+    /// its own: the answer can carry it. A peer that sleeps is then woken once, and not twice.
     pub fn poll_at_start(&self, wait: Waiting) -> bool {
         let inner = &*self.inner;
         match inner.engine.try_lock() {
