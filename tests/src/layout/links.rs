@@ -1,4 +1,5 @@
-//! Checks that the links of the documents lead somewhere: to a file of the repository, and to a heading in it.
+//! Checks that the links of the documents lead somewhere: to a file of the repository, and to a heading in
+//! it.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,7 @@
 //! The rows of packet sockets: two `iwperf` processes on the two interfaces of a veth pair, each of which the
 //! process shares with the kernel. The baselines use the same interfaces: `iperf3` and small messages over
-//! the kernel's TCP, and UCX's transport `tcp`. Our frames have CRCs. All interfaces have their usual
+//! the kernel's TCP, and UCX's transport `tcp`. Our frames have CRCs. No run is repeated because its programs
+//! lost their CPU: the kernel's work for packet sockets runs on the same CPU. All interfaces have their usual
 //! offloads.
 
 use std::time::Duration;
@@ -97,7 +98,7 @@ fn checked(session: &Session, mtu: u16) -> Result<(KernelHosts, u64)> {
 fn goodput(session: &Session, hosts: &KernelHosts) -> Result<f64> {
     let seconds = session.pace.seconds.to_string();
     let test = ["write-bw", "-s", "64K", "-D", &seconds];
-    let report = session.undisturbed(|| iwperf(session, hosts, &test))?;
+    let report = iwperf(session, hosts, &test)?;
     ensure!(report["results"][0]["confirmed_by_target"] == true, "the target did not confirm the result");
     Ok(number(&report, "/results/0/bytes_per_s")? * 8.0 / 1e9)
 }
@@ -129,10 +130,10 @@ fn round_trips(session: &Session, tally: &mut Tally) {
     let (small, messages) = (SMALL.to_string(), count.to_string());
     let test = ["send-lat", "-s", &small, "-n", &messages];
     for _ in 0..session.pace.pairs {
-        let ours = || session.undisturbed(|| iwperf(session, &hosts, &test));
+        let ours = || iwperf(session, &hosts, &test);
         let first = session.ranged(ours);
         if !of_kernel.is_empty() {
-            let theirs = || session.undisturbed(|| small::round_trips(&hosts, SMALL, count));
+            let theirs = || small::round_trips(&hosts, SMALL, count);
             let both = session.beside(&first, ours, theirs);
             for row in &of_kernel {
                 tally.add(row.0, "both", of_both(row, &both));
