@@ -196,10 +196,6 @@ impl SharedEngine {
             // The thread has begun to sleep since the last poll.
             return Sleep::Busy;
         }
-        if engine.await_answers(Duration::ZERO) {
-            // The next poll sends an acknowledgement that is owed.
-            return Sleep::Busy;
-        }
         // The second limit is for ports without a descriptor.
         let Some(limit) = engine.begin_sleep(Duration::ZERO) else { return Sleep::Busy };
         inner.asleep.store(true, Ordering::Relaxed);
