@@ -351,7 +351,7 @@ impl Turned {
     fn turn(&self) -> bool {
         next(&self.turns);
         let busy = match self.engine.try_lock() {
-            Ok(engine) => self.poll_awake(engine, None),
+            Ok(mut engine) => self.poll_awake(&mut engine, None),
             Err(_) => false,
         };
         if busy {
@@ -364,33 +364,17 @@ impl Turned {
 
     /// Polls once. The poll does not count as a turn, so the thread does not step back because of this poll.
     fn poll_now(&self) {
-        self.poll_awake(self.engine(), None);
+        self.poll_awake(&mut self.engine(), None);
     }
 
     /// Polls for a caller, and wakes the engine before the poll if the engine is asleep. `wait` is the wait
     /// of a caller that serves.
     #[inline]
-    fn poll_awake(&self, mut engine: MutexGuard<'_, Option<Engine>>, wait: Option<Waiting>) -> bool {
+    fn poll_awake(&self, engine: &mut Option<Engine>, wait: Option<Waiting>) -> bool {
         if self.asleep.load(Ordering::Relaxed) {
             self.wake(engine.as_mut(), wait);
         }
         self.poll(engine.as_mut())
-    }
-
-    /// Does the same, but an acknowledgement waits for an answer of the user for up to `patience`.
-    fn poll_awaiting(
-        &self,
-        mut engine: MutexGuard<'_, Option<Engine>>,
-        wait: Option<Waiting>,
-        patience: Duration,
-    ) -> bool {
-        await_answers(&mut engine, patience);
-        if self.asleep.load(Ordering::Relaxed) {
-            self.wake(engine.as_mut(), wait);
-        }
-        let busy = self.poll(engine.as_mut());
-        await_answers(&mut engine, Duration::ZERO);
-        busy
     }
 
     fn poll(&self, engine: Option<&mut Engine>) -> bool {

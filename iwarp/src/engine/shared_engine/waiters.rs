@@ -21,7 +21,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use super::service::Service;
-use super::{SharedEngine, SharedOptions, Turned, next};
+use super::{SharedEngine, SharedOptions, Turned, await_answers, next};
 use crate::queues::wait_any;
 
 /// A wait of a caller, from [`SharedEngine::begin_wait`] until [`SharedEngine::end_wait`]. The value owns
@@ -158,11 +158,7 @@ impl SharedEngine {
     /// Polls the engine once, unless another thread is polling it or serves it. Returns whether there was any
     /// work.
     pub fn poll_waiting(&self, wait: Waiting) -> bool {
-        let inner = &*self.inner;
-        match inner.engine.try_lock() {
-            Ok(engine) if inner.waiters.service.is_of(wait.0) => inner.poll_awake(engine, Some(wait)),
-            _ => false,
-        }
+        self.poll_in(wait, Duration::ZERO)
     }
 
     /// Does the same for the first poll of a wait. The wait may end at once, since one of the caller's
@@ -170,13 +166,21 @@ impl SharedEngine {
     /// before. So this poll does not send an acknowledgement that is younger than [`ANSWER`] in a frame of
     /// its own: the answer can carry it. A peer that sleeps is then woken once, and not twice.
     pub fn poll_at_start(&self, wait: Waiting) -> bool {
+        self.poll_in(wait, ANSWER)
+    }
+
+    /// Polls for a wait. An acknowledgement waits for an answer of the user for at most `patience`.
+    #[inline]
+    fn poll_in(&self, wait: Waiting, patience: Duration) -> bool {
         let inner = &*self.inner;
-        match inner.engine.try_lock() {
-            Ok(engine) if inner.waiters.service.is_of(wait.0) => {
-                inner.poll_awaiting(engine, Some(wait), ANSWER)
-            }
-            _ => false,
+        let Ok(mut engine) = inner.engine.try_lock() else { return false };
+        if !inner.waiters.service.is_of(wait.0) {
+            return false;
         }
+        await_answers(&mut engine, patience);
+        let busy = inner.poll_awake(&mut engine, Some(wait));
+        await_answers(&mut engine, Duration::ZERO);
+        busy
     }
 
     /// Prepares the caller's sleep.
