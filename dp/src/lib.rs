@@ -44,6 +44,8 @@ pub mod link;
 #[cfg(target_os = "linux")]
 pub mod local;
 pub mod loopback;
+#[cfg(target_os = "linux")]
+mod mac;
 pub mod mbuf;
 pub mod mempool;
 mod offload;

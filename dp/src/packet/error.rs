@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use rustix::io::Errno;
 
+use crate::mac;
+
 /// The reason why an interface cannot be used. The message of an error is one line, and most messages say
 /// what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,7 +84,7 @@ pub enum PacketError {
         owner: String,
     },
     /// The Ethernet address cannot belong to an interface.
-    #[error("{} is no Ethernet address of an interface: give a unicast one, such as 02:00:00:00:00:01", mac_text(.mac))]
+    #[error("{} is no Ethernet address of an interface: give a unicast one, such as 02:00:00:00:00:01", mac::text(.mac))]
     Mac {
         /// The address.
         mac: [u8; 6],
@@ -133,10 +135,6 @@ pub enum PacketError {
         /// The system's error.
         cause: Errno,
     },
-}
-
-fn mac_text(mac: &[u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The kind of the `io::Error` shows the cause, for example that the interface does not exist, that it is

@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::config::PacketConfig;
 use super::error::PacketError;
 use super::{filter, sys};
+use crate::mac;
 
 /// Minimum MTU. Every host accepts IPv4 packets of this size (RFC 1122 section 3.3.2).
 const MIN_MTU: u16 = 576;
@@ -114,7 +115,7 @@ fn check_addresses(config: &PacketConfig, known: &[sys::InterfaceAddress]) -> Re
 
 fn check_mac(mac: Option<[u8; 6]>) -> Result<(), PacketError> {
     match mac {
-        Some(mac) if mac[0] & 1 != 0 || mac == [0; 6] => Err(PacketError::Mac { mac }),
+        Some(mac) if !mac::is_of_interface(mac) => Err(PacketError::Mac { mac }),
         _ => Ok(()),
     }
 }

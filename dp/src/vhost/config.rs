@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::Offloads;
+use crate::{Offloads, mac};
 
 /// Maximum MTU. The frames of a larger MTU would not fit a buffer of the pool.
 pub(super) const MAX_MTU: u16 = 9698;
@@ -57,7 +57,7 @@ impl VhostConfig {
             return wrong("bulk_mbufs", bulk_mbufs, 8, MAX_BUFFERS);
         }
         match self.mac {
-            Some(mac) if mac[0] & 1 != 0 || mac == [0; 6] => Err(VhostError::Mac { mac }),
+            Some(mac) if !mac::is_of_interface(mac) => Err(VhostError::Mac { mac }),
             _ => Ok(()),
         }
     }
@@ -91,7 +91,7 @@ pub enum VhostError {
         cause: io::Error,
     },
     /// The Ethernet address cannot belong to an interface.
-    #[error("{} is no Ethernet address of an interface: give a unicast one, such as 02:00:00:00:00:01", mac_text(.mac))]
+    #[error("{} is no Ethernet address of an interface: give a unicast one, such as 02:00:00:00:00:01", mac::text(.mac))]
     Mac {
         /// The address.
         mac: [u8; 6],
@@ -111,10 +111,6 @@ pub enum VhostError {
     /// The system has no descriptor, thread or random bytes for the port.
     #[error("no resources for the port: {0}")]
     System(#[source] io::Error),
-}
-
-fn mac_text(mac: &[u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The kind of the `io::Error` shows the cause. The `io::Error` contains the `VhostError`.
