@@ -45,6 +45,8 @@ enum Command {
     Placement(placement::PlacementOptions),
     Scaling(scaling::ScalingOptions),
     Kinds(kinds::KindsOptions),
+    #[command(hide = true)]
+    Train(compare::train::TrainOptions),
     #[command(subcommand, hide = true)]
     KernelTcp(compare::kernel_tcp::KernelTcpEnd),
     #[command(subcommand, hide = true)]
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Placement(options) => placement::run(&options),
         Command::Scaling(options) => scaling::run(&options),
         Command::Kinds(options) => kinds::run(&options),
+        Command::Train(options) => compare::train::run(options),
         Command::KernelTcp(end) => compare::kernel_tcp::run(end),
         Command::KernelIwarp(end) => compare::kernel_iwarp::run(end),
         Command::BareWire(end) => compare::bare_wire::run(end),

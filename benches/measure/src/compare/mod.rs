@@ -26,6 +26,7 @@
 //! | `loss` | the row over a lossy wire, made by `bad-wire` |
 //! | `limits` | the limits of the wire and the memory: bare frames, copies, CRCs, and a pipe between two cores |
 //! | `bare_wire` | one end of a wire with bare frames, run as a separate process |
+//! | `train` | the loads of `scripts/pgo`, which are measured nowhere |
 //! | `cpus`, `last_line` | the CPUs of the measurements, and the last line of a program's output |
 //! | `table`, `json`, `plots` | the output |
 //!
@@ -62,6 +63,7 @@ mod registering;
 pub(crate) mod sample;
 pub(crate) mod session;
 pub(crate) mod table;
+pub(crate) mod train;
 mod vhost;
 pub(crate) mod wake;
 

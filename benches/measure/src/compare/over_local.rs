@@ -158,7 +158,7 @@ fn latency(session: &Session, tool: &str, options: &[&str]) -> Result<f64> {
 }
 
 /// Runs a server and a client of `tool` with the library. Returns the output of the client.
-fn perftest(session: &Session, tool: &str, options: &[&str]) -> Result<String> {
+pub(crate) fn perftest(session: &Session, tool: &str, options: &[&str]) -> Result<String> {
     let scratch = Scratch::new()?;
     let library = session.program("libuwarp.so")?;
     let end = |cpu: usize| {

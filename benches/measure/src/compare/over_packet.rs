@@ -160,7 +160,7 @@ fn of_both(row: &Percentile, both: &Result<Ranged<(Value, RoundTrips)>>) -> Resu
 }
 
 /// Runs a server of `iwperf` at the first host, and `test` at the second host. Returns the client's JSON.
-fn iwperf(session: &Session, hosts: &KernelHosts, test: &[&str]) -> Result<Value> {
+pub(crate) fn iwperf(session: &Session, hosts: &KernelHosts, test: &[&str]) -> Result<Value> {
     let scratch = Scratch::new()?;
     let program = session.program("iwperf")?;
     let end = |at: usize, words: &[&str]| {

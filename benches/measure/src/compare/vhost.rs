@@ -58,7 +58,7 @@ pub(crate) struct EndReports {
 const START: Duration = Duration::from_secs(20);
 
 /// Time limit of a run, including a start on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Number of descriptors of virtio-user's queues. virtio-user's default of 256 descriptors holds only four
 /// superframes.
