@@ -112,6 +112,22 @@ impl Results {
         cases
     }
 
+    /// Returns the rates of one core that touches no payload, at both MTUs, for messages of 1 MiB: the NIC of
+    /// the receiver splits headers from payload, and a copy engine checks the payload and writes it to its
+    /// target.
+    ///
+    /// The time of an FPDU is taken for a line over its payload. The measured times at two MTUs give the
+    /// line, and the core keeps the time that does not depend on the payload. `None` if one of the two was
+    /// not measured, or if the line leaves no such time.
+    pub(super) fn header_cases(&self) -> Option<[CoreRate; 2]> {
+        let rows = [(1500, self.write_1500.as_ref()?), (9000, self.write_9000.as_ref()?)];
+        let [small, large] = rows.map(|(mtu, row)| CoreRate { bytes: 1 << 20, mtu, goodput: row.ours });
+        let ns_per_byte = (large.fpdu_ns() - small.fpdu_ns()) / (large.fpdu_bytes() - small.fpdu_bytes());
+        let header_ns = small.fpdu_ns() - ns_per_byte * small.fpdu_bytes();
+        let only_headers = |case: CoreRate| CoreRate { goodput: case.fpdu_bytes() * 8.0 / header_ns, ..case };
+        (header_ns > 0.0).then(|| [small, large].map(only_headers))
+    }
+
     /// Returns the number of cores on each side for a payload of `gbps` Gb/s.
     pub(super) fn cores(&self, case: &CoreRate, gbps: f64) -> f64 {
         let times = gbps / case.goodput;
@@ -152,6 +168,34 @@ mod tests {
         let case = CoreRate { bytes: 1 << 20, mtu: 1500, goodput: 50.0 };
         let cores = [25.0, 50.0, 75.0, 100.0, 150.0].map(|gbps| results.cores(&case, gbps));
         assert_eq!(cores, [0.5, 1.0, 2.0, 3.0, 5.0]);
+    }
+
+    #[test]
+    fn a_core_that_reads_only_headers_keeps_the_time_without_payload() {
+        // 100 ns for the headers, and 0.1 ns for each byte of payload.
+        let goodput = |bytes: f64| bytes * 8.0 / (100.0 + 0.1 * bytes);
+        let rows = format!(
+            r#"{{"machine": {{"cpu": ""}}, "cores_2": {{"ours": 2.0}}, "write_1500": {{"ours": {}}}, "write_9000": {{"ours": {}}}}}"#,
+            goodput(1428.0),
+            goodput(8928.0)
+        );
+        let cases = Results::parse(&rows).unwrap().header_cases().unwrap();
+        assert_eq!(cases.map(|case| (case.bytes, case.mtu)), [(1 << 20, 1500), (1 << 20, 9000)]);
+        assert!(cases.iter().all(|case| (case.fpdu_ns() - 100.0).abs() < 1e-6), "{cases:?}");
+    }
+
+    #[test]
+    fn without_both_mtus_or_a_time_of_headers_there_is_no_such_core() {
+        let of = |rows: &str| {
+            Results::parse(&format!(r#"{{"machine": {{"cpu": ""}}, "cores_2": {{"ours": 2.0}}, {rows}}}"#))
+        };
+        let none = [
+            r#""write_1500": {"ours": 50.0}"#,
+            r#""write_9000": {"ours": 50.0}"#,
+            // The time of an FPDU is 0.16 ns for each byte, and nothing for its headers.
+            r#""write_1500": {"ours": 50.0}, "write_9000": {"ours": 49.0}"#,
+        ];
+        assert!(none.into_iter().all(|rows| of(rows).unwrap().header_cases().is_none()));
     }
 
     #[test]
