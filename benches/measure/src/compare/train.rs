@@ -168,7 +168,7 @@ mod tests {
         });
         assert_eq!(ran, HOSTS);
         let mut tried = 0;
-        over("packet sockets", 1500, |..| {
+        over("packet sockets", 1500, |_, _| {
             tried += 1;
             Err(lab_error!("no right to make a namespace\nmore"))
         });
