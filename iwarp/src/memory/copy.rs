@@ -50,6 +50,7 @@ const WORD: usize = 8;
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
 /// copies.
+#[inline(always)]
 pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Result<(), Unmapped> {
     // SAFETY: the caller promises for these bytes what `place` requires.
     let copy = || unsafe { place(to, bytes) };
@@ -122,6 +123,7 @@ pub(super) unsafe fn fetch_from(
 /// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes. So
 /// at each such access, `access` and the functions that it calls own nothing that needs a drop, and hold no
 /// lock. No state on which other code relies is half changed then. `access` does not panic.
+#[inline(always)]
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,

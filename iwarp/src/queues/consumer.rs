@@ -142,7 +142,7 @@ impl QpConsumer {
 
     /// Takes the next receive request for a new message of the peer. Returns `false` if no request can be
     /// taken. From a shared receive queue, at most one request at a time is taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_recv(&mut self, receives: &Receives, signals: &Signals) -> bool {
         match &mut self.shared {
             Some(place) if place.is_some() => return false,
@@ -225,6 +225,7 @@ impl QpConsumer {
     }
 
     /// Completes the oldest receive request that is taken.
+    #[inline(always)]
     pub(crate) fn complete_recv(&mut self, receives: &Receives, completion: WorkCompletion) {
         debug_assert!(self.taken > 0, "only taken requests are completed");
         match &mut self.shared {

@@ -166,6 +166,7 @@ impl Receives {
     }
 
     /// Completes a request that was taken.
+    #[inline(always)]
     pub(in crate::queues) fn complete(&self, completion: WorkCompletion) {
         self.done.add(1);
         self.cq_place.wqes().complete();
