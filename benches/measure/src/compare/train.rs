@@ -1,9 +1,9 @@
 //! The loads from which `scripts/pgo` learns how often each part of the programs runs.
 //!
-//! The programs are those of a build that counts (`-Cprofile-generate`). Their message sizes differ from those
-//! of `compare` and of `scripts/instructions`, so these measure loads that were not part of the training. A
-//! wire that this machine or this user cannot have is left out: the program says so, since the compiler then
-//! takes the code of this wire for code that seldom runs.
+//! The programs are those of a build that counts (`-Cprofile-generate`). Their message sizes differ from
+//! those of `compare` and of `scripts/instructions`, so these measure loads that were not part of the
+//! training. A wire that this machine or this user cannot have is left out: the program says so, since the
+//! compiler then takes the code of this wire for code that seldom runs.
 
 use std::process::ExitCode;
 
