@@ -45,6 +45,9 @@ enum Command {
     Placement(placement::PlacementOptions),
     Scaling(scaling::ScalingOptions),
     Kinds(kinds::KindsOptions),
+    Churn(compare::churn::ChurnOptions),
+    #[command(hide = true)]
+    ChurnPeer(compare::churn::ChurnPeer),
     #[command(hide = true)]
     Train(compare::train::TrainOptions),
     #[command(subcommand, hide = true)]
@@ -72,6 +75,8 @@ fn main() -> ExitCode {
         Command::Placement(options) => placement::run(&options),
         Command::Scaling(options) => scaling::run(&options),
         Command::Kinds(options) => kinds::run(&options),
+        Command::Churn(options) => compare::churn::run(options),
+        Command::ChurnPeer(peer) => compare::churn::run_peer(&peer),
         Command::Train(options) => compare::train::run(options),
         Command::KernelTcp(end) => compare::kernel_tcp::run(end),
         Command::KernelIwarp(end) => compare::kernel_iwarp::run(end),

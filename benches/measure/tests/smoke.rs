@@ -1,5 +1,5 @@
 //! Runs `measure compare` as its users run it, with rows that can be measured and a row that cannot be
-//! measured.
+//! measured, and `measure churn`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     suite.add("a_row_is_measured_and_written", a_row_is_measured_and_written);
     suite.add("writes_over_sockets_are_a_baseline", writes_over_sockets_are_a_baseline);
     suite.add("a_row_that_cannot_be_measured_fails_the_run", a_row_that_cannot_be_measured_fails_the_run);
+    suite.add("connections_come_and_go", connections_come_and_go);
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if suite.run(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -91,5 +92,12 @@ fn a_row_that_cannot_be_measured_fails_the_run() -> Result<()> {
     ensure!(ended.text.contains("markers        not measured: iwperf is not built"), "{}", ended.text);
     let document = read(&json)?;
     ensure!(document["markers"].is_null() && document["not_measured"]["markers"].is_string(), "{document}");
+    Ok(())
+}
+
+fn connections_come_and_go() -> Result<()> {
+    let churn = Run::new(env!("CARGO_BIN_EXE_measure")).args(["churn", "--rate", "200", "--seconds", "20"]);
+    let text = churn.check(LIMIT)?;
+    ensure!(text.contains("4000 connections in "), "{text}");
     Ok(())
 }

@@ -28,8 +28,8 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
 /// The station and the port of the accepting process.
-const STATION: u16 = 1;
-const PORT: u16 = 7174;
+pub(super) const STATION: u16 = 1;
+pub(super) const PORT: u16 = 7174;
 
 /// Time limit for a process to make its connections.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -109,7 +109,7 @@ fn seconds(place: &Path, connections: usize, processes: usize) -> Result<f64> {
 }
 
 /// A process that is killed when this value is dropped.
-struct Running(Child);
+pub(super) struct Running(pub(super) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -127,7 +127,7 @@ fn end(what: &str, place: &Path, count: usize) -> Result<Command> {
 
 /// Reads a line, which must be `word`. Fails if another line is read, or if the output ends, for instance
 /// because the process has failed or has reached its own time limit.
-fn hear(output: &mut impl BufRead, word: &str) -> Result<()> {
+pub(super) fn hear(output: &mut impl BufRead, word: &str) -> Result<()> {
     let mut line = String::new();
     output.read_line(&mut line)?;
     if line.trim() == word { Ok(()) } else { Err(lab_error!("{:?} instead of {word}", line.trim())) }
@@ -190,7 +190,7 @@ fn await_go(word: &str) -> Result<()> {
 // ---- a local wire ----
 
 /// The engine of a process, which runs in a thread, and the objects of the engine.
-struct LocalHost {
+pub(super) struct LocalHost {
     context: Context,
     _engine: EngineThread,
     events: EventChannel,
@@ -200,7 +200,7 @@ struct LocalHost {
 }
 
 impl LocalHost {
-    fn new(folder: &Path, station: Option<u16>, count: usize) -> Result<Self> {
+    pub(super) fn new(folder: &Path, station: Option<u16>, count: usize) -> Result<Self> {
         let failed = |error: &dyn std::fmt::Display| lab_error!("{error}");
         // Processes with one connection have small pools of buffers, so that a thousand processes fit into
         // memory.
@@ -229,7 +229,15 @@ impl LocalHost {
         })
     }
 
-    fn qp(&self) -> Result<QueuePair> {
+    pub(super) fn create_id(&self) -> CmId {
+        self.context.create_id(&self.events)
+    }
+
+    pub(super) fn events(&self) -> &EventChannel {
+        &self.events
+    }
+
+    pub(super) fn qp(&self) -> Result<QueuePair> {
         let qp = QpInit { max_send_wr: 1, max_recv_wr: 1, ..QpInit::new(&self.cq) };
         self.pd.create_qp(&qp).map_err(|error| lab_error!("{error}"))
     }
@@ -257,7 +265,7 @@ impl LocalHost {
 
 fn accept(folder: &Path, count: usize) -> Result<()> {
     let mut host = LocalHost::new(folder, Some(STATION), MANY)?;
-    let listener = host.context.create_id(&host.events);
+    let listener = host.create_id();
     let options = ListenOptions { backlog: MANY, failures_per_address: None, ..ListenOptions::new(PORT) };
     listener.listen_with(&options).map_err(|error| lab_error!("listen: {error}"))?;
     println!("{READY}");
@@ -268,7 +276,7 @@ fn accept(folder: &Path, count: usize) -> Result<()> {
 fn connect(folder: &Path, count: usize) -> Result<()> {
     let mut host = LocalHost::new(folder, None, count)?;
     for _ in 0..count {
-        let (qp, id) = (host.qp()?, host.context.create_id(&host.events));
+        let (qp, id) = (host.qp()?, host.create_id());
         host.qps.push((qp, id));
     }
     await_go(READY)?;

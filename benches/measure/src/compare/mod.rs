@@ -20,6 +20,7 @@
 //! | `wake` | one of two processes that sleep, run as a separate process |
 //! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, small messages, and RDMA Writes over sockets |
 //! | `burst` | many connections that are set up at the same time |
+//! | `churn` | connections that are set up and ended at a steady rate (`measure churn`) |
 //! | `kernel_tcp` | one end of a connection with small messages, run as a separate process |
 //! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets, run as a separate process |
 //! | `in_memory` | rows measured by `measure pair` |
@@ -40,6 +41,7 @@
 mod asleep;
 pub(crate) mod bare_wire;
 pub(crate) mod burst;
+pub(crate) mod churn;
 mod cpus;
 mod distance;
 mod disturbed;
