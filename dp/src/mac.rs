@@ -1,6 +1,6 @@
 //! Ethernet addresses that a user gives to a port.
 
-/// Whether the address can belong to an interface: it is neither a group address nor zero.
+/// Whether an interface can have the address `mac`: no interface has a group address or the address zero.
 pub(crate) fn is_of_interface(mac: [u8; 6]) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]
 }
