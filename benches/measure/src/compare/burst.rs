@@ -29,7 +29,7 @@ use crate::compare::session::{Session, Tally};
 
 /// The station and the port of the accepting process.
 pub(super) const STATION: u16 = 1;
-pub(super) const PORT: u16 = 7174;
+const PORT: u16 = 7174;
 
 /// Time limit for a process to make its connections.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -189,6 +189,12 @@ fn await_go(word: &str) -> Result<()> {
 
 // ---- a local wire ----
 
+/// The address at which the accepting process listens.
+pub(super) fn acceptor() -> SocketAddr {
+    let [high, low] = STATION.to_be_bytes();
+    SocketAddr::from(([100, 64, high, low], PORT))
+}
+
 /// The engine of a process, which runs in a thread, and the objects of the engine.
 pub(super) struct LocalHost {
     context: Context,
@@ -233,6 +239,14 @@ impl LocalHost {
         self.context.create_id(&self.events)
     }
 
+    /// Listens at the port of the accepting process. `backlog` requests may wait to be accepted.
+    pub(super) fn listen(&self, backlog: usize) -> Result<CmId> {
+        let listener = self.create_id();
+        let options = ListenOptions { backlog, failures_per_address: None, ..ListenOptions::new(PORT) };
+        listener.listen_with(&options).map_err(|error| lab_error!("listen: {error}"))?;
+        Ok(listener)
+    }
+
     pub(super) fn events(&self) -> &EventChannel {
         &self.events
     }
@@ -265,9 +279,7 @@ impl LocalHost {
 
 fn accept(folder: &Path, count: usize) -> Result<()> {
     let mut host = LocalHost::new(folder, Some(STATION), MANY)?;
-    let listener = host.create_id();
-    let options = ListenOptions { backlog: MANY, failures_per_address: None, ..ListenOptions::new(PORT) };
-    listener.listen_with(&options).map_err(|error| lab_error!("listen: {error}"))?;
+    let _listener = host.listen(MANY)?;
     println!("{READY}");
     host.await_established(count)?;
     await_go(DONE)
@@ -280,8 +292,7 @@ fn connect(folder: &Path, count: usize) -> Result<()> {
         host.qps.push((qp, id));
     }
     await_go(READY)?;
-    let [high, low] = STATION.to_be_bytes();
-    let peer = SocketAddr::from(([100, 64, high, low], PORT));
+    let peer = acceptor();
     let param = ConnParam { timeout: LIMIT, ..ConnParam::default() };
     for (qp, id) in &host.qps {
         id.connect(qp, peer, &param).map_err(|error| lab_error!("connect: {error}"))?;

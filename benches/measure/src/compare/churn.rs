@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use benches::latency::Latencies;
 use clap::Parser;
-use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ListenOptions, QueuePair};
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
 use testing::lab::{Result, Scratch};
 use testing::{ensure, lab_error};
 
-use super::burst::{LocalHost, PORT, Running, STATION, hear};
+use super::burst::{LocalHost, Running, STATION, acceptor, hear};
 use crate::compare::kernel::program::READY;
 
 /// Time limit for a connection to be set up or ended.
@@ -78,7 +78,7 @@ fn ended(result: Result<()>) -> ExitCode {
 
 // ---- what a process holds ----
 
-/// What a process holds.
+/// The memory and the number of descriptors of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     resident_bytes: u64,
@@ -86,7 +86,7 @@ struct Held {
 }
 
 impl Held {
-    /// What the process with this ID holds.
+    /// Reads the memory and the descriptors of the process with this ID from `/proc`.
     fn by(process: u32) -> Result<Self> {
         let folder = PathBuf::from(format!("/proc/{process}"));
         let status = std::fs::read_to_string(folder.join("status"))?;
@@ -189,10 +189,9 @@ fn churn(options: ChurnOptions) -> Result<()> {
     let mut said = BufReader::new(peer.0.stdout.take().ok_or_else(|| lab_error!("no output"))?);
     hear(&mut said, READY)?;
 
-    let [high, low] = STATION.to_be_bytes();
     let mut connector = Connector {
         host: LocalHost::new(&folder, None, BACKLOG)?,
-        peer: SocketAddr::from(([100, 64, high, low], PORT)),
+        peer: acceptor(),
         open: HashMap::new(),
         established: 0,
         times: Latencies::new(false),
@@ -252,9 +251,7 @@ fn report(begun: Instant, connector: &Connector, held: &[Held; 2]) {
 
 fn accept(folder: &Path) -> Result<()> {
     let host = LocalHost::new(folder, Some(STATION), BACKLOG)?;
-    let listener = host.create_id();
-    let options = ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(PORT) };
-    listener.listen_with(&options).map_err(|error| lab_error!("listen: {error}"))?;
+    let _listener = host.listen(BACKLOG)?;
     println!("{READY}");
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
